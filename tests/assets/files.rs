@@ -94,6 +94,16 @@ pub fn intervals() -> Vec<(String, Option<String>)> {
     rule_files().iter().flat_map(of).collect()
 }
 
+/// Each group's file and name, and how many rules it has.
+pub fn sizes() -> Vec<(String, usize)> {
+    let of = |path: &PathBuf| {
+        let file = name(path);
+        let sized = |group: Group| (format!("{file}: {}", group.name), group.rules.len());
+        groups(&file, &read(path)).into_iter().map(sized).collect::<Vec<_>>()
+    };
+    rule_files().iter().flat_map(of).collect()
+}
+
 /// The rules in a text that is named so.
 pub fn rules_in(name: &str, text: &str) -> Vec<(String, Rule)> {
     let rules = groups(name, text).into_iter().flat_map(|group| group.rules);

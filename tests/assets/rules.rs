@@ -8,6 +8,7 @@ use model::catalog::{FaultAction, Severity};
 
 use super::dashboards::{self, variables_of_link};
 use super::promql::{LabelNames, Reader, parse};
+use super::templates;
 use super::vocabulary::Vocabulary;
 use super::{files, report};
 
@@ -15,6 +16,13 @@ const SEVERITIES: [&str; 3] = ["page", "ticket", "info"];
 const TEAMS: [&str; 2] = ["platform", "owner"];
 const COMPONENTS: [&str; 10] =
     ["gpu", "canary", "exporter", "driver", "mig", "fabric", "host", "owner", "capacity", "slo"];
+/// What an alert is about: Alertmanager routes by it.
+const SCOPES: [&str; 5] = ["gpu", "node", "rack", "fleet", "owner"];
+/// Most alerts, most of them that page, and most rules of a group: an operator has to know them all, and Prometheus evaluates the
+/// rules of a group one after the other.
+const MOST_ALERTS: usize = 65;
+const MOST_PAGES: usize = 10;
+const MOST_RULES: usize = 15;
 const ANNOTATIONS: [&str; 4] = ["summary", "description", "runbook_url", "dashboard_url"];
 
 /// Reads an expression; its labels and what is wrong with it.
@@ -31,8 +39,13 @@ fn read(text: &str, vocabulary: &Vocabulary) -> (LabelNames, Vec<String>) {
 
 /// The default of a link.
 fn link(name: &str) -> String {
+    default(&format!("links.{name}"))
+}
+
+/// The default of a value.
+fn default(name: &str) -> String {
     let values = Values::defaults().expect("the defaults can be read");
-    values.get(&format!("links.{name}")).expect("the link has a default").to_owned()
+    values.get(name).expect("the value has a default").to_owned()
 }
 
 /// Labels that a template asks for.
@@ -60,7 +73,8 @@ fn every_alert_says_what_people_need() {
     let mut seen = BTreeMap::new();
     for (file, name, rule) in files::alerts() {
         let mut wrong = |what: String| problems.push(format!("{file}: {name}: {what}"));
-        if let Some(other) = seen.insert(name.clone(), file.clone()) {
+        // One alert may have several rules, of one file.
+        if let Some(other) = seen.insert(name.clone(), file.clone()).filter(|other| *other != file) {
             wrong(format!("is in {other} too"));
         }
         if !name.starts_with("Gpu") || !name.chars().all(|c| c.is_ascii_alphanumeric()) {
@@ -104,6 +118,95 @@ fn every_alert_says_what_people_need() {
         let of_fleet = !labels.contains("instance");
         if !of_fleet && labels.contains("gpu") && !used.contains("gpu") && labels.contains("uuid") {
             wrong("is of one GPU and does not name it".into());
+        }
+    }
+    report(problems);
+}
+
+#[test]
+fn alerts_and_groups_are_few() {
+    let alerts = files::alerts();
+    let names = |pages: bool| -> BTreeSet<&str> {
+        let pages = |rule: &files::Rule| !pages || rule.labels.get("severity").is_some_and(|of| of == "page");
+        alerts.iter().filter(|(_, _, rule)| pages(rule)).map(|(_, name, _)| name.as_str()).collect()
+    };
+    let mut problems = Vec::new();
+    for (what, names, most) in
+        [("alerts", names(false), MOST_ALERTS), ("alerts that page", names(true), MOST_PAGES)]
+    {
+        if names.len() > most {
+            problems.push(format!("{} {what}, more than {most}: {names:?}", names.len()));
+        }
+    }
+    let large = files::sizes().into_iter().filter(|(_, rules)| *rules > MOST_RULES);
+    problems.extend(large.map(|(group, rules)| format!("{group} has {rules} rules, more than {MOST_RULES}")));
+    report(problems);
+}
+
+#[test]
+fn every_alert_has_a_scope_that_its_labels_fit() {
+    let vocabulary = Vocabulary::new();
+    let mut problems = Vec::new();
+    for (file, name, rule) in files::alerts() {
+        let scope = rule.labels.get("scope").map_or("", |scope| scope.as_str());
+        if !SCOPES.contains(&scope) {
+            problems.push(format!("{file}: {name}: label scope is {scope:?}, not one of {SCOPES:?}"));
+        }
+        let (labels, _) = read(&rule.expr, &vocabulary);
+        let Some(labels) = labels else { continue };
+        let wanted = match scope {
+            "gpu" => "gpu",
+            "node" => "instance",
+            "rack" => "rack",
+            _ => continue,
+        };
+        if !labels.contains(wanted) {
+            problems.push(format!("{file}: {name}: is of scope {scope}, without the label {wanted}"));
+        }
+    }
+    report(problems);
+}
+
+#[test]
+fn alerts_of_a_gpu_name_its_owners() {
+    let vocabulary = Vocabulary::new();
+    let hit = default("texts.hit");
+    let mut problems = Vec::new();
+    for (file, name, rule) in files::alerts() {
+        let (labels, _) = read(&rule.expr, &vocabulary);
+        // Where the owner is a label the texts have it.
+        if labels.is_none_or(|labels| !labels.contains("gpu") || labels.contains("owner")) {
+            continue;
+        }
+        if !rule.annotations.get("description").is_some_and(|text| text.contains(&hit)) {
+            problems.push(format!("{file}: {name}: the description has no $(texts.hit)"));
+        }
+    }
+    report(problems);
+}
+
+#[test]
+fn queries_and_links_of_alerts_stay_within_the_cluster() {
+    let vocabulary = Vocabulary::new();
+    let mut problems = Vec::new();
+    let mut clustered = BTreeSet::new();
+    for (file, name, rule) in files::alerts() {
+        let (labels, _) = read(&rule.expr, &vocabulary);
+        if labels.is_none_or(|labels| !labels.contains("cluster")) {
+            continue;
+        }
+        let url = rule.annotations.get("dashboard_url").map_or("", |url| url.as_str());
+        if url.contains("?var-") && !url.contains("var-cluster=") {
+            problems.push(format!("{file}: {name}: dashboard_url has no cluster"));
+        }
+        clustered.insert(name);
+    }
+    for (name, text) in templates::queries().into_iter().filter(|(name, _)| clustered.contains(name)) {
+        let Ok(expr) = parse(&text) else { continue };
+        let mut reader = Reader::new(&vocabulary);
+        reader.labels(&expr);
+        for (metric, _) in reader.selectors.iter().filter(|(_, labels)| !labels.contains("cluster")) {
+            problems.push(format!("{name}: {metric} is asked for without the cluster: {text}"));
         }
     }
     report(problems);
@@ -212,7 +315,7 @@ fn codes_of_template(text: &str) -> Vec<BTreeSet<u32>> {
 #[test]
 fn who_is_to_blame_for_an_xid_follows_the_table_of_codes() {
     let alerts = files::alerts();
-    let (_, _, ticket) = alerts.iter().find(|(_, name, _)| name == "GpuXidTicket").unwrap();
+    let (_, _, ticket) = alerts.iter().find(|(_, name, _)| name == "GpuXid").unwrap();
     let (_, elsewhere) = ticket.expr.split_once("xid!~\"").unwrap();
     let elsewhere: Vec<&str> = elsewhere.split('"').next().unwrap().split('|').collect();
     let known = (1..=999).map(model::xid::xid).filter(|row| !row.mnemonic.is_empty());

@@ -128,7 +128,7 @@ fn xid_154_carries_the_action_that_its_text_names() {
         ("0x0 (None) to 0x1 (GPU Reset Required)", ("page", "reset_gpu")),
         ("0x0 (None) to 0x2 (Node Reboot Required)", ("page", "reboot_node")),
         ("0x0 (None) to 0x3 (Drain P2P)", ("ticket", "restart_app")),
-        ("0x0 (None) to 0x4 (Drain and Reset)", ("page", "reset_gpu")),
+        ("0x0 (None) to 0x4 (Drain and Reset)", ("ticket", "reset_gpu")),
         ("0x1 (GPU Reset Required) to 0x0 (None)", ("info", "ignore")),
         ("0x0 (None) to 0x9 (Never Heard Of)", ("ticket", "contact_support")),
     ];
@@ -144,7 +144,7 @@ fn xid_154_carries_the_action_that_its_text_names() {
         m.all("gpu_xid_errors_total", &[("xid", "154")]).iter().sum::<f64>() == 6.0
     });
     assert_eq!(counted(&m, "gpu_xid_errors_total", "154", ("page", "reboot_node")), Some(1.0));
-    assert_eq!(m.all("gpu_healthy", &[])[..6], [0.0, 0.0, 1.0, 0.0, 1.0, 1.0]);
+    assert_eq!(m.all("gpu_healthy", &[])[..6], [0.0, 0.0, 1.0, 1.0, 1.0, 1.0]);
 }
 
 #[test]

@@ -71,7 +71,8 @@ pub fn recovery(wanted: Option<RecoveryAction>) -> (Severity, FaultAction, &'sta
         Some(R::GpuReset) => (S::Page, A::ResetGpu, "The driver asks for a reset of the GPU."),
         Some(R::NodeReboot) => (S::Page, A::RebootNode, "The driver asks for a reboot."),
         Some(R::DrainP2p) => (S::Ticket, A::RestartApp, "The driver asks to end peer-to-peer work."),
-        Some(R::DrainAndReset) => (S::Page, A::ResetGpu, "The driver asks to drain and reset the GPU."),
+        // The fault was contained: running work goes on.
+        Some(R::DrainAndReset) => (S::Ticket, A::ResetGpu, "The driver asks to drain and reset the GPU."),
         None => {
             (S::Ticket, A::ContactSupport, "The driver asks for a recovery that the exporter does not know.")
         }

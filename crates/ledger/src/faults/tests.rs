@@ -386,6 +386,8 @@ fn a_fault_that_pages_makes_a_gpu_unhealthy_until_a_reset() {
     b.kmsg_saying(0, 154, recovery(A::GpuReset, A::None));
     assert_eq!(b.reasons(&gpu(0)), Some(vec![]), "it was reset");
     b.kmsg_saying(0, 154, recovery(A::None, A::DrainAndReset));
+    assert_eq!(b.reasons(&gpu(0)), Some(vec![]), "running work goes on");
+    b.kmsg_saying(0, 154, recovery(A::DrainAndReset, A::NodeReboot));
     assert_eq!(b.reasons(&gpu(0)), Some(vec![UnhealthyReason::FatalXid]));
     let mut failed = |failure| {
         let line = KernelLine::GpuFailed { pci: Some("0000:01:00".into()), failure };
