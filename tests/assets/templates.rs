@@ -7,7 +7,7 @@ use super::vocabulary::Vocabulary;
 use super::{files, report};
 
 /// Alerts on a state: it is there or not, so that its value is 1 or 0 whenever the alert fires and tells nobody anything.
-const STATES: [&str; 33] = [
+const STATES: [&str; 30] = [
     "GpuCanarySlow",
     "GpuCanarySuspected",
     "GpuCanaryThrottled",
@@ -26,11 +26,8 @@ const STATES: [&str; 33] = [
     "GpuExporterDown",
     "GpuExporterStateNotWritable",
     "GpuFabricDegraded",
-    "GpuFabricManagerDown",
     "GpuLost",
     "GpuMaintenanceWindow",
-    "GpuMigEmpty",
-    "GpuMigLayoutDrift",
     "GpuRecoveryActionNeeded",
     "GpuRepairPending",
     "GpuRowRemapFailed",
