@@ -7,23 +7,17 @@ use super::vocabulary::Vocabulary;
 use super::{files, report};
 
 /// Alerts on a state: it is there or not, so that its value is 1 or 0 whenever the alert fires and tells nobody anything.
-const STATES: [&str; 33] = [
+const STATES: [&str; 28] = [
     "GpuCanarySlow",
     "GpuCanarySuspected",
     "GpuCanaryThrottled",
     "GpuCanaryWrongResult",
-    "GpuCollectorDown",
     "GpuDrainP2pAsked",
-    "GpuDriverAbsent",
-    "GpuDriverDown",
-    "GpuDriverLibraryMismatch",
-    "GpuDriverLoadedOutsideWindow",
+    "GpuDriverLoaded",
+    "GpuDriverMismatch",
     "GpuDriverPausedLong",
-    "GpuDriverVersionMismatch",
     "GpuEccSramThresholdExceeded",
     "GpuEccUncontained",
-    "GpuExporterAbsent",
-    "GpuExporterDown",
     "GpuExporterStateNotWritable",
     "GpuFabricDegraded",
     "GpuFabricManagerDown",
@@ -31,6 +25,7 @@ const STATES: [&str; 33] = [
     "GpuMaintenanceWindow",
     "GpuMigEmpty",
     "GpuMigLayoutDrift",
+    "GpuNodeDrained",
     "GpuRecoveryActionNeeded",
     "GpuRepairPending",
     "GpuRowRemapFailed",
