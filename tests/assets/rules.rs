@@ -247,6 +247,24 @@ fn every_group_says_how_often_it_is_evaluated() {
 }
 
 #[test]
+fn groups_fit_the_limits_of_a_ruler() {
+    // Mimir's defaults for a tenant; a name is one group.
+    let mut groups: BTreeMap<String, usize> = BTreeMap::new();
+    for (group, _) in files::intervals() {
+        *groups.entry(group).or_default() += 1;
+    }
+    let mut problems: Vec<String> = groups
+        .iter()
+        .filter(|(_, count)| **count > 1)
+        .map(|(group, _)| format!("{group} is there twice"))
+        .collect();
+    if groups.len() > 70 {
+        problems.push(format!("{} groups, a tenant of Mimir may have 70", groups.len()));
+    }
+    report(problems);
+}
+
+#[test]
 fn every_alert_has_its_reason_above_it() {
     let mut problems = Vec::new();
     for path in files::rule_files() {

@@ -8,22 +8,18 @@ use super::{files, report};
 
 /// Alerts on a state: it is there or not, so that its value is 1 or 0 whenever the alert fires and tells nobody anything.
 const STATES: &[&str] = &[
+const STATES: [&str; 28] = [
     "GpuCanarySlow",
     "GpuCanarySuspected",
     "GpuCanaryThrottled",
     "GpuCanaryWrongResult",
-    "GpuCollectorDown",
-    "GpuDriverAbsent",
-    "GpuDriverDown",
-    "GpuDriverLibraryMismatch",
-    "GpuDriverLoadedOutsideWindow",
+    "GpuDriverLoaded",
+    "GpuDriverMismatch",
     "GpuDriverPausedLong",
-    "GpuDriverVersionMismatch",
-    "GpuExporterAbsent",
-    "GpuExporterDown",
     "GpuExporterStateNotWritable",
     "GpuFabricDegraded",
     "GpuMaintenanceWindow",
+    "GpuNodeDrained",
     "GpuTopologyChanged",
     "GpuTrainingWindow",
     "GpuWatchdog",

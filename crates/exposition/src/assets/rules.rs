@@ -148,7 +148,7 @@ fn unfit(name: &str, value: &str) -> Option<&'static str> {
             let digit = value.starts_with(|first: char| first.is_ascii_digit());
             (digit && all(|c| c.is_ascii_alphanumeric() || c == '.'), "it is a number, or a duration as 10m")
         }
-        "node" | "fleet" => (
+        "fleet" | "node" | "rack" | "target" => (
             all(|c| c.is_ascii_alphanumeric() || "_, ".contains(c)),
             "it is a list of labels, as in by (...)",
         ),
