@@ -9,6 +9,7 @@ mod dashboards_links;
 mod dashboards_lint;
 mod files;
 mod promql;
+mod reasons;
 mod rollouts;
 mod rules;
 mod runbooks;

@@ -1,4 +1,7 @@
 //! Whether every alert has a page that helps, and whether what the pages name exists.
+//!
+//! A page marks where its commands run: `admin$ ` on an administrator's machine, `node# ` as root on the node. In such a block
+//! every other line is a remark, which begins with `#`, or goes on with the command of a line that ends with a backslash.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -6,6 +9,7 @@ use std::path::{Path, PathBuf};
 use model::catalog::METRICS;
 
 use super::promql::{Reader, parse};
+use super::reasons::reasons_of_alerts;
 use super::vocabulary::Vocabulary;
 use super::{files, report};
 
@@ -20,11 +24,176 @@ const FOLDERS: [&str; 2] = ["docs/runbooks", "docs/playbooks"];
 /// Fields of nvidia-smi that are named like metrics.
 const FIELDS: [&str; 5] = ["gpu_bus_id", "gpu_name", "gpu_serial", "gpu_temp", "gpu_uuid"];
 const PAGES: [&str; 3] = ["docs/postmortem.md", "docs/REVIEW.md", "docs/SLO.md"];
+/// Where a command runs, by the mark before it.
+const MARKS: [(&str, Place); 2] = [("admin$ ", Place::Admin), ("node# ", Place::Node)];
+/// Programs that an administrator's machine has and a node need not have.
+const OF_ADMINS: [&str; 8] =
+    ["amtool", "kubectl", "promtool", "sacct", "scancel", "scontrol", "sinfo", "squeue"];
+/// Programs that look at the machine that they run on.
+const OF_NODES: [&str; 14] = [
+    "dcgmi",
+    "dmesg",
+    "gpu-node-exporter",
+    "ibstat",
+    "journalctl",
+    "kill",
+    "lsmod",
+    "lspci",
+    "modprobe",
+    "nvidia-bug-report.sh",
+    "nvidia-smi",
+    "ps",
+    "rmmod",
+    "systemctl",
+];
+/// What ends all work of a node.
+const HALTS: [&str; 4] = ["reboot", "poweroff", "shutdown", "halt"];
+/// How long a page's work takes, and where help comes from.
+const DURATION: &str = "**Takes:**";
+const CONTACT: &str = "**Escalate:**";
+/// Pages whose commands have no marks yet.
+const PENDING: &[&str] = &[
+    "docs/runbooks/GpuAllocatedIdle.md",
+    "docs/runbooks/GpuBudgetOverrun.md",
+    "docs/runbooks/GpuCanaryFailing.md",
+    "docs/runbooks/GpuCanaryNotRunning.md",
+    "docs/runbooks/GpuCanaryOutlier.md",
+    "docs/runbooks/GpuCanaryOverBudget.md",
+    "docs/runbooks/GpuCanaryOverdue.md",
+    "docs/runbooks/GpuCanarySlow.md",
+    "docs/runbooks/GpuCanarySuspected.md",
+    "docs/runbooks/GpuCanaryThrottled.md",
+    "docs/runbooks/GpuCanaryWrongResult.md",
+    "docs/runbooks/GpuClockBelowPeers.md",
+    "docs/runbooks/GpuCohortCanarySlow.md",
+    "docs/runbooks/GpuCohortUnhealthy.md",
+    "docs/runbooks/GpuColdOutlier.md",
+    "docs/runbooks/GpuCollectorDown.md",
+    "docs/runbooks/GpuContended.md",
+    "docs/runbooks/GpuDrainP2pAsked.md",
+    "docs/runbooks/GpuDriverAbsent.md",
+    "docs/runbooks/GpuDriverDown.md",
+    "docs/runbooks/GpuDriverLibraryMismatch.md",
+    "docs/runbooks/GpuDriverLoadedOutsideWindow.md",
+    "docs/runbooks/GpuDriverPausedLong.md",
+    "docs/runbooks/GpuDriverSkew.md",
+    "docs/runbooks/GpuDriverStuck.md",
+    "docs/runbooks/GpuDriverVersionMismatch.md",
+    "docs/runbooks/GpuEccCorrectedStorm.md",
+    "docs/runbooks/GpuEccSramThresholdExceeded.md",
+    "docs/runbooks/GpuEccUncontained.md",
+    "docs/runbooks/GpuEccUncorrected.md",
+    "docs/runbooks/GpuExporterAbsent.md",
+    "docs/runbooks/GpuExporterConnectionsRefused.md",
+    "docs/runbooks/GpuExporterDataLost.md",
+    "docs/runbooks/GpuExporterDown.md",
+    "docs/runbooks/GpuExporterMemoryHigh.md",
+    "docs/runbooks/GpuExporterRestarting.md",
+    "docs/runbooks/GpuExporterSeriesDropped.md",
+    "docs/runbooks/GpuExporterStateNotWritable.md",
+    "docs/runbooks/GpuFabricDegraded.md",
+    "docs/runbooks/GpuFabricDown.md",
+    "docs/runbooks/GpuFabricManagerDown.md",
+    "docs/runbooks/GpuFailureRatioHigh.md",
+    "docs/runbooks/GpuFleetMemoryHeadroomLow.md",
+    "docs/runbooks/GpuFleetSaturationForecast.md",
+    "docs/runbooks/GpuHostStarved.md",
+    "docs/runbooks/GpuHotNearLimit.md",
+    "docs/runbooks/GpuIdle.md",
+    "docs/runbooks/GpuJobFailureRatioHigh.md",
+    "docs/runbooks/GpuKubeStateMetricsAbsent.md",
+    "docs/runbooks/GpuLost.md",
+    "docs/runbooks/GpuMaintenanceWindow.md",
+    "docs/runbooks/GpuMemoryExhaustionForecast.md",
+    "docs/runbooks/GpuMemoryHeldByNobody.md",
+    "docs/runbooks/GpuMemoryHigh.md",
+    "docs/runbooks/GpuMemoryHot.md",
+    "docs/runbooks/GpuMigEmpty.md",
+    "docs/runbooks/GpuMigInstanceIdle.md",
+    "docs/runbooks/GpuMigLayoutDrift.md",
+    "docs/runbooks/GpuMigModePending.md",
+    "docs/runbooks/GpuMigSlicesStranded.md",
+    "docs/runbooks/GpuMissing.md",
+    "docs/runbooks/GpuMissingAfterReboot.md",
+    "docs/runbooks/GpuNicUnreliable.md",
+    "docs/runbooks/GpuNodeRebooting.md",
+    "docs/runbooks/GpuNvlinkDown.md",
+    "docs/runbooks/GpuNvlinkErrors.md",
+    "docs/runbooks/GpuNvswitchFault.md",
+    "docs/runbooks/GpuOwnerEndedAtFullMemory.md",
+    "docs/runbooks/GpuOwnerOomKilled.md",
+    "docs/runbooks/GpuPcieAerErrors.md",
+    "docs/runbooks/GpuPcieBound.md",
+    "docs/runbooks/GpuPcieGenerationLow.md",
+    "docs/runbooks/GpuPcieReplays.md",
+    "docs/runbooks/GpuPcieWidthNarrowed.md",
+    "docs/runbooks/GpuPodsPending.md",
+    "docs/runbooks/GpuPowerBrake.md",
+    "docs/runbooks/GpuPowerCapped.md",
+    "docs/runbooks/GpuPowerLimitChanged.md",
+    "docs/runbooks/GpuReadingsStale.md",
+    "docs/runbooks/GpuRecoveryActionNeeded.md",
+    "docs/runbooks/GpuRemoteNuma.md",
+    "docs/runbooks/GpuRepairPending.md",
+    "docs/runbooks/GpuRowRemapFailed.md",
+    "docs/runbooks/GpuRowRemapPending.md",
+    "docs/runbooks/GpuRowRemapSparesLow.md",
+    "docs/runbooks/GpuSamplerRestarting.md",
+    "docs/runbooks/GpuSerialCopies.md",
+    "docs/runbooks/GpuServiceErrorsHigh.md",
+    "docs/runbooks/GpuServiceFallback.md",
+    "docs/runbooks/GpuServiceFallbackRising.md",
+    "docs/runbooks/GpuServiceLatencyHigh.md",
+    "docs/runbooks/GpuSloFastBurn.md",
+    "docs/runbooks/GpuSloSlowBurn.md",
+    "docs/runbooks/GpuSlurmJobFailureRatioHigh.md",
+    "docs/runbooks/GpuSlurmMetricsAbsent.md",
+    "docs/runbooks/GpuSlurmQueueLong.md",
+    "docs/runbooks/GpuSoftThermalSlowdown.md",
+    "docs/runbooks/GpuStuck.md",
+    "docs/runbooks/GpuThermalSlowdown.md",
+    "docs/runbooks/GpuTopologyChanged.md",
+    "docs/runbooks/GpuTrainingWindow.md",
+    "docs/runbooks/GpuUnderfilled.md",
+    "docs/runbooks/GpuUnusable.md",
+    "docs/runbooks/GpuUtilizationHigh.md",
+    "docs/runbooks/GpuUtilizationLow.md",
+    "docs/runbooks/GpuWatchdog.md",
+    "docs/runbooks/GpuWedged.md",
+    "docs/runbooks/GpuWindowTooLong.md",
+    "docs/runbooks/GpuXidApplication.md",
+    "docs/runbooks/GpuXidContained.md",
+    "docs/runbooks/GpuXidFatal.md",
+    "docs/runbooks/GpuXidTicket.md",
+    "docs/runbooks/GpuXidUnknown.md",
+    "docs/runbooks/README.md",
+];
 
 /// Where a page says whether the alert is right.
 const PROOF: &str = "Is it real";
 /// How a query is typed: the server, and the query in quotes.
 const QUERY: &str = "promtool query instant http://localhost:9090 '";
+
+/// Where a command runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// On an administrator's machine.
+    Admin,
+    /// On the node, as root.
+    Node,
+}
+
+/// One command: its lines joined, without the mark.
+#[derive(Debug, PartialEq, Eq)]
+struct Command {
+    place: Option<Place>,
+    text: String,
+}
+
+/// The mark of a line, and what is typed behind it.
+fn marked(line: &str) -> Option<(Place, &str)> {
+    MARKS.into_iter().find_map(|(mark, place)| Some((place, line.strip_prefix(mark)?)))
+}
 
 /// One block of code of a page, and the part that it is in.
 struct Block {
@@ -83,6 +252,20 @@ impl Page {
         self.blocks.iter().filter(|block| SHELLS.contains(&block.language.as_str()))
     }
 
+    /// Sections: the heading of each, of whatever depth, with the text up to the next.
+    fn sections(&self) -> Vec<(&str, String)> {
+        let mut sections: Vec<(&str, String)> = Vec::new();
+        for line in self.prose.lines() {
+            let text = line.trim_start_matches('#');
+            match (text.strip_prefix(' ').filter(|_| line.starts_with('#')), sections.last_mut()) {
+                (Some(heading), _) => sections.push((heading.trim(), String::new())),
+                (None, Some((_, section))) => section.extend([line, "\n"]),
+                (None, None) => {}
+            }
+        }
+        sections
+    }
+
     /// Headings, each with its depth.
     fn headings(&self) -> impl Iterator<Item = (usize, &str)> {
         self.prose.lines().filter_map(|line| {
@@ -103,13 +286,58 @@ impl Block {
     /// it is not. Settings answer nothing.
     fn tells_answers(&self) -> bool {
         let remark = |line: &str| line.starts_with('#');
-        let typed = |line: &str| !remark(line) && !line.starts_with("GPU=") && !line.starts_with("NODE=");
+        let sets = |line: &str| {
+            let name = line.split_once('=').map_or("", |(name, _)| name);
+            !name.is_empty() && name.chars().all(|c| c.is_ascii_uppercase() || c == '_')
+        };
+        let typed = |line: &str| !remark(line) && !sets(marked(line).map_or(line, |(_, text)| text));
         let after = self.lines.iter().skip(1).map(String::as_str).chain([""]);
         let below: Vec<&str> =
             self.lines.iter().map(String::as_str).skip_while(|line| !typed(line)).collect();
         self.lines.iter().zip(after).all(|(line, next)| !typed(line) || remark(next))
             && below.iter().any(|line| line.starts_with("# real: "))
             && below.iter().any(|line| remark(line) && line.contains("not real: "))
+    }
+}
+
+impl Block {
+    /// The commands, each with the place that its mark names. Where lines are marked, or begin with a prompt, the others are
+    /// no commands.
+    fn commands(&self) -> Vec<Command> {
+        let prompt =
+            |line: &str| line.strip_prefix("$ ").or_else(|| line.strip_prefix("# ")).map(str::to_owned);
+        let marks = self.lines.iter().any(|line| marked(line).is_some());
+        let prompted =
+            !marks && (self.language == "console" || self.lines.iter().any(|line| line.starts_with("$ ")));
+        let mut commands: Vec<Command> = Vec::new();
+        let mut goes_on = false;
+        for line in &self.lines {
+            let found = match marked(line) {
+                Some((place, text)) => Some((Some(place), text.to_owned())),
+                None if marks => None,
+                None if prompted => prompt(line).map(|text| (None, text)),
+                None => Some((None, line.trim().to_owned())).filter(|(_, text)| !text.starts_with('#')),
+            };
+            let open = commands.last_mut().filter(|_| goes_on);
+            match (open, found) {
+                (Some(command), _) => command.text = format!("{} {}", command.text, line.trim()),
+                (None, Some((place, text))) => commands.push(Command { place, text: text.trim().to_owned() }),
+                (None, None) => continue,
+            }
+            let Some(command) = commands.last_mut() else { continue };
+            let text = command.text.strip_suffix('\\').map(|text| text.trim_end().to_owned());
+            goes_on = text.is_some();
+            command.text = text.unwrap_or_else(|| std::mem::take(&mut command.text));
+        }
+        commands
+    }
+
+    /// Lines of a block with marks that are neither typed nor a remark nor go on with a command.
+    fn unmarked(&self) -> Vec<&str> {
+        let before = [""].into_iter().chain(self.lines.iter().map(String::as_str));
+        let lines = self.lines.iter().map(String::as_str).zip(before);
+        let fits = |line: &str| line.is_empty() || line.starts_with('#') || marked(line).is_some();
+        lines.filter(|(line, before)| !fits(line) && !before.ends_with('\\')).map(|(line, _)| line).collect()
     }
 }
 
@@ -212,6 +440,131 @@ fn runbooks_have_the_same_parts() {
         }
     }
     report(problems);
+}
+
+/// Pages whose commands are marked.
+fn marked_pages() -> Vec<Page> {
+    let mut all = pages();
+    all.retain(|page| !PENDING.contains(&page.name.as_str()) && page.name.starts_with("docs/runbooks/"));
+    all
+}
+
+/// What is wrong with the commands of a page, by the place that they run in.
+fn wrong_commands(page: &Page) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut set: BTreeSet<(bool, String)> = BTreeSet::new();
+    for block in page.shells() {
+        wrong.extend(block.unmarked().into_iter().map(|line| format!("neither marked nor a remark: {line}")));
+        for Command { place, text } in block.commands() {
+            let Some(place) = place else {
+                wrong.push(format!("no admin$ or node# before it: {text}"));
+                continue;
+            };
+            let elsewhere = if place == Place::Admin { &OF_NODES[..] } else { &OF_ADMINS[..] };
+            // What a pod runs, it runs on its node.
+            let first = programs_of_line(&text).into_iter().take(1);
+            for program in first.filter(|program| elsewhere.contains(&program.as_str())) {
+                wrong.push(format!("{program} does not run there: {text}"));
+            }
+            let halts = |part: &str| {
+                let part = part.split('#').next().unwrap_or_default();
+                HALTS.iter().any(|halt| part.split_whitespace().any(|word| word == *halt))
+            };
+            if text.split("&&").skip(1).any(halts) {
+                wrong.push(format!("a halt behind &&: {text}"));
+            }
+            if text.starts_with("kubectl drain") && !text.contains("--timeout=") {
+                wrong.push(format!("a drain without --timeout: {text}"));
+            }
+            for name in variables(&text) {
+                if !set.contains(&(place == Place::Admin, name.clone())) {
+                    wrong.push(format!("{name} is not set where this runs: {text}"));
+                }
+            }
+            let settings = text.split_whitespace().filter_map(|word| word.split_once('='));
+            let settings =
+                settings.take_while(|(name, _)| name.chars().all(|c| c.is_ascii_uppercase() || c == '_'));
+            set.extend(settings.map(|(name, _)| (place == Place::Admin, name.to_owned())));
+        }
+    }
+    wrong
+}
+
+/// Variables of a shell in capitals that a command asks for, but those that every shell has.
+fn variables(text: &str) -> Vec<String> {
+    let after = text.split('$').skip(1).map(|rest| rest.strip_prefix('{').unwrap_or(rest));
+    let names = after.map(|rest| rest.chars().take_while(|c| c.is_ascii_uppercase() || *c == '_').collect());
+    names.filter(|name: &String| !name.is_empty() && name != "HOSTNAME" && name != "HOME").collect()
+}
+
+#[test]
+fn commands_of_runbooks_run_where_they_are_marked() {
+    let of = |page: Page| {
+        let wrong = wrong_commands(&page);
+        wrong.into_iter().map(|what| format!("{}: {what}", page.name)).collect::<Vec<_>>()
+    };
+    report(marked_pages().into_iter().flat_map(of).collect());
+}
+
+#[test]
+fn every_reason_has_a_section_and_a_duration() {
+    let (reasons, mut problems) = reasons_of_alerts();
+    for page in marked_pages().iter().filter(|page| !page.name.ends_with("README.md")) {
+        let stem = page.path.file_stem().expect("it has a name").to_string_lossy().into_owned();
+        let sections: BTreeSet<String> =
+            page.headings().filter(|(depth, _)| *depth == 3).map(|(_, text)| text.to_owned()).collect();
+        let wanted = reasons.get(&stem).cloned().unwrap_or_default();
+        for reason in wanted.difference(&sections) {
+            problems.push(format!("{}: no section \"### {reason}\"", page.name));
+        }
+        let known =
+            |section: &&String| wanted.is_empty() || wanted.contains(*section) || section.contains(' ');
+        for section in sections.iter().filter(|section| !known(section)) {
+            problems.push(format!("{}: the alert has no reason {section}", page.name));
+        }
+        for (heading, text) in page.sections() {
+            let lasts = heading == "What to do" && wanted.is_empty() || wanted.contains(heading);
+            if lasts && !text.contains(DURATION) {
+                problems.push(format!("{}: {heading}: {DURATION} says how long it takes", page.name));
+            }
+            if heading == "If it comes back" && !text.contains(CONTACT) {
+                problems.push(format!("{}: {heading}: {CONTACT} says where help comes from", page.name));
+            }
+        }
+    }
+    report(problems);
+}
+
+#[test]
+fn what_is_wrong_with_commands_is_found() {
+    let wrong = |lines: &[&str]| {
+        let lines = lines.iter().map(|line| (*line).to_owned()).collect();
+        let block = Block { part: String::new(), language: "console".into(), lines };
+        let page =
+            Page { name: String::new(), path: PathBuf::new(), blocks: vec![block], prose: String::new() };
+        wrong_commands(&page)
+    };
+    let good = [
+        "admin$ NODE=NAME GPU=0   # from the alert",
+        "admin$ kubectl drain \"$NODE\" --ignore-daemonsets \\",
+        "    --timeout=15m",
+        "# a remark",
+        "node# gpu-node-exporter driver release && nvidia-smi --gpu-reset -i 0",
+        "node# systemctl reboot",
+    ];
+    assert_eq!(wrong(&good), Vec::<String>::new());
+    for (line, problem) in [
+        ("nvidia-smi", "neither marked nor a remark: nvidia-smi"),
+        ("node# kubectl get pods", "kubectl does not run there: kubectl get pods"),
+        ("admin$ nvidia-smi -L", "nvidia-smi does not run there: nvidia-smi -L"),
+        ("node# true && systemctl reboot", "a halt behind &&: true && systemctl reboot"),
+        ("admin$ kubectl drain x", "a drain without --timeout: kubectl drain x"),
+        ("node# nvidia-smi -i \"$GPU\"", "GPU is not set where this runs: nvidia-smi -i \"$GPU\""),
+    ] {
+        assert_eq!(wrong(&[good[0], line]), [problem]);
+    }
+    let bare = Block { part: String::new(), language: "sh".into(), lines: vec!["ps".into()] };
+    assert_eq!(bare.commands(), [Command { place: None, text: "ps".into() }]);
 }
 
 #[test]
@@ -321,18 +674,9 @@ fn programs_that_pages_have_people_type_are_known() {
     report(problems);
 }
 
-/// The programs that a block starts. Where some lines begin with a prompt the others are what is answered.
+/// The programs that a block starts.
 fn programs(block: &Block) -> Vec<String> {
-    let prompt = |line: &&String| line.starts_with("$ ") || line.starts_with("# ");
-    let prompted = block.language == "console" || block.lines.iter().any(|line| line.starts_with("$ "));
-    let typed: Vec<&str> = if prompted {
-        block.lines.iter().filter(prompt).map(|line| line[2..].trim()).collect()
-    } else {
-        block.lines.iter().map(|line| line.trim()).filter(|line| !line.starts_with('#')).collect()
-    };
-    // What a line ends with goes on in the next.
-    let text = typed.join("\n").replace("\\\n", " ");
-    text.lines().flat_map(programs_of_line).collect()
+    block.commands().iter().flat_map(|command| programs_of_line(&command.text)).collect()
 }
 
 fn programs_of_line(line: &str) -> Vec<String> {

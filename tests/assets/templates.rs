@@ -1,6 +1,6 @@
 //! The templates in annotations: what they ask Prometheus for, what they say of the value, and the links that they make.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::promql::{Reader, parse};
 use super::vocabulary::Vocabulary;
@@ -159,9 +159,14 @@ fn every_name_in_a_query_of_an_annotation_exists() {
 fn descriptions_tell_the_value() {
     let mut problems = Vec::new();
     let mut states: BTreeSet<&str> = STATES.into();
+    let mut told: BTreeMap<String, (String, bool)> = BTreeMap::new();
     for (file, name, rule) in files::alerts() {
         let description = rule.annotations.get("description").map_or("", |text| text.as_str());
-        let told = actions(description).any(|action| action.contains("$value") || action.contains(".Value"));
+        let tells = actions(description).any(|action| action.contains("$value") || action.contains(".Value"));
+        // Of an alert with several rules, some are states.
+        told.entry(name).or_insert((file, false)).1 |= tells;
+    }
+    for (name, (file, told)) in told {
         match (states.remove(name.as_str()), told) {
             (false, false) => {
                 problems.push(format!("{file}: {name}: the description does not tell the value"))
