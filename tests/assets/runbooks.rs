@@ -23,7 +23,7 @@ const SHELLS: [&str; 4] = ["sh", "bash", "shell", "console"];
 const FOLDERS: [&str; 2] = ["docs/runbooks", "docs/playbooks"];
 /// Fields of nvidia-smi that are named like metrics.
 const FIELDS: [&str; 5] = ["gpu_bus_id", "gpu_name", "gpu_serial", "gpu_temp", "gpu_uuid"];
-const PAGES: [&str; 3] = ["docs/postmortem.md", "docs/REVIEW.md", "docs/SLO.md"];
+const PAGES: [&str; 4] = ["docs/owner-report.md", "docs/postmortem.md", "docs/REVIEW.md", "docs/SLO.md"];
 /// Where a command runs, by the mark before it.
 const MARKS: [(&str, Place); 2] = [("admin$ ", Place::Admin), ("node# ", Place::Node)];
 /// Programs that an administrator's machine has and a node need not have.

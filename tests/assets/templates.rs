@@ -7,10 +7,10 @@ use super::vocabulary::Vocabulary;
 use super::{files, report};
 
 /// Alerts on a state: it is there or not, so that its value is 1 or 0 whenever the alert fires and tells nobody anything.
-const STATES: [&str; 33] = [
+const STATES: [&str; 34] = [
+    "GpuAllocatedUntouched",
+    "GpuCanaryFailing",
     "GpuCanarySlow",
-    "GpuCanarySuspected",
-    "GpuCanaryThrottled",
     "GpuCanaryWrongResult",
     "GpuCollectorDown",
     "GpuDrainP2pAsked",
@@ -31,6 +31,7 @@ const STATES: [&str; 33] = [
     "GpuMaintenanceWindow",
     "GpuMigEmpty",
     "GpuMigLayoutDrift",
+    "GpuOwnerGpuFailed",
     "GpuRecoveryActionNeeded",
     "GpuRepairPending",
     "GpuRowRemapFailed",
