@@ -7,10 +7,8 @@ use super::vocabulary::Vocabulary;
 use super::{files, report};
 
 /// Alerts on a state: it is there or not, so that its value is 1 or 0 whenever the alert fires and tells nobody anything.
-const STATES: [&str; 34] = [
+const STATES: [&str; 32] = [
     "GpuAllocatedUntouched",
-    "GpuCanaryFailing",
-    "GpuCanarySlow",
     "GpuCanaryWrongResult",
     "GpuCollectorDown",
     "GpuDrainP2pAsked",
