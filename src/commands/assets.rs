@@ -15,7 +15,7 @@ Examples:
   gpu-node-exporter assets --out /etc/prometheus/gpu-node-exporter
                                                     write alerts/... and dashboards/... there, as they are in the
                                                     repository
-  gpu-node-exporter assets --out DIR --set severity.GpuIdle=ticket \\
+  gpu-node-exporter assets --out DIR --set severity.GpuAllocatedIdle=info \\
                            --set links.grafana=https://grafana.my.net
                                                     the same with another severity, and links to your Grafana
   gpu-node-exporter assets --out DIR --values my-values.yml

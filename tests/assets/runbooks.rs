@@ -23,7 +23,6 @@ const SHELLS: [&str; 4] = ["sh", "bash", "shell", "console"];
 const FOLDERS: [&str; 2] = ["docs/runbooks", "docs/playbooks"];
 /// Fields of nvidia-smi that are named like metrics.
 const FIELDS: [&str; 5] = ["gpu_bus_id", "gpu_name", "gpu_serial", "gpu_temp", "gpu_uuid"];
-const PAGES: [&str; 3] = ["docs/postmortem.md", "docs/REVIEW.md", "docs/SLO.md"];
 /// How long a page's work takes, and where help comes from.
 /// Pages whose commands have no marks yet.
 /// Programs that an administrator's machine has and a node need not have.
@@ -38,6 +37,7 @@ const HALTS: [&str; 4] = ["reboot", "poweroff", "shutdown", "halt"];
 const MARKS: [(&str, Place); 2] = [("admin$ ", Place::Admin), ("node# ", Place::Node)];
 const OF_ADMINS: [&str; 8] =
 const OF_NODES: [&str; 14] = [
+const PAGES: [&str; 4] = ["docs/owner-report.md", "docs/postmortem.md", "docs/REVIEW.md", "docs/SLO.md"];
 const PENDING: &[&str] = &[
     "dcgmi",
     "dmesg",

@@ -7,11 +7,10 @@ use super::vocabulary::Vocabulary;
 use super::{files, report};
 
 /// Alerts on a state: it is there or not, so that its value is 1 or 0 whenever the alert fires and tells nobody anything.
+    "GpuAllocatedUntouched",
 const STATES: &[&str] = &[
 const STATES: [&str; 28] = [
-    "GpuCanarySlow",
-    "GpuCanarySuspected",
-    "GpuCanaryThrottled",
+const STATES: [&str; 32] = [
     "GpuCanaryWrongResult",
     "GpuDriverLoaded",
     "GpuDriverMismatch",
@@ -20,6 +19,7 @@ const STATES: [&str; 28] = [
     "GpuFabricDegraded",
     "GpuMaintenanceWindow",
     "GpuNodeDrained",
+    "GpuOwnerGpuFailed",
     "GpuTopologyChanged",
     "GpuTrainingWindow",
     "GpuWatchdog",
