@@ -23,138 +23,16 @@ const SHELLS: [&str; 4] = ["sh", "bash", "shell", "console"];
 const FOLDERS: [&str; 2] = ["docs/runbooks", "docs/playbooks"];
 /// Fields of nvidia-smi that are named like metrics.
 const FIELDS: [&str; 5] = ["gpu_bus_id", "gpu_name", "gpu_serial", "gpu_temp", "gpu_uuid"];
-/// How long a page's work takes, and where help comes from.
-/// Pages whose commands have no marks yet.
-/// Programs that an administrator's machine has and a node need not have.
-/// Programs that look at the machine that they run on.
-/// What ends all work of a node.
-/// Where a command runs, by the mark before it.
-    ["amtool", "kubectl", "promtool", "sacct", "scancel", "scontrol", "sinfo", "squeue"];
-];
-const CONTACT: &str = "**Escalate:**";
-const DURATION: &str = "**Takes:**";
-const HALTS: [&str; 4] = ["reboot", "poweroff", "shutdown", "halt"];
-const MARKS: [(&str, Place); 2] = [("admin$ ", Place::Admin), ("node# ", Place::Node)];
-const OF_ADMINS: [&str; 8] =
-const OF_NODES: [&str; 14] = [
 const PAGES: [&str; 4] = ["docs/owner-report.md", "docs/postmortem.md", "docs/REVIEW.md", "docs/SLO.md"];
-const PENDING: &[&str] = &[
+/// Where a command runs, by the mark before it.
+const MARKS: [(&str, Place); 2] = [("admin$ ", Place::Admin), ("node# ", Place::Node)];
+/// Programs that an administrator's machine has and a node need not have.
+const OF_ADMINS: [&str; 8] =
+    ["amtool", "kubectl", "promtool", "sacct", "scancel", "scontrol", "sinfo", "squeue"];
+/// Programs that look at the machine that they run on.
+const OF_NODES: [&str; 14] = [
     "dcgmi",
     "dmesg",
-    "docs/runbooks/GpuAllocatedIdle.md",
-    "docs/runbooks/GpuBudgetOverrun.md",
-    "docs/runbooks/GpuCanaryFailing.md",
-    "docs/runbooks/GpuCanaryNotRunning.md",
-    "docs/runbooks/GpuCanaryOutlier.md",
-    "docs/runbooks/GpuCanaryOverBudget.md",
-    "docs/runbooks/GpuCanaryOverdue.md",
-    "docs/runbooks/GpuCanarySlow.md",
-    "docs/runbooks/GpuCanarySuspected.md",
-    "docs/runbooks/GpuCanaryThrottled.md",
-    "docs/runbooks/GpuCanaryWrongResult.md",
-    "docs/runbooks/GpuClockBelowPeers.md",
-    "docs/runbooks/GpuCohortCanarySlow.md",
-    "docs/runbooks/GpuCohortUnhealthy.md",
-    "docs/runbooks/GpuColdOutlier.md",
-    "docs/runbooks/GpuCollectorDown.md",
-    "docs/runbooks/GpuContended.md",
-    "docs/runbooks/GpuDrainP2pAsked.md",
-    "docs/runbooks/GpuDriverAbsent.md",
-    "docs/runbooks/GpuDriverDown.md",
-    "docs/runbooks/GpuDriverLibraryMismatch.md",
-    "docs/runbooks/GpuDriverLoadedOutsideWindow.md",
-    "docs/runbooks/GpuDriverPausedLong.md",
-    "docs/runbooks/GpuDriverSkew.md",
-    "docs/runbooks/GpuDriverStuck.md",
-    "docs/runbooks/GpuDriverVersionMismatch.md",
-    "docs/runbooks/GpuEccCorrectedStorm.md",
-    "docs/runbooks/GpuEccSramThresholdExceeded.md",
-    "docs/runbooks/GpuEccUncontained.md",
-    "docs/runbooks/GpuEccUncorrected.md",
-    "docs/runbooks/GpuExporterAbsent.md",
-    "docs/runbooks/GpuExporterConnectionsRefused.md",
-    "docs/runbooks/GpuExporterDataLost.md",
-    "docs/runbooks/GpuExporterDown.md",
-    "docs/runbooks/GpuExporterMemoryHigh.md",
-    "docs/runbooks/GpuExporterRestarting.md",
-    "docs/runbooks/GpuExporterSeriesDropped.md",
-    "docs/runbooks/GpuExporterStateNotWritable.md",
-    "docs/runbooks/GpuFabricDegraded.md",
-    "docs/runbooks/GpuFabricDown.md",
-    "docs/runbooks/GpuFabricManagerDown.md",
-    "docs/runbooks/GpuFailureRatioHigh.md",
-    "docs/runbooks/GpuFleetMemoryHeadroomLow.md",
-    "docs/runbooks/GpuFleetSaturationForecast.md",
-    "docs/runbooks/GpuHostStarved.md",
-    "docs/runbooks/GpuHotNearLimit.md",
-    "docs/runbooks/GpuIdle.md",
-    "docs/runbooks/GpuJobFailureRatioHigh.md",
-    "docs/runbooks/GpuKubeStateMetricsAbsent.md",
-    "docs/runbooks/GpuLost.md",
-    "docs/runbooks/GpuMaintenanceWindow.md",
-    "docs/runbooks/GpuMemoryExhaustionForecast.md",
-    "docs/runbooks/GpuMemoryHeldByNobody.md",
-    "docs/runbooks/GpuMemoryHigh.md",
-    "docs/runbooks/GpuMemoryHot.md",
-    "docs/runbooks/GpuMigEmpty.md",
-    "docs/runbooks/GpuMigInstanceIdle.md",
-    "docs/runbooks/GpuMigLayoutDrift.md",
-    "docs/runbooks/GpuMigModePending.md",
-    "docs/runbooks/GpuMigSlicesStranded.md",
-    "docs/runbooks/GpuMissing.md",
-    "docs/runbooks/GpuMissingAfterReboot.md",
-    "docs/runbooks/GpuNicUnreliable.md",
-    "docs/runbooks/GpuNodeRebooting.md",
-    "docs/runbooks/GpuNvlinkDown.md",
-    "docs/runbooks/GpuNvlinkErrors.md",
-    "docs/runbooks/GpuNvswitchFault.md",
-    "docs/runbooks/GpuOwnerEndedAtFullMemory.md",
-    "docs/runbooks/GpuOwnerOomKilled.md",
-    "docs/runbooks/GpuPcieAerErrors.md",
-    "docs/runbooks/GpuPcieBound.md",
-    "docs/runbooks/GpuPcieGenerationLow.md",
-    "docs/runbooks/GpuPcieReplays.md",
-    "docs/runbooks/GpuPcieWidthNarrowed.md",
-    "docs/runbooks/GpuPodsPending.md",
-    "docs/runbooks/GpuPowerBrake.md",
-    "docs/runbooks/GpuPowerCapped.md",
-    "docs/runbooks/GpuPowerLimitChanged.md",
-    "docs/runbooks/GpuReadingsStale.md",
-    "docs/runbooks/GpuRecoveryActionNeeded.md",
-    "docs/runbooks/GpuRemoteNuma.md",
-    "docs/runbooks/GpuRepairPending.md",
-    "docs/runbooks/GpuRowRemapFailed.md",
-    "docs/runbooks/GpuRowRemapPending.md",
-    "docs/runbooks/GpuRowRemapSparesLow.md",
-    "docs/runbooks/GpuSamplerRestarting.md",
-    "docs/runbooks/GpuSerialCopies.md",
-    "docs/runbooks/GpuServiceErrorsHigh.md",
-    "docs/runbooks/GpuServiceFallback.md",
-    "docs/runbooks/GpuServiceFallbackRising.md",
-    "docs/runbooks/GpuServiceLatencyHigh.md",
-    "docs/runbooks/GpuSloFastBurn.md",
-    "docs/runbooks/GpuSloSlowBurn.md",
-    "docs/runbooks/GpuSlurmJobFailureRatioHigh.md",
-    "docs/runbooks/GpuSlurmMetricsAbsent.md",
-    "docs/runbooks/GpuSlurmQueueLong.md",
-    "docs/runbooks/GpuSoftThermalSlowdown.md",
-    "docs/runbooks/GpuStuck.md",
-    "docs/runbooks/GpuThermalSlowdown.md",
-    "docs/runbooks/GpuTopologyChanged.md",
-    "docs/runbooks/GpuTrainingWindow.md",
-    "docs/runbooks/GpuUnderfilled.md",
-    "docs/runbooks/GpuUnusable.md",
-    "docs/runbooks/GpuUtilizationHigh.md",
-    "docs/runbooks/GpuUtilizationLow.md",
-    "docs/runbooks/GpuWatchdog.md",
-    "docs/runbooks/GpuWedged.md",
-    "docs/runbooks/GpuWindowTooLong.md",
-    "docs/runbooks/GpuXidApplication.md",
-    "docs/runbooks/GpuXidContained.md",
-    "docs/runbooks/GpuXidFatal.md",
-    "docs/runbooks/GpuXidTicket.md",
-    "docs/runbooks/GpuXidUnknown.md",
-    "docs/runbooks/README.md",
     "gpu-node-exporter",
     "ibstat",
     "journalctl",
@@ -167,6 +45,12 @@ const PENDING: &[&str] = &[
     "ps",
     "rmmod",
     "systemctl",
+];
+/// What ends all work of a node.
+const HALTS: [&str; 4] = ["reboot", "poweroff", "shutdown", "halt"];
+/// How long a page's work takes, and where help comes from.
+const DURATION: &str = "**Takes:**";
+const CONTACT: &str = "**Escalate:**";
 
 /// Where a page says whether the alert is right.
 const PROOF: &str = "Is it real";
@@ -441,119 +325,146 @@ fn runbooks_have_the_same_parts() {
     report(problems);
 }
 
-
-        "    --timeout=15m",
-        "# a remark",
-        ("admin$ kubectl drain x", "a drain without --timeout: kubectl drain x"),
-        ("admin$ nvidia-smi -L", "nvidia-smi does not run there: nvidia-smi -L"),
-        ("node# kubectl get pods", "kubectl does not run there: kubectl get pods"),
-        ("node# nvidia-smi -i \"$GPU\"", "GPU is not set where this runs: nvidia-smi -i \"$GPU\""),
-        ("node# true && systemctl reboot", "a halt behind &&: true && systemctl reboot"),
-        ("nvidia-smi", "neither marked nor a remark: nvidia-smi"),
-            // What a pod runs, it runs on its node.
-/// Pages whose commands are marked.
-/// Variables of a shell in capitals that a command asks for, but those that every shell has.
-/// What is wrong with the commands of a page, by the place that they run in.
-                HALTS.iter().any(|halt| part.split_whitespace().any(|word| word == *halt))
-            Page { name: String::new(), path: PathBuf::new(), blocks: vec![block], prose: String::new() };
-    ] {
-    ];
-        "admin$ NODE=NAME GPU=0   # from the alert",
-        "admin$ kubectl drain \"$NODE\" --ignore-daemonsets \\",
-    all
-    all.retain(|page| !PENDING.contains(&page.name.as_str()) && page.name.starts_with("docs/runbooks/"));
-    assert_eq!(bare.commands(), [Command { place: None, text: "ps".into() }]);
-        assert_eq!(wrong(&[good[0], line]), [problem]);
-    assert_eq!(wrong(&good), Vec::<String>::new());
-                continue;
-#[test]
-fn commands_of_runbooks_run_where_they_are_marked() {
-#[test]
-fn every_reason_has_a_section_and_a_duration() {
+/// Pages whose commands are marked: those of alerts.
 fn marked_pages() -> Vec<Page> {
-#[test]
-fn the_list_of_runbooks_says_of_each_alert_what_its_page_says() {
-fn variables(text: &str) -> Vec<String> {
-#[test]
-fn what_is_wrong_with_commands_is_found() {
-fn wrong_commands(page: &Page) -> Vec<String> {
-    for (_, alert, _) in files::alerts() {
-        for (heading, text) in page.sections() {
-    for (line, problem) in [
-        for Command { place, text } in block.commands() {
-    for block in page.shells() {
-            for name in variables(&text) {
-    for page in marked_pages().iter().filter(|page| !page.name.ends_with("README.md")) {
-            for program in first.filter(|program| elsewhere.contains(&program.as_str())) {
-        for reason in wanted.difference(&sections) {
-        for section in sections.iter().filter(|section| !known(section)) {
-        if !list.lines().any(|line| line.starts_with(&row)) {
-                if !set.contains(&(place == Place::Admin, name.clone())) {
-            if heading == "If it comes back" && !text.contains(CONTACT) {
-            if lasts && !text.contains(DURATION) {
-            if text.split("&&").skip(1).any(halts) {
-            if text.starts_with("kubectl drain") && !text.contains("--timeout=") {
-    let (reasons, mut problems) = reasons_of_alerts();
-            let Some(place) = place else {
-    let after = text.split('$').skip(1).map(|rest| rest.strip_prefix('{').unwrap_or(rest));
-    let bare = Block { part: String::new(), language: "sh".into(), lines: vec!["ps".into()] };
-        let block = Block { part: String::new(), language: "console".into(), lines };
-            let elsewhere = if place == Place::Admin { &OF_NODES[..] } else { &OF_ADMINS[..] };
-            let first = programs_of_line(&text).into_iter().take(1);
-    let good = [
-            let halts = |part: &str| {
-        let known =
-            let lasts = heading == "What to do" && wanted.is_empty() || wanted.contains(heading);
-        let lines = lines.iter().map(|line| (*line).to_owned()).collect();
-    let list = files::read(&files::root().join("docs/runbooks/README.md"));
     let mut all = pages();
-    let mut problems = Vec::new();
-    let mut set: BTreeSet<(bool, String)> = BTreeSet::new();
-    let mut wrong = Vec::new();
-    let names = after.map(|rest| rest.chars().take_while(|c| c.is_ascii_uppercase() || *c == '_').collect());
-    let of = |page: Page| {
-        let page =
-        let page = files::read(&files::root().join(format!("docs/runbooks/{alert}.md")));
-                let part = part.split('#').next().unwrap_or_default();
-        let row = format!("| [{alert}]({alert}.md) | {says} | ");
-        let says = page.lines().nth(2).unwrap_or_default();
-        let sections: BTreeSet<String> =
-            let settings =
-            let settings = text.split_whitespace().filter_map(|word| word.split_once('='));
-        let stem = page.path.file_stem().expect("it has a name").to_string_lossy().into_owned();
-        let wanted = reasons.get(&stem).cloned().unwrap_or_default();
-        let wrong = wrong_commands(&page);
-    let wrong = |lines: &[&str]| {
-    names.filter(|name: &String| !name.is_empty() && name != "HOSTNAME" && name != "HOME").collect()
-        "node# gpu-node-exporter driver release && nvidia-smi --gpu-reset -i 0",
-        "node# systemctl reboot",
-            page.headings().filter(|(depth, _)| *depth == 3).map(|(_, text)| text.to_owned()).collect();
-            problems.push(format!("docs/runbooks/README.md: no row begins with {row:?}"));
-            problems.push(format!("{}: no section \"### {reason}\"", page.name));
-            problems.push(format!("{}: the alert has no reason {section}", page.name));
-                problems.push(format!("{}: {heading}: {DURATION} says how long it takes", page.name));
-                problems.push(format!("{}: {heading}: {CONTACT} says where help comes from", page.name));
-    report(marked_pages().into_iter().flat_map(of).collect());
-    report(problems);
-            |section: &&String| wanted.is_empty() || wanted.contains(*section) || section.contains(' ');
-            set.extend(settings.map(|(name, _)| (place == Place::Admin, name.to_owned())));
-                settings.take_while(|(name, _)| name.chars().all(|c| c.is_ascii_uppercase() || c == '_'));
-    wrong
-        wrong.extend(block.unmarked().into_iter().map(|line| format!("neither marked nor a remark: {line}")));
-        wrong.into_iter().map(|what| format!("{}: {what}", page.name)).collect::<Vec<_>>()
-                wrong.push(format!("a drain without --timeout: {text}"));
-                wrong.push(format!("a halt behind &&: {text}"));
-                wrong.push(format!("no admin$ or node# before it: {text}"));
-                    wrong.push(format!("{name} is not set where this runs: {text}"));
-                wrong.push(format!("{program} does not run there: {text}"));
-        wrong_commands(&page)
+    all.retain(|page| page.name.starts_with("docs/runbooks/"));
+    all
 }
+
+/// What is wrong with the commands of a page, by the place that they run in.
+fn wrong_commands(page: &Page) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut set: BTreeSet<(bool, String)> = BTreeSet::new();
+    for block in page.shells() {
+        wrong.extend(block.unmarked().into_iter().map(|line| format!("neither marked nor a remark: {line}")));
+        for Command { place, text } in block.commands() {
+            let Some(place) = place else {
+                wrong.push(format!("no admin$ or node# before it: {text}"));
+                continue;
+            };
+            let elsewhere = if place == Place::Admin { &OF_NODES[..] } else { &OF_ADMINS[..] };
+            // What a pod runs, it runs on its node.
+            let first = programs_of_line(&text).into_iter().take(1);
+            for program in first.filter(|program| elsewhere.contains(&program.as_str())) {
+                wrong.push(format!("{program} does not run there: {text}"));
             }
+            let halts = |part: &str| {
+                let part = part.split('#').next().unwrap_or_default();
+                HALTS.iter().any(|halt| part.split_whitespace().any(|word| word == *halt))
+            };
+            if text.split("&&").skip(1).any(halts) {
+                wrong.push(format!("a halt behind &&: {text}"));
+            }
+            if text.starts_with("kubectl drain") && !text.contains("--timeout=") {
+                wrong.push(format!("a drain without --timeout: {text}"));
+            }
+            for name in variables(&text) {
+                if !set.contains(&(place == Place::Admin, name.clone())) {
+                    wrong.push(format!("{name} is not set where this runs: {text}"));
                 }
+            }
+            let settings = text.split_whitespace().filter_map(|word| word.split_once('='));
+            let settings =
+                settings.take_while(|(name, _)| name.chars().all(|c| c.is_ascii_uppercase() || c == '_'));
+            set.extend(settings.map(|(name, _)| (place == Place::Admin, name.to_owned())));
         }
     }
-            };
+    wrong
+}
+
+/// Variables of a shell in capitals that a command asks for, but those that every shell has.
+fn variables(text: &str) -> Vec<String> {
+    let after = text.split('$').skip(1).map(|rest| rest.strip_prefix('{').unwrap_or(rest));
+    let names = after.map(|rest| rest.chars().take_while(|c| c.is_ascii_uppercase() || *c == '_').collect());
+    names.filter(|name: &String| !name.is_empty() && name != "HOSTNAME" && name != "HOME").collect()
+}
+
+#[test]
+fn commands_of_runbooks_run_where_they_are_marked() {
+    let of = |page: Page| {
+        let wrong = wrong_commands(&page);
+        wrong.into_iter().map(|what| format!("{}: {what}", page.name)).collect::<Vec<_>>()
     };
+    report(marked_pages().into_iter().flat_map(of).collect());
+}
+
+#[test]
+fn every_reason_has_a_section_and_a_duration() {
+    let (reasons, mut problems) = reasons_of_alerts();
+    for page in marked_pages().iter().filter(|page| !page.name.ends_with("README.md")) {
+        let stem = page.path.file_stem().expect("it has a name").to_string_lossy().into_owned();
+        let sections: BTreeSet<String> =
+            page.headings().filter(|(depth, _)| *depth == 3).map(|(_, text)| text.to_owned()).collect();
+        let wanted = reasons.get(&stem).cloned().unwrap_or_default();
+        for reason in wanted.difference(&sections) {
+            problems.push(format!("{}: no section \"### {reason}\"", page.name));
+        }
+        let known =
+            |section: &&String| wanted.is_empty() || wanted.contains(*section) || section.contains(' ');
+        for section in sections.iter().filter(|section| !known(section)) {
+            problems.push(format!("{}: the alert has no reason {section}", page.name));
+        }
+        for (heading, text) in page.sections() {
+            let lasts = heading == "What to do" && wanted.is_empty() || wanted.contains(heading);
+            if lasts && !text.contains(DURATION) {
+                problems.push(format!("{}: {heading}: {DURATION} says how long it takes", page.name));
+            }
+            if heading == "If it comes back" && !text.contains(CONTACT) {
+                problems.push(format!("{}: {heading}: {CONTACT} says where help comes from", page.name));
+            }
+        }
+    }
+    report(problems);
+}
+
+#[test]
+fn what_is_wrong_with_commands_is_found() {
+    let wrong = |lines: &[&str]| {
+        let lines = lines.iter().map(|line| (*line).to_owned()).collect();
+        let block = Block { part: String::new(), language: "console".into(), lines };
+        let page =
+            Page { name: String::new(), path: PathBuf::new(), blocks: vec![block], prose: String::new() };
+        wrong_commands(&page)
+    };
+    let good = [
+        "admin$ NODE=NAME GPU=0   # from the alert",
+        "admin$ kubectl drain \"$NODE\" --ignore-daemonsets \\",
+        "    --timeout=15m",
+        "# a remark",
+        "node# gpu-node-exporter driver release && nvidia-smi --gpu-reset -i 0",
+        "node# systemctl reboot",
+    ];
+    assert_eq!(wrong(&good), Vec::<String>::new());
+    for (line, problem) in [
+        ("nvidia-smi", "neither marked nor a remark: nvidia-smi"),
+        ("node# kubectl get pods", "kubectl does not run there: kubectl get pods"),
+        ("admin$ nvidia-smi -L", "nvidia-smi does not run there: nvidia-smi -L"),
+        ("node# true && systemctl reboot", "a halt behind &&: true && systemctl reboot"),
+        ("admin$ kubectl drain x", "a drain without --timeout: kubectl drain x"),
+        ("node# nvidia-smi -i \"$GPU\"", "GPU is not set where this runs: nvidia-smi -i \"$GPU\""),
+    ] {
+        assert_eq!(wrong(&[good[0], line]), [problem]);
+    }
+    let bare = Block { part: String::new(), language: "sh".into(), lines: vec!["ps".into()] };
+    assert_eq!(bare.commands(), [Command { place: None, text: "ps".into() }]);
+}
+
+#[test]
+fn the_list_of_runbooks_says_of_each_alert_what_its_page_says() {
+    let list = files::read(&files::root().join("docs/runbooks/README.md"));
+    let mut problems = Vec::new();
+    for (_, alert, _) in files::alerts() {
+        let page = files::read(&files::root().join(format!("docs/runbooks/{alert}.md")));
+        let says = page.lines().nth(2).unwrap_or_default();
+        let row = format!("| [{alert}]({alert}.md) | {says} | ");
+        if !list.lines().any(|line| line.starts_with(&row)) {
+            problems.push(format!("docs/runbooks/README.md: no row begins with {row:?}"));
+        }
+    }
+    report(problems);
+}
+
 #[test]
 fn pages_are_finished_and_lead_nowhere_dead() {
     let mut problems = Vec::new();

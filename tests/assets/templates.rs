@@ -6,11 +6,9 @@ use super::promql::{Reader, parse};
 use super::vocabulary::Vocabulary;
 use super::{files, report};
 
-/// Alerts on a state: it is there or not, so that its value is 1 or 0 whenever the alert fires and tells nobody anything.
-    "GpuAllocatedUntouched",
+/// Alerts on a state: it is there or not, so that its value is 1 or 0 whenever the alert fires and means nothing.
 const STATES: &[&str] = &[
-const STATES: [&str; 28] = [
-const STATES: [&str; 32] = [
+    "GpuAllocatedUntouched",
     "GpuCanaryWrongResult",
     "GpuDriverLoaded",
     "GpuDriverMismatch",
