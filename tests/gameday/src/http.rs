@@ -20,7 +20,6 @@ pub fn get(port: u16, path: &str) -> Fallible<String> {
 }
 
 /// Sends JSON.
-#[cfg(test)]
 pub fn post(port: u16, path: &str, body: &Value) -> Fallible<String> {
     let body = body.to_string();
     let head = format!(
