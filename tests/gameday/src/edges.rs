@@ -78,6 +78,8 @@ pub fn edges(dir: &Path, files: &[PathBuf], page: &str, scenario: &Scenario) -> 
     let output = Command::new(tool("PROMTOOL", "promtool"))
         .args(["test", "rules"])
         .arg(&file)
+        // Much garbage, little memory: fewer collections take half of the time.
+        .env("GOGC", "400")
         .output()
         .map_err(|e| format!("promtool does not start: {e}"))?;
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();

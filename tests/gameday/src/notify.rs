@@ -114,7 +114,12 @@ fn play<'a>(
         for (setup, _) in SETUPS {
             let received = played.remove(&(one.scenario.name.as_str(), setup)).unwrap_or_default();
             let expected = if setup == SETUPS[0].0 { &one.scenario.small } else { &one.scenario.fleet };
-            let wrong = judge(expected, &received, seconds(&one.scenario.cause)?, one.factor)?;
+            let cause = seconds(&one.scenario.cause)?;
+            let mut received = received;
+            if one.scenario.faults_before {
+                received.retain(|one| one.at >= cause);
+            }
+            let wrong = judge(expected, &received, cause, one.factor)?;
             rows.push(Row { scenario: one.scenario, setup, received, expected, wrong });
         }
     }

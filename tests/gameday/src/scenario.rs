@@ -38,14 +38,20 @@ pub struct Scenario {
     #[serde(default = "one")]
     pub nodes: usize,
     /// GPUs of each.
-    #[serde(default = "eight")]
+    #[serde(default = "four")]
     pub gpus: usize,
     /// Nodes of a rack: the first rack is `r1`. 0: no label `rack`.
     #[serde(default)]
     pub rack: usize,
-    /// Metrics of the healthy page that its nodes have. None: all that rules read. For many nodes.
+    /// Metrics of a healthy node that its nodes have. None: all that rules read. For many nodes.
     #[serde(default)]
     pub only: Vec<String>,
+    /// Whether nodes have faults before the cause, whose notifications are not judged.
+    #[serde(default)]
+    pub faults_before: bool,
+    /// Series that moving values of the page are replaced by.
+    #[serde(skip)]
+    healthy: Vec<String>,
     /// What differs from a healthy node: `SELECTOR: VALUE, TIME VALUE, ...`.
     pub series: Vec<String>,
     /// Notifications in the set-up of a small fleet.
@@ -76,8 +82,8 @@ fn one() -> usize {
     1
 }
 
-fn eight() -> usize {
-    8
+fn four() -> usize {
+    4
 }
 
 /// Seconds of a duration as rules have it: `1h30m`.
@@ -117,7 +123,7 @@ pub fn parse(text: &str) -> Fallible<Vec<Scenario>> {
         if !names.insert(one.name.clone()) {
             return Err(format!("two scenarios {}", one.name).into());
         }
-        one.series = healthy.iter().chain(&one.series).cloned().collect();
+        one.healthy = healthy.iter().map(|line| line.replace("GPUS", &one.gpus.to_string())).collect();
     }
     Ok(scenario)
 }
@@ -159,6 +165,10 @@ impl Scenario {
         Ok((seconds(&self.lasts)? / self.step()?) as usize)
     }
 
+    fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| only == name)
+    }
+
     fn node(&self, n: usize) -> Labels {
         let mut labels = Labels::from([
             ("cluster".into(), self.name.clone()),
@@ -176,8 +186,9 @@ impl Scenario {
     pub fn input(&self, page: &str, used: &BTreeSet<String>) -> Fallible<String> {
         let steps = self.steps()?;
         let step = self.step()?;
-        let mut all = self.healthy(page, used);
-        for line in &self.series {
+        let mut all = self.page(page, used);
+        let given = |line: &&String| line.find(['{', ':']).is_some_and(|end| self.wants(&line[..end]));
+        for line in self.healthy.iter().filter(given).chain(&self.series) {
             self.change(&mut all, line).map_err(|why| format!("{}: {line}: {why}", self.name))?;
         }
         let up: BTreeMap<String, Vec<Option<f64>>> = all
@@ -208,16 +219,13 @@ impl Scenario {
     }
 
     /// All nodes as the page has them: GPU 0 of the page is every GPU.
-    fn healthy(&self, page: &str, used: &BTreeSet<String>) -> Series {
+    fn page(&self, page: &str, used: &BTreeSet<String>) -> Series {
         let mut all = Series::new();
-        let wanted = |name: &str| {
-            used.contains(name) && (self.only.is_empty() || self.only.iter().any(|only| only == name))
-        };
         for line in page.lines().filter(|line| !line.starts_with('#')) {
             let Some((series, value)) = line.rsplit_once(' ') else { continue };
             let (name, labels) = series.split_once('{').unwrap_or((series, ""));
             let labels = pairs(labels.strip_suffix('}').unwrap_or(labels));
-            if !wanted(name) || labels.get("gpu").is_some_and(|gpu| gpu != "0") {
+            if !used.contains(name) || !self.wants(name) || labels.get("gpu").is_some_and(|gpu| gpu != "0") {
                 continue;
             }
             // A moving value of the page: the scenarios say how.
@@ -250,7 +258,9 @@ impl Scenario {
         let (name, labels) = selector.split_once('{').unwrap_or((selector, ""));
         let wanted = pairs(labels.strip_suffix('}').unwrap_or(labels));
         let step = self.step()?;
-        let plan = plan(values, step)?;
+        let number =
+            |labels: &Labels| -> Option<u64> { labels.get("instance")?.strip_prefix('n')?.parse().ok() };
+        let plan = |labels: &Labels| plan(values, step, number(labels).unwrap_or(1));
         let meets = |labels: &Labels| {
             (name.is_empty() || labels[NAME] == name)
                 && wanted
@@ -261,7 +271,7 @@ impl Scenario {
         for (labels, before) in all.iter_mut() {
             if meets(labels) {
                 met = true;
-                *before = after(before, &plan);
+                *before = after(before, &plan(labels)?);
             }
         }
         if met {
@@ -295,11 +305,13 @@ impl Scenario {
                     labels.extend(own(*n, gpu, false));
                     labels.extend(given);
                 }
-                all.insert(labels, after(&before, &plan));
+                let plan = after(&before, &plan(&labels)?);
+                all.insert(labels, plan);
             }
             if nodes.is_empty() {
                 let labels = with(&labels, "cluster", labels.get("cluster").unwrap_or(&self.name));
-                all.insert(labels, after(&before, &plan));
+                let plan = after(&before, &plan(&labels)?);
+                all.insert(labels, plan);
             }
         }
         Ok(())
@@ -352,11 +364,15 @@ fn choices(text: &str) -> Vec<String> {
 }
 
 /// `VALUE, TIME VALUE, ...`: a number, `_`, `+N/DURATION` (grows), `a~b~c` (one a step), `now`, or `before` (unchanged).
-fn plan(text: &str, step: u64) -> Fallible<Plan> {
+/// A time as `1h+2m` is 1 h for the first node, and 2 min later for each next one.
+fn plan(text: &str, step: u64, node: u64) -> Fallible<Plan> {
     let mut plan = Plan::new();
     for item in text.split(',').map(str::trim) {
         let (at, value) = match item.split_once(' ') {
-            Some((at, value)) => (seconds(at)?, value.trim()),
+            Some((at, value)) => {
+                let (at, later) = at.split_once('+').unwrap_or((at, "0s"));
+                (seconds(at)? + seconds(later)? * (node - 1), value.trim())
+            }
             None => (0, item),
         };
         let number = |text: &str| text.parse::<f64>().map_err(|_| format!("{text}: not a value"));
@@ -474,7 +490,7 @@ mod tests {
     #[test]
     fn values_change_at_their_times() {
         let of = |text: &str| {
-            notation(&samples(&after(&vec![(0, Value::Number(7.0))], &plan(text, 15).unwrap()), 8, 15))
+            notation(&samples(&after(&vec![(0, Value::Number(7.0))], &plan(text, 15, 3).unwrap()), 8, 15))
         };
         assert_eq!(of("1, 1m 0"), "1+0x3 0+0x4");
         assert_eq!(of("1m 0, 90s before"), "7+0x3 0+0x1 7+0x2");
@@ -482,7 +498,8 @@ mod tests {
         assert_eq!(of("1m +2/30s"), "7+0x5 9+0x1 11");
         assert_eq!(of("1~0, 1m 5"), "1-1x1 1-1x1 5+0x4");
         assert_eq!(of("now"), "0+15x8");
-        assert!(plan("7s 1", 15).is_err());
+        assert_eq!(of("30s+15s 1"), "7+0x3 1+0x4");
+        assert!(plan("7s 1", 15, 1).is_err());
     }
 
     #[test]
