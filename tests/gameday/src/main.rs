@@ -1,5 +1,5 @@
 //! Game days: scripted incidents on simulated nodes, through the shipped exporter, a real Prometheus and a real
-//! Alertmanager, down to the notification. And a healthy day, on which nothing may be told.
+//! Alertmanager, down to the notification. A healthy day without any. Scenarios of days, in divided time.
 //!
 //! The programs are found by the variables PROMETHEUS, PROMTOOL and ALERTMANAGER, else on the PATH.
 

@@ -29,7 +29,7 @@ const FACTORS: [u64; 7] = [30, 60, 120, 300, 600, 1200, 3000];
 pub struct Received {
     /// Seconds from the scenario's start.
     pub at: u64,
-    /// To whom.
+    /// The receiver.
     pub receiver: String,
     /// Names of the alerts that fire; none: all are over.
     pub firing: BTreeSet<String>,
@@ -62,8 +62,8 @@ pub fn run(alerts: &Path, arguments: &NotificationsArguments) -> Fallible<bool> 
     let scenarios: Vec<&Scenario> = all.iter().filter(wanted).collect();
     let page = fs::read_to_string(repository().join("tests/e2e/golden/still-h100.prom"))?;
     let folder = Folder::new(arguments.keep)?;
-    let mut files = rules::files(alerts)?;
-    files.extend(rules::files(&alerts.join("optional"))?);
+    // The optional files are about series of other exporters.
+    let files = rules::files(alerts)?;
     let rows = play(&folder.0, alerts, &files, &page, &scenarios, arguments.seconds)?;
     print!("\n{}", text(&rows));
     if let Some(path) = &arguments.markdown {
@@ -252,8 +252,8 @@ fn received(one: &Evaluated<'_>, all: &[Notification], started: Instant, factor:
     received
 }
 
-/// A configuration of Alertmanager with its times divided. `resolve_timeout` is for alerts that nobody repeats: here none
-/// is repeated. Times of the day have no place in divided time: it is always a working day at noon.
+/// A configuration of Alertmanager with its times divided. No alert is repeated here, so `resolve_timeout` is a day. Times of
+/// the day have no place in divided time: it is always noon of a working day.
 fn shorter(text: &str, factor: u64) -> String {
     let line = |line: &str| {
         let key = line.trim_start().split(':').next().unwrap_or("");

@@ -240,7 +240,7 @@ fn an_alert_is_inhibited_by_what_the_table_says_and_by_nothing_else() {
     }
     for file in FILES {
         let dir = tempfile::tempdir().unwrap();
-        // Nobody listens at that port: the receivers do not matter here.
+        // Nothing listens at that port: the receivers do not matter here.
         let alertmanager = Alertmanager::start(dir.path(), &config(file), 9).unwrap();
         post(alertmanager.port, "/api/v2/alerts", &Value::Array(sent.clone())).unwrap();
         let deadline = Instant::now() + PATIENCE;

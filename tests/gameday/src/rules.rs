@@ -84,7 +84,7 @@ pub fn comments(files: &[PathBuf]) -> Fallible<BTreeMap<String, String>> {
     Ok(comments)
 }
 
-/// A comment stands above the alert or between its name and its expression.
+/// A comment is above the alert or between its name and its expression.
 fn comments_in(text: &str) -> BTreeMap<String, String> {
     let mut comments = BTreeMap::new();
     let mut comment: Vec<&str> = Vec::new();

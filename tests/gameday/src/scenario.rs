@@ -256,16 +256,17 @@ impl Scenario {
         let end = line.rfind("}: ").map(|at| at + 1).or_else(|| line.find(": ")).ok_or("no values")?;
         let (selector, values) = (&line[..end], &line[end + 2..]);
         let (name, labels) = selector.split_once('{').unwrap_or((selector, ""));
-        let wanted = pairs(labels.strip_suffix('}').unwrap_or(labels));
+        let wanted: Vec<(String, Vec<String>)> = pairs(labels.strip_suffix('}').unwrap_or(labels))
+            .into_iter()
+            .map(|(label, of)| (label, choices(&of)))
+            .collect();
         let step = self.step()?;
         let number =
             |labels: &Labels| -> Option<u64> { labels.get("instance")?.strip_prefix('n')?.parse().ok() };
         let plan = |labels: &Labels| plan(values, step, number(labels).unwrap_or(1));
         let meets = |labels: &Labels| {
             (name.is_empty() || labels[NAME] == name)
-                && wanted
-                    .iter()
-                    .all(|(label, of)| labels.get(label).is_some_and(|value| choices(of).contains(value)))
+                && wanted.iter().all(|(label, of)| labels.get(label).is_some_and(|value| of.contains(value)))
         };
         let mut met = false;
         for (labels, before) in all.iter_mut() {
@@ -283,8 +284,7 @@ impl Scenario {
         // Another exporter's series has the cluster alone.
         let ours = name.starts_with("gpu_") || name == "up" || name.starts_with("process_");
         let mut added = vec![Labels::from([(NAME.to_owned(), name.to_owned())])];
-        for (label, of) in &wanted {
-            let values = choices(of);
+        for (label, values) in &wanted {
             added = added
                 .iter()
                 .flat_map(|labels| values.iter().map(|value| with(labels, label, value)))
