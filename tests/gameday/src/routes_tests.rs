@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::http::{get, post};
 use crate::servers::{Alertmanager, tool};
-use crate::{pause, repository, rules};
+use crate::{incident, pause, repository, rules, scenario};
 
 /// Alertmanager looks at inhibition when an alert is sent; on a busy machine that takes a while.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -213,6 +213,17 @@ fn every_alert_that_is_named_exists() {
             if let Some(name) = labels(text).get("alertname").filter(|name| *name != "Imagined") {
                 assert!(exist.contains(name), "{line:?}");
             }
+        }
+    }
+    let gameday = repository().join("tests/gameday");
+    for one in incident::read(&gameday.join("incidents.toml")).unwrap() {
+        for name in one.alerts.iter().chain(&one.also) {
+            assert!(exist.contains(name), "incident {}: {name}", one.name);
+        }
+    }
+    for one in scenario::read(&gameday.join("notifications.toml")).unwrap() {
+        for name in one.small.iter().chain(&one.fleet).flat_map(|expected| &expected.alerts) {
+            assert!(exist.contains(name), "scenario {}: {name}", one.name);
         }
     }
 }
