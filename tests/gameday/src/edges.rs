@@ -83,8 +83,10 @@ pub fn edges(dir: &Path, files: &[PathBuf], page: &str, scenario: &Scenario) -> 
         .output()
         .map_err(|e| format!("promtool does not start: {e}"))?;
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    if !output.status.success() && !said.contains("got:") {
-        return Err(format!("{}: promtool: {said}", scenario.name).into());
+    // A rule that fails would leave its alerts out.
+    if said.contains("err: ") || (!output.status.success() && !said.contains("got:")) {
+        let line = said.lines().find(|line| line.contains("err: ")).unwrap_or(&said);
+        return Err(format!("{}: promtool: {}", scenario.name, line.trim()).into());
     }
     later(read(&said)?, &intervals(files)?)
 }

@@ -49,6 +49,8 @@ struct Evaluated<'a> {
     scenario: &'a Scenario,
     edges: Vec<Edge>,
     factor: u64,
+    /// Why the rules were not evaluated.
+    failed: Option<String>,
 }
 
 /// Plays the scenarios; gives whether all notifications are as they must be.
@@ -119,7 +121,8 @@ fn play<'a>(
             if one.scenario.faults_before {
                 received.retain(|one| one.at >= cause);
             }
-            let wrong = judge(expected, &received, cause, one.factor)?;
+            let mut wrong = judge(expected, &received, cause, one.factor)?;
+            wrong.extend(one.failed.clone());
             rows.push(Row { scenario: one.scenario, setup, received, expected, wrong });
         }
     }
@@ -135,20 +138,20 @@ fn evaluate<'a>(
     at_most: u64,
 ) -> Fallible<Vec<Evaluated<'a>>> {
     let left = Mutex::new(scenarios.iter().rev().copied().collect::<Vec<_>>());
-    let work = || -> Result<Vec<(&'a Scenario, Vec<Edge>)>, String> {
+    let work = || {
         let mut done = Vec::new();
         loop {
             let next = left.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            let Some(scenario) = next else { return Ok(done) };
+            let Some(scenario) = next else { return done };
             let started = Instant::now();
-            let edges = edges::edges(dir, files, page, scenario).map_err(|why| why.to_string())?;
+            let edges = edges::edges(dir, files, page, scenario).map_err(|why| why.to_string());
             println!(
                 "{:>4.0} s  rules over {} of {}",
                 started.elapsed().as_secs_f64(),
                 scenario.lasts,
                 scenario.name
             );
-            for edge in &edges {
+            for edge in edges.iter().flatten() {
                 println!("        {}", line(edge));
             }
             done.push((scenario, edges));
@@ -156,19 +159,19 @@ fn evaluate<'a>(
     };
     let mut all = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..EVALUATIONS).map(|_| scope.spawn(work)).collect();
-        let done = workers
-            .into_iter()
-            .map(|worker| worker.join().map_err(|_| "an evaluation panicked".to_owned())?);
-        done.collect::<Result<Vec<_>, String>>()
+        let done = workers.into_iter().map(|worker| worker.join().map_err(|_| "an evaluation panicked"));
+        done.collect::<Result<Vec<_>, _>>()
     })?
     .concat();
     all.sort_by_key(|(scenario, _)| scenarios.iter().position(|one| one.name == scenario.name));
     let mut evaluated = Vec::new();
     for (scenario, edges) in all {
+        let failed = edges.as_ref().err().cloned();
+        let edges = edges.unwrap_or_default();
         let span = span(scenario, &edges)?;
         let factor = FACTORS.into_iter().find(|factor| span / factor <= at_most);
         let factor = factor.ok_or_else(|| format!("{}: {span} s are too long to play", scenario.name))?;
-        evaluated.push(Evaluated { scenario, edges, factor });
+        evaluated.push(Evaluated { scenario, edges, factor, failed });
     }
     Ok(evaluated)
 }
