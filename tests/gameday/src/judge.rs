@@ -17,6 +17,8 @@ pub const FIRST: Duration = Duration::from_secs(298);
 pub struct Rule {
     /// `for`.
     pub lasts: Duration,
+    /// `for` before times were divided.
+    pub undivided: Duration,
     /// Its label `severity`.
     pub severity: String,
 }
@@ -75,8 +77,9 @@ pub fn first<'a>(incident: &Incident, notifications: &[&'a Notification]) -> Opt
 pub fn lasts(incident: &Incident, rules: &Rules) -> Duration {
     let of = |name: &String| {
         let rules = rules.get(name).into_iter().flatten();
-        let rules = rules.filter(|rule| rule.severity == incident.severity).map(|rule| rule.lasts);
-        rules.filter(|lasts| incident.lasts().is_none_or(|named| named == *lasts)).min()
+        let rules = rules.filter(|rule| rule.severity == incident.severity);
+        let named = rules.filter(|rule| incident.lasts().is_none_or(|lasts| lasts == rule.undivided));
+        named.map(|rule| rule.lasts).min()
     };
     incident.alerts.iter().filter_map(of).max().unwrap_or_default()
 }
@@ -93,6 +96,12 @@ pub fn judge(incident: &Incident, evidence: &Evidence<'_>) -> Outcome {
     let mut wrong = Vec::new();
     for name in incident.alerts.iter().filter(|name| !evidence.rules.contains_key(*name)) {
         wrong.push(format!("there is no alert {name}"));
+    }
+    if let Some(lasts) = incident.lasts() {
+        let mut rules = incident.alerts.iter().filter_map(|name| evidence.rules.get(name)).flatten();
+        if !rules.any(|rule| rule.undivided == lasts && rule.severity == incident.severity) {
+            wrong.push(format!("no rule has for: {}", incident.lasts));
+        }
     }
     let expected = |name: &String| incident.alerts.contains(name) || incident.also.contains(name);
     let loud = |name: &&String| {
@@ -172,7 +181,8 @@ mod tests {
 
     fn wrong(incident: &Incident, after: &[(u64, &str, &str)], fired: &[&str]) -> Vec<String> {
         let cause = Instant::now();
-        let rule = Rule { lasts: Duration::from_secs(30), severity: "page".into() };
+        let lasts = Duration::from_secs(30);
+        let rule = Rule { lasts, undivided: lasts, severity: "page".into() };
         let rules = ["X", "Y", "Z"].map(|name| (name.to_owned(), vec![rule.clone()])).into();
         let notifications: Vec<Notification> = after
             .iter()

@@ -67,7 +67,7 @@ pub fn play(program: &Path, alerts: &Path, arguments: &PlayArguments) -> Fallibl
         let targets = targets(&played, scaled);
         if !targets.is_empty() {
             let prometheus = Prometheus::start(dir, &targets, files, every, Some(alertmanager.port))?;
-            let rules = alert_rules(&prometheus)?;
+            let rules = alert_rules(&prometheus, if scaled { arguments.scale } else { 1 })?;
             warm_up(&prometheus, targets.len())?;
             watches.insert(scaled, Watch { prometheus, rules });
         }
@@ -160,13 +160,14 @@ fn targets(played: &[Played<'_>], scaled: bool) -> Vec<Target> {
     played.iter().filter(here).flat_map(of).collect()
 }
 
-fn alert_rules(prometheus: &Prometheus) -> Fallible<Rules> {
+fn alert_rules(prometheus: &Prometheus, scale: u64) -> Fallible<Rules> {
     let mut rules = Rules::new();
     for rule in prometheus.rules("alert")? {
         let lasts = Duration::from_secs_f64(rule["duration"].as_f64().ok_or("a rule without a duration")?);
+        let undivided = lasts.mul_f64(scale as f64);
         let severity = rule["labels"]["severity"].as_str().unwrap_or_default().to_owned();
         let name = rule["name"].as_str().ok_or("a rule without a name")?;
-        rules.entry(name.to_owned()).or_default().push(Rule { lasts, severity });
+        rules.entry(name.to_owned()).or_default().push(Rule { lasts, undivided, severity });
     }
     Ok(rules)
 }
