@@ -107,6 +107,7 @@ gameday: ## Play incidents and a healthy day against real Prometheus and Alertma
 	@mkdir -p .run
 	@$(TARGET)/release/gameday healthy-day
 	@$(TARGET)/release/gameday play --markdown .run/gameday.md
+	@$(TARGET)/release/gameday notifications --markdown .run/notifications.md
 
 boards: ## Draw every panel of every board in a browser, on seven situations (Grafana's components, real Prometheus)
 	@tests/tools/ensure-tools.sh build test browser prometheus-3

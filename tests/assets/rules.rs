@@ -174,8 +174,9 @@ fn alerts_of_a_gpu_name_its_owners() {
     let mut problems = Vec::new();
     for (file, name, rule) in files::alerts() {
         let (labels, _) = read(&rule.expr, &vocabulary);
-        // Where the owner is a label the texts have it.
-        if labels.is_none_or(|labels| !labels.contains("gpu") || labels.contains("owner")) {
+        // Where the owner is a label, or the pod or job that was given the GPU, the texts have it.
+        let has = |label: &str| labels.as_ref().is_none_or(|labels| labels.contains(label));
+        if !has("gpu") || has("owner") || has("slurm_job") {
             continue;
         }
         if !rule.annotations.get("description").is_some_and(|text| text.contains(&hit)) {

@@ -70,10 +70,9 @@ fn the_tests_of_the_rules_pass() {
 }
 
 #[test]
-fn amtool_takes_the_example_of_alertmanager() {
-    if files::root().join("alerts/alertmanager.yml").exists() {
-        report(run("amtool", &words(&["check-config", "alerts/alertmanager.yml"]), "."));
-    }
+fn amtool_takes_both_configurations_of_alertmanager() {
+    let files = ["alerts/alertmanager.yml", "alerts/alertmanager.fleet.yml"];
+    report(run("amtool", &words(&["check-config", files[0], files[1]]), "."));
 }
 
 /// What promtool says of a text as a rule file.

@@ -20,7 +20,6 @@ pub fn get(port: u16, path: &str) -> Fallible<String> {
 }
 
 /// Sends JSON.
-#[cfg(test)]
 pub fn post(port: u16, path: &str, body: &Value) -> Fallible<String> {
     let body = body.to_string();
     let head = format!(
@@ -54,14 +53,14 @@ pub fn escaped(text: &str) -> String {
 
 /// An alert of a notification.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct ReceivedAlert {
     /// Its labels, as JSON gives them.
     pub labels: Value,
     /// Whether it fires; else it is over.
     pub firing: bool,
 }
 
-impl Told {
+impl ReceivedAlert {
     /// The value of a label; empty without one.
     pub fn label(&self, name: &str) -> &str {
         self.labels[name].as_str().unwrap_or("")
@@ -73,10 +72,10 @@ impl Told {
 pub struct Notification {
     /// When.
     pub at: Instant,
-    /// To whom.
+    /// The receiver.
     pub receiver: String,
-    /// About what.
-    pub alerts: Vec<Told>,
+    /// Its alerts.
+    pub alerts: Vec<ReceivedAlert>,
 }
 
 /// Takes what Alertmanager sends to any path.
@@ -154,7 +153,10 @@ impl Receiver {
             let alerts = body["alerts"].as_array().map(Vec::as_slice).unwrap_or_default();
             let alerts = alerts
                 .iter()
-                .map(|alert| Told { labels: alert["labels"].clone(), firing: alert["status"] == "firing" })
+                .map(|alert| ReceivedAlert {
+                    labels: alert["labels"].clone(),
+                    firing: alert["status"] == "firing",
+                })
                 .collect();
             let receiver = path.trim_start_matches('/').to_owned();
             self.lock().push(Notification { at, receiver, alerts });

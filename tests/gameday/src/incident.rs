@@ -1,4 +1,4 @@
-//! The incidents as `incidents.toml` tells them.
+//! The incidents of `incidents.toml`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::Fallible;
+use crate::scenario::seconds;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -51,10 +52,13 @@ pub struct Incident {
     /// Other alerts that may fire: they follow from the cause.
     #[serde(default)]
     pub also: Vec<String>,
+    /// `for` of the alert's rule, where its rules have several: `60s`.
+    #[serde(default)]
+    pub lasts: String,
     /// Severity of the alerts.
     #[serde(default)]
     pub severity: String,
-    /// Who must be told.
+    /// The receiver.
     #[serde(default)]
     pub receiver: String,
     /// Notifications that must come in the first five minutes.
@@ -72,6 +76,9 @@ pub struct Incident {
     /// Files of the node, by name: a setting says `{dir}` for their folder.
     #[serde(default)]
     pub files: BTreeMap<String, String>,
+    /// Services of the host: the names of their processes, as the kernel cuts them.
+    #[serde(default)]
+    pub services: Vec<String>,
     /// Processes of the node's host.
     #[serde(default)]
     pub process: Vec<Process>,
@@ -88,6 +95,8 @@ pub enum Cause {
     Aged,
     /// The exporter is killed.
     Kill,
+    /// The processes of the host's services end.
+    ServicesEnd,
     /// The driver's kernel module goes and another comes, while the gate is open for some seconds.
     Upgrade,
     /// The same within a maintenance window that was announced, the driver released before.
@@ -167,6 +176,11 @@ impl Incident {
         self.alerts.is_empty()
     }
 
+    /// `for` of the alert's rule, where the incident names it.
+    pub fn lasts(&self) -> Option<Duration> {
+        seconds(&self.lasts).ok().filter(|_| !self.lasts.is_empty()).map(Duration::from_secs)
+    }
+
     /// Time that the node itself may need before it can know.
     pub fn known_after(&self) -> Duration {
         Duration::from_secs(self.known_after.seconds)
@@ -188,6 +202,9 @@ pub fn read(path: &Path) -> Fallible<Vec<Incident>> {
             || incident.silent() != incident.receiver.is_empty()
         {
             return wrong("alerts, severity and receiver go together");
+        }
+        if !incident.lasts.is_empty() && incident.lasts().is_none() {
+            return wrong("lasts is no duration");
         }
         if incident.known_after.seconds > 0 && incident.known_after.why.is_empty() {
             return wrong("why is it known late?");

@@ -1,4 +1,4 @@
-//! What came of each incident, and whether it is what must come.
+//! The outcome of each incident, and whether it is the expected one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -8,8 +8,8 @@ use crate::incident::Incident;
 
 /// Time that scrape, rules, grouping and the way to the receiver may take together.
 pub const SLACK: Duration = Duration::from_secs(60);
-/// The first minutes of an incident, in which it is told once. Alertmanager's next look at a group comes after five
-/// minutes to the second, which is not counted.
+/// The first minutes of an incident, with one notification. Alertmanager's next flush of a group comes after five minutes to
+/// the second, which is not counted.
 pub const FIRST: Duration = Duration::from_secs(298);
 
 /// An alert rule as Prometheus has it.
@@ -17,14 +17,19 @@ pub const FIRST: Duration = Duration::from_secs(298);
 pub struct Rule {
     /// `for`.
     pub lasts: Duration,
+    /// `for` before times were divided.
+    pub undivided: Duration,
     /// Its label `severity`.
     pub severity: String,
 }
 
+/// The rules of each alert: several where its reasons wait for different times, or have different severities.
+pub type Rules = BTreeMap<String, Vec<Rule>>;
+
 /// What is known when the game is over.
 pub struct Evidence<'a> {
     /// The rules that watched it.
-    pub rules: &'a BTreeMap<String, Rule>,
+    pub rules: &'a Rules,
     /// All notifications.
     pub notifications: &'a [Notification],
     /// Names of the alerts that fired of its nodes.
@@ -46,7 +51,7 @@ pub struct Outcome {
     pub wrong: Vec<String>,
 }
 
-/// Notifications that somebody is told of, and that are about one of these nodes.
+/// Notifications about one of these nodes, the dead man's switch aside.
 pub fn about<'a>(incident: &Incident, all: &'a [Notification]) -> Vec<&'a Notification> {
     let instances = incident.instances();
     let of_it = |notification: &&Notification| {
@@ -68,10 +73,20 @@ pub fn first<'a>(incident: &Incident, notifications: &[&'a Notification]) -> Opt
     notifications.iter().find(names).copied()
 }
 
+/// `for` of the incident's alerts: of the rules of its severity, the one that the incident names, else the shortest.
+pub fn lasts(incident: &Incident, rules: &Rules) -> Duration {
+    let of = |name: &String| {
+        let rules = rules.get(name).into_iter().flatten();
+        let rules = rules.filter(|rule| rule.severity == incident.severity);
+        let named = rules.filter(|rule| incident.lasts().is_none_or(|lasts| lasts == rule.undivided));
+        named.map(|rule| rule.lasts).min()
+    };
+    incident.alerts.iter().filter_map(of).max().unwrap_or_default()
+}
+
 /// Time within which the notification must come.
-pub fn limit(incident: &Incident, rules: &BTreeMap<String, Rule>) -> Duration {
-    let lasts = incident.alerts.iter().filter_map(|name| rules.get(name)).map(|rule| rule.lasts).max();
-    lasts.unwrap_or_default() + SLACK + incident.known_after()
+pub fn limit(incident: &Incident, rules: &Rules) -> Duration {
+    lasts(incident, rules) + SLACK + incident.known_after()
 }
 
 /// Judges an incident.
@@ -82,9 +97,16 @@ pub fn judge(incident: &Incident, evidence: &Evidence<'_>) -> Outcome {
     for name in incident.alerts.iter().filter(|name| !evidence.rules.contains_key(*name)) {
         wrong.push(format!("there is no alert {name}"));
     }
+    if let Some(lasts) = incident.lasts() {
+        let mut rules = incident.alerts.iter().filter_map(|name| evidence.rules.get(name)).flatten();
+        if !rules.any(|rule| rule.undivided == lasts && rule.severity == incident.severity) {
+            wrong.push(format!("no rule has for: {}", incident.lasts));
+        }
+    }
     let expected = |name: &String| incident.alerts.contains(name) || incident.also.contains(name);
     let loud = |name: &&String| {
-        incident.silent() || evidence.rules.get(*name).is_none_or(|rule| rule.severity != "info")
+        let rules = evidence.rules.get(*name);
+        incident.silent() || rules.is_none_or(|rules| rules.iter().any(|rule| rule.severity != "info"))
     };
     for name in evidence.fired.iter().filter(|name| !expected(name)).filter(loud) {
         wrong.push(format!("{name} fired too"));
@@ -94,32 +116,28 @@ pub fn judge(incident: &Incident, evidence: &Evidence<'_>) -> Outcome {
     }
     let early = |notification: &&&Notification| notification.at < evidence.cause;
     if let Some(early) = notifications.iter().find(early) {
-        let told: Vec<&str> = early.alerts.iter().map(|alert| alert.label("alertname")).collect();
-        wrong.push(format!("told before the cause: {}", told.join(", ")));
+        let names: Vec<&str> = early.alerts.iter().map(|alert| alert.label("alertname")).collect();
+        wrong.push(format!("before the cause: {}", names.join(", ")));
     }
     if incident.silent() {
         for notification in &notifications {
-            let told: Vec<&str> = notification.alerts.iter().map(|alert| alert.label("alertname")).collect();
-            wrong.push(format!("{} was told {}", notification.receiver, told.join(", ")));
+            let names: Vec<&str> = notification.alerts.iter().map(|alert| alert.label("alertname")).collect();
+            wrong.push(format!("{} received {}", notification.receiver, names.join(", ")));
         }
         let count = notifications.len();
         return Outcome { after: None, limit, notifications: count, wrong };
     }
     let Some(first) = first(incident, &notifications) else {
-        wrong.push("nobody was told".into());
+        wrong.push("no notification".into());
         let count = notifications.len();
         return Outcome { after: None, limit, notifications: count, wrong };
     };
     let after = first.at.saturating_duration_since(evidence.cause);
     if after > limit {
-        wrong.push(format!(
-            "told after {:.0} s, more than {:.0} s",
-            after.as_secs_f64(),
-            limit.as_secs_f64()
-        ));
+        wrong.push(format!("after {:.0} s, more than {:.0} s", after.as_secs_f64(), limit.as_secs_f64()));
     }
     if first.receiver != incident.receiver {
-        wrong.push(format!("{} was told", first.receiver));
+        wrong.push(format!("{} received the first", first.receiver));
     }
     let firing: Vec<_> = first.alerts.iter().filter(|alert| alert.firing).collect();
     for alert in &firing {
@@ -128,13 +146,13 @@ pub fn judge(incident: &Incident, evidence: &Evidence<'_>) -> Outcome {
             wrong.push(format!("{name} is a {severity}"));
         }
     }
-    let told: BTreeSet<&str> = firing.iter().map(|alert| alert.label("alertname")).collect();
+    let named: BTreeSet<&str> = firing.iter().map(|alert| alert.label("alertname")).collect();
     if incident.together {
-        for name in incident.alerts.iter().filter(|name| !told.contains(name.as_str())) {
+        for name in incident.alerts.iter().filter(|name| !named.contains(name.as_str())) {
             wrong.push(format!("{name} is not in the first notification"));
         }
     }
-    // Of whatever was told of it first: what comes later may be another group's.
+    // From the first notification of any kind: a later one may be another group's.
     let end = notifications.iter().map(|notification| notification.at).min().unwrap_or(first.at) + FIRST;
     let count = notifications.iter().filter(|notification| notification.at <= end).count();
     if count != incident.notifications {
@@ -146,7 +164,7 @@ pub fn judge(incident: &Incident, evidence: &Evidence<'_>) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::Told;
+    use crate::http::ReceivedAlert;
 
     fn incident() -> Incident {
         toml::from_str(
@@ -156,18 +174,19 @@ mod tests {
         .unwrap()
     }
 
-    fn told(at: Instant, receiver: &str, alert: &str) -> Notification {
+    fn received(at: Instant, receiver: &str, alert: &str) -> Notification {
         let labels = serde_json::json!({ "alertname": alert, "instance": "a", "severity": "page" });
-        Notification { at, receiver: receiver.into(), alerts: vec![Told { labels, firing: true }] }
+        Notification { at, receiver: receiver.into(), alerts: vec![ReceivedAlert { labels, firing: true }] }
     }
 
     fn wrong(incident: &Incident, after: &[(u64, &str, &str)], fired: &[&str]) -> Vec<String> {
         let cause = Instant::now();
-        let rule = Rule { lasts: Duration::from_secs(30), severity: "page".into() };
-        let rules = ["X", "Y", "Z"].map(|name| (name.to_owned(), rule.clone())).into();
+        let lasts = Duration::from_secs(30);
+        let rule = Rule { lasts, undivided: lasts, severity: "page".into() };
+        let rules = ["X", "Y", "Z"].map(|name| (name.to_owned(), vec![rule.clone()])).into();
         let notifications: Vec<Notification> = after
             .iter()
-            .map(|(s, receiver, alert)| told(cause + Duration::from_secs(*s), receiver, alert))
+            .map(|(s, receiver, alert)| received(cause + Duration::from_secs(*s), receiver, alert))
             .collect();
         let fired = fired.iter().map(|name| (*name).to_owned()).collect();
         let evidence = Evidence { rules: &rules, notifications: &notifications, fired: &fired, cause };
@@ -175,29 +194,29 @@ mod tests {
     }
 
     #[test]
-    fn an_incident_that_is_told_once_in_time_is_right() {
+    fn one_notification_in_time_is_right() {
         assert!(wrong(&incident(), &[(90, "pager", "X")], &["X", "Y"]).is_empty());
         assert!(wrong(&incident(), &[(20, "pager", "X"), (320, "pager", "X")], &["X"]).is_empty());
     }
 
     #[test]
     fn everything_else_is_wrong() {
-        let told = [(20, "pager", "X")];
+        let once = [(20, "pager", "X")];
         for (after, fired, why) in [
-            (&[][..], &["X"][..], "nobody was told"),
-            (&[(91, "pager", "X")], &["X"], "told after 91 s"),
-            (&[(20, "tickets", "X")], &["X"], "tickets was told"),
+            (&[][..], &["X"][..], "no notification"),
+            (&[(91, "pager", "X")], &["X"], "after 91 s"),
+            (&[(20, "tickets", "X")], &["X"], "tickets received the first"),
             (&[(20, "pager", "X"), (300, "pager", "X")], &["X"], "2 notifications"),
-            (&[(20, "pager", "Y")], &["X", "Y"], "nobody was told"),
-            (&told, &["X", "Z"], "Z fired too"),
-            (&told, &[], "X did not fire"),
+            (&[(20, "pager", "Y")], &["X", "Y"], "no notification"),
+            (&once, &["X", "Z"], "Z fired too"),
+            (&once, &[], "X did not fire"),
         ] {
             let wrong = wrong(&incident(), after, fired);
             assert!(wrong.iter().any(|line| line.contains(why)), "{why}: {wrong:?}");
         }
         let mut silent = incident();
         silent.alerts.clear();
-        assert!(!wrong(&silent, &told, &[]).is_empty() && !wrong(&silent, &[], &["Z"]).is_empty());
+        assert!(!wrong(&silent, &once, &[]).is_empty() && !wrong(&silent, &[], &["Z"]).is_empty());
         assert!(wrong(&silent, &[], &["Y"]).is_empty());
     }
 }

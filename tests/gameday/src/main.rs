@@ -1,18 +1,21 @@
 //! Game days: scripted incidents on simulated nodes, through the shipped exporter, a real Prometheus and a real
-//! Alertmanager, down to the notification. And a healthy day, on which nothing may be told.
+//! Alertmanager, down to the notification. A healthy day without any. Scenarios of days, in divided time.
 //!
 //! The programs are found by the variables PROMETHEUS, PROMTOOL and ALERTMANAGER, else on the PATH.
 
 mod day;
+mod edges;
 mod http;
 mod incident;
 mod judge;
 mod node;
+mod notify;
 mod play;
 mod record;
 #[cfg(test)]
 mod routes_tests;
 mod rules;
+mod scenario;
 mod servers;
 mod table;
 mod tape;
@@ -46,6 +49,8 @@ enum What {
     Play(PlayArguments),
     /// A recorded day of a healthy node: no alert may fire.
     HealthyDay(DayArguments),
+    /// Scenarios of hours and days as series: who is notified, how often and when, in both set-ups.
+    Notifications(NotificationsArguments),
 }
 
 #[derive(clap::Args)]
@@ -74,6 +79,22 @@ struct DayArguments {
     keep: bool,
 }
 
+#[derive(clap::Args)]
+struct NotificationsArguments {
+    /// Only these scenarios, by name.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// The table as Markdown goes to this file.
+    #[arg(long)]
+    markdown: Option<PathBuf>,
+    /// Seconds that a scenario takes in Alertmanager, at most. Fewer make the times less exact.
+    #[arg(long, default_value_t = 240)]
+    seconds: u64,
+    /// Keep the folder with all configurations and logs.
+    #[arg(long)]
+    keep: bool,
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match run(&arguments) {
@@ -87,14 +108,15 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Fallible<bool> {
-    let program = program(arguments.binary.as_deref())?;
+    let program = || program(arguments.binary.as_deref());
     let alerts = match &arguments.alerts {
         Some(path) => path.canonicalize().map_err(|e| format!("{}: {e}", path.display()))?,
         None => repository().join("alerts").canonicalize()?,
     };
     match &arguments.what {
-        What::Play(play) => play::play(&program, &alerts, play),
-        What::HealthyDay(day) => day::run(&program, &alerts, day),
+        What::Play(play) => play::play(&program()?, &alerts, play),
+        What::HealthyDay(day) => day::run(&program()?, &alerts, day),
+        What::Notifications(notifications) => notify::run(&alerts, notifications),
     }
 }
 

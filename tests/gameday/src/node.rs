@@ -19,6 +19,8 @@ use crate::{Fallible, pause};
 const START: Duration = Duration::from_secs(240);
 /// The driver that the node begins with, and the one that an upgrade brings.
 const DRIVERS: [&str; 2] = ["580.159.04", "580.172.08"];
+/// Process number of the first service of a host.
+const SERVICES: u32 = 900;
 /// When all processes of the hosts were started: ticks (hundredths of a second) after the machine.
 const STARTED: u64 = 100;
 
@@ -66,6 +68,13 @@ impl Node {
         fs::write(root.join("dev/kmsg"), "")?;
         for process in &incident.process {
             place(&host, process)?;
+        }
+        if !incident.services.is_empty() {
+            // The exporter looks for services where it sees the kernel's own processes.
+            service(&host, 2, "kthreadd")?;
+        }
+        for (pid, name) in (SERVICES..).zip(&incident.services) {
+            service(&host, pid, name)?;
         }
         module(&root, Some(DRIVERS[0]))?;
         for name in ["libnvidia-ml.so.1", "libcuda.so.1", "libcuda.so"] {
@@ -132,8 +141,8 @@ impl Node {
         })
     }
 
-    /// Lets the canary find the GPU slow twice, and then has it that this was long ago: the exporter is started anew on
-    /// what it remembers, and the locked file keeps the canary away until [`Node::open_aged`].
+    /// Lets the canary find the GPU slow twice, and dates both runs back: the exporter starts again on the changed state, and
+    /// the locked file holds the canary until [`Node::open_aged`].
     pub fn age(&mut self) -> Fallible<()> {
         const AGE: f64 = 900.0;
         let path = self.dir.join("state/canary.json");
@@ -205,6 +214,15 @@ impl Node {
         Ok(())
     }
 
+    /// Ends the host's services.
+    pub fn end_services(&self) -> Fallible<()> {
+        let mut pid = SERVICES;
+        while let Ok(()) = fs::remove_dir_all(self.dir.join(format!("root/proc/{pid}"))) {
+            pid += 1;
+        }
+        if pid == SERVICES { Err(format!("{} has no services", self.instance).into()) } else { Ok(()) }
+    }
+
     /// Runs a command of the exporter on this node.
     pub fn command(&self, args: &[&str]) -> Fallible<()> {
         let mut command = Command::new(&self.program);
@@ -267,6 +285,21 @@ fn module(root: &Path, version: Option<&str>) -> Fallible<()> {
         fs::write(folder.join("version"), format!("{version}\n"))?;
         fs::write(folder.join("initstate"), "live\n")?;
     }
+    Ok(())
+}
+
+/// A service of the host's system.
+fn service(host: &Host, pid: u32, name: &str) -> Fallible<()> {
+    let cgroup = format!("/system.slice/{name}.service");
+    host.process(&HostProcess {
+        pid,
+        name,
+        cgroup: &cgroup,
+        cpus: "0-15",
+        uid: 0,
+        memory: [0, 0],
+        started_ticks: STARTED,
+    })?;
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::http::Receiver;
 use crate::incident::{self, Cause, Incident};
-use crate::judge::{self, Evidence, FIRST, Rule};
+use crate::judge::{self, Evidence, FIRST, Rule, Rules};
 use crate::node::Node;
 use crate::servers::{Alertmanager, Prometheus, Target};
 use crate::{Fallible, Folder, PlayArguments, pause, record, repository, rules, table, wait_until};
@@ -37,7 +37,7 @@ struct Played<'a> {
 /// A Prometheus and the rules that it evaluates.
 struct Watch {
     prometheus: Prometheus,
-    rules: BTreeMap<String, Rule>,
+    rules: Rules,
 }
 
 /// Plays the incidents; gives whether all came out as they must.
@@ -67,7 +67,7 @@ pub fn play(program: &Path, alerts: &Path, arguments: &PlayArguments) -> Fallibl
         let targets = targets(&played, scaled);
         if !targets.is_empty() {
             let prometheus = Prometheus::start(dir, &targets, files, every, Some(alertmanager.port))?;
-            let rules = alert_rules(&prometheus)?;
+            let rules = alert_rules(&prometheus, if scaled { arguments.scale } else { 1 })?;
             warm_up(&prometheus, targets.len())?;
             watches.insert(scaled, Watch { prometheus, rules });
         }
@@ -80,7 +80,7 @@ pub fn play(program: &Path, alerts: &Path, arguments: &PlayArguments) -> Fallibl
     print!("\n{}", table::text(&rows));
     println!("\nof the fleet as a whole: {}", fleet.join(", "));
     let heartbeats = receiver.all().iter().filter(|n| n.receiver == "dead-mans-switch").count();
-    println!("the dead man's switch was told {heartbeats} times");
+    println!("the dead man's switch received {heartbeats} notifications");
     if let Some(path) = &arguments.markdown {
         fs::write(path, table::markdown(&rows, arguments.scale, &fleet))
             .map_err(|e| format!("{}: {e}", path.display()))?;
@@ -94,7 +94,7 @@ pub fn play(program: &Path, alerts: &Path, arguments: &PlayArguments) -> Fallibl
 }
 
 /// The files that record series, and those with one of the alerts. With a thirtieth of its time, a rule about scrapes
-/// would tell of each that is late.
+/// would report each that is late.
 fn needed(files: &[PathBuf], alerts: &BTreeSet<&String>) -> Fallible<Vec<PathBuf>> {
     let mut needed = Vec::new();
     for file in files {
@@ -160,14 +160,16 @@ fn targets(played: &[Played<'_>], scaled: bool) -> Vec<Target> {
     played.iter().filter(here).flat_map(of).collect()
 }
 
-fn alert_rules(prometheus: &Prometheus) -> Fallible<BTreeMap<String, Rule>> {
-    let rules = prometheus.rules("alert")?;
-    let read = |rule: &serde_json::Value| {
-        let lasts = Duration::from_secs_f64(rule["duration"].as_f64()?);
-        let severity = rule["labels"]["severity"].as_str()?.to_owned();
-        Some((rule["name"].as_str()?.to_owned(), Rule { lasts, severity }))
-    };
-    Ok(rules.iter().filter_map(read).collect())
+fn alert_rules(prometheus: &Prometheus, scale: u64) -> Fallible<Rules> {
+    let mut rules = Rules::new();
+    for rule in prometheus.rules("alert")? {
+        let lasts = Duration::from_secs_f64(rule["duration"].as_f64().ok_or("a rule without a duration")?);
+        let undivided = lasts.mul_f64(scale as f64);
+        let severity = rule["labels"]["severity"].as_str().unwrap_or_default().to_owned();
+        let name = rule["name"].as_str().ok_or("a rule without a name")?;
+        rules.entry(name.to_owned()).or_default().push(Rule { lasts, undivided, severity });
+    }
+    Ok(rules)
 }
 
 fn warm_up(prometheus: &Prometheus, targets: usize) -> Fallible<()> {
@@ -194,6 +196,7 @@ fn causes(played: &mut [Played<'_>]) -> Fallible<()> {
                     Cause::Gate if incident.grows.steps > 0 => {}
                     Cause::Gate => node.open("cause")?,
                     Cause::Kill => node.kill()?,
+                    Cause::ServicesEnd => node.end_services()?,
                     // Takes a while, and the others do not wait.
                     Cause::Upgrade | Cause::PlannedUpgrade => {
                         let planned = incident.cause == Cause::PlannedUpgrade;
@@ -227,7 +230,7 @@ fn upgrade(node: &Node, planned: bool) -> Fallible<()> {
     node.command(&["driver", "resume"])
 }
 
-/// Waits until every incident was told and five minutes have passed since, or it is too late.
+/// Waits until five minutes after the first notification of every incident, or until it is too late.
 fn watch(played: &mut [Played<'_>], receiver: &Receiver, watches: &BTreeMap<bool, Watch>) -> Fallible<()> {
     let mut said = BTreeSet::new();
     loop {
@@ -245,7 +248,7 @@ fn watch(played: &mut [Played<'_>], receiver: &Receiver, watches: &BTreeMap<bool
             let rules = watches.get(&incident.scaled).map(|watch| &watch.rules);
             let limit = rules.map_or(Duration::ZERO, |rules| judge::limit(incident, rules));
             let first = judge::first(incident, &judge::about(incident, &all));
-            // Too late is told with how late, up to a minute.
+            // A late one is reported with its time, up to a minute.
             let end = match first {
                 Some(first) => first.at + FIRST,
                 None if incident.silent() => *cause + FIRST,
@@ -282,8 +285,7 @@ fn rows<'a>(
         let outcome = judge::judge(incident, &evidence);
         // As it is in the files, whatever was played.
         let real = watches.get(&false).map_or(rules, |watch| &watch.rules);
-        let lasts = incident.alerts.iter().filter_map(|name| real.get(name)).map(|rule| rule.lasts).max();
-        let lasts = lasts.unwrap_or_default();
+        let lasts = judge::lasts(incident, real);
         let mut of = incident.alerts.iter().filter_map(|name| comments.get(name));
         let reason = of.find_map(|comment| rules::reason(comment, lasts)).unwrap_or_default().to_owned();
         rows.push(table::Row { incident, outcome, lasts, reason });

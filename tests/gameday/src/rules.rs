@@ -37,7 +37,7 @@ pub fn scaled(files: &[PathBuf], dir: &Path, factor: u64) -> Fallible<Vec<PathBu
 
 /// A line of a rule file with its times divided: `for: 15m`, `[6h]`, `[1h:5m]`, `offset 1d`, and numbers of seconds as
 /// `6 * 3600`, `86400` and `4 * 3600`. No group is evaluated more often than once a second, which is how often is scraped.
-fn shorter(line: &str, factor: u64) -> String {
+pub fn shorter(line: &str, factor: u64) -> String {
     if line.trim_start().starts_with('#') {
         return line.to_owned();
     }
@@ -84,7 +84,7 @@ pub fn comments(files: &[PathBuf]) -> Fallible<BTreeMap<String, String>> {
     Ok(comments)
 }
 
-/// A comment stands above the alert or between its name and its expression.
+/// A comment is above the alert or between its name and its expression.
 fn comments_in(text: &str) -> BTreeMap<String, String> {
     let mut comments = BTreeMap::new();
     let mut comment: Vec<&str> = Vec::new();

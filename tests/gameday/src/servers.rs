@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -70,6 +71,8 @@ impl Alertmanager {
         }
         let file = dir.join("alertmanager.yml");
         fs::write(&file, text.replace(RECEIVERS, &format!("http://127.0.0.1:{receivers}")))?;
+        // A process that is forked meanwhile would hold the copy open for writing, and a file that is open so does not start.
+        let one = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
         let process = spawn(
             alertmanager(dir)?
                 .arg(format!("--config.file={}", file.display()))
@@ -78,10 +81,14 @@ impl Alertmanager {
                 .arg("--cluster.listen-address="),
             &dir.join("alertmanager.log"),
         )?;
+        drop(one);
         let process = ready(port, process, &dir.join("alertmanager.log"))?;
         Ok(Alertmanager { port, _process: process })
     }
 }
+
+/// One at a time.
+static STARTING: Mutex<()> = Mutex::new(());
 
 /// Debian's Alertmanager reads its templates from a path of the system. Unpacked instead of installed, it is run as a
 /// copy that reads them from the folder that it was unpacked to.

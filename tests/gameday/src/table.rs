@@ -56,7 +56,8 @@ fn short(time: Duration) -> String {
 /// For a terminal.
 pub fn text(rows: &[Row<'_>]) -> String {
     let mut lines: Vec<[String; 8]> = vec![
-        ["incident", "alert", "severity", "for", "seconds", "at most", "told", "result"].map(str::to_owned),
+        ["incident", "alert", "severity", "for", "seconds", "at most", "notifications", "result"]
+            .map(str::to_owned),
     ];
     for row in rows {
         lines.push([

@@ -125,7 +125,7 @@ impl Day {
         text
     }
 
-    /// As the series of a test of rules, whose clock begins at 0: moments are told from there.
+    /// As the series of a test of rules, whose clock begins at 0: moments count from there.
     pub fn test_series(&self, scrape: &str) -> String {
         let mut text = String::new();
         for (name, labels, values) in &self.series {
