@@ -77,7 +77,7 @@ dashboard.row("By node").panels(
     .help("""Every target, the silent ones first, with what tells whether its values can be trusted. Not told: the
         exporter does not answer, or has no such value (without a GPU there are no readings; a released driver is
         neither up nor down).""")
-    .label("instance", links=[row_link("Its GPUs", "gpu-node-drilldown", "instance")], width=200)
+    .label("instance", links=[row_link("On call, this node", "gpu-node-oncall", "instance")], width=200)
     .column("scraped", "$NODES", mappings=[YES_NO], steps=GOOD_AT_ONE, width=80)
     .column("driver up", here("gpu_driver_up{$NODE}"), mappings=[YES_NO, ABSENT], steps=GOOD_AT_ONE, width=90)
     .column("stuck", here("gpu_driver_stuck{$NODE}"), mappings=[STUCK, ABSENT], steps=BAD_ABOVE_ZERO, width=80)

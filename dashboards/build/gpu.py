@@ -110,7 +110,7 @@ dashboard.row("Is it ill?").panels(
 
 dashboard.row("Is it slow?", no_value="not measured").panels(
     shares("Utilization", steps=UTILIZATION_BAND, draw_steps="area", no_value="not measured (MIG, or driver away)",
-        links=[series_link("Whose work", "gpu-node-drilldown", "instance", "gpu")])
+        links=[series_link("Job", "gpu-node-job", "instance", "gpu")])
     .help("""Share of time in which a kernel ran, the canary's included: not how full the GPU was. The band from 60 to
         80 % is good use; neither side of it is a fault. On a GPU in MIG mode there is none: see the MIG board.""")
     .query("max by (instance, gpu) (gpu_utilization_ratio{$GPU})", "$LINE kernels")

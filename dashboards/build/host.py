@@ -171,7 +171,7 @@ dashboard.row("Owners").panels(
     .gpus(170)
     .label("gpu_instance", width=110)
     .label("owner", width=420,
-        links=[row_link("This service, its nodes and GPUs", "gpu-node-drilldown", "instance", "gpu")])
+        links=[row_link("Job", "gpu-node-job", "instance", "gpu", "owner")])
     .column("Held back by", or_none(cause_number("$NODE"), "$OWNERS", "$BY_OWNER"), mappings=[CAUSE_TEXTS, ABSENT],
         paint=True)
     .share("CPUs far", or_none("max by ($BY_OWNER) (gpu_owner_cpu_remote_ratio{$NODE})", "$OWNERS", "$BY_OWNER"),

@@ -116,7 +116,7 @@ dashboard.row("By instance").panels(
     .help("Owners of the work on each instance.")
     .gpus(170)
     .label("gpu_instance", width=110)
-    .label("owner", links=[row_link("This GPU's owners", "gpu-node-drilldown", "instance", "gpu")], width=260)
+    .label("owner", links=[row_link("Job", "gpu-node-job", "instance", "gpu", "owner")], width=260)
     .labels("namespace", "pod", "slurm_job", "user")
     .labels_from('max by ($OWNER, namespace, pod, slurm_job, user) (gpu_owner_info{$GPU,gpu_instance!=""})')
     .column("memory",

@@ -169,7 +169,7 @@ dashboard.row("The GPUs below", no_value=NO_OWNERS).panels(
     .label("instance", links=[row_link("The host", "gpu-node-host", "instance")], width=170)
     .label("gpu", links=[row_link("Debug this GPU", "gpu-node-gpu", "instance", "gpu")], width=60)
     .label("gpu_instance", links=[row_link("Its slices", "gpu-node-mig", "instance", "gpu")], width=110)
-    .label("owner", width=420, links=[row_link("Everybody on this GPU", "gpu-node-drilldown", "instance", "gpu")])
+    .label("owner", width=420, links=[row_link("Job", "gpu-node-job", "owner")])
     .share("Had", or_none(of_owners("clamp_max(sum by ($BY_OWNER) ($HAD), 1)"), "$OWNERS", "$BY_OWNER"))
     .share("Busy", or_none(of_owners("clamp_max(sum by ($BY_OWNER) ($BUSY), 1)"), "$OWNERS", "$BY_OWNER"))
     .column("Memory",
