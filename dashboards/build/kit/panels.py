@@ -278,6 +278,8 @@ def _draw_barchart(panel: typing.Any, row: Panel, looks: Looks) -> None:
 def _draw_heatmap(panel: typing.Any, row: Panel, looks: Looks) -> None:
     panel.calculate(False).y_axis(heatmap_builder.YAxisConfig().unit(looks["unit"]))
     scheme = heatmap_builder.HeatmapColorOptions().mode(heatmap_model.HeatmapColorMode.SCHEME)
+    if looks["cell_maximum"] is not None:
+        scheme.min(0).max(looks["cell_maximum"])
     panel.color(scheme.scheme("Oranges").steps(64))
     panel.cell_values(heatmap_builder.CellValues().unit(looks["cell_unit"])).cell_gap(1).show_legend()
 
@@ -298,7 +300,7 @@ TIMESERIES = Kind(
 )
 BARGAUGE = Kind(bargauge_builder.Panel, {"width": 8, "minimum": 0, "colors": {}}, _draw_bargauge, instant=True)
 BARCHART = Kind(barchart_builder.Panel, {"minimum": 0, "x_field": ""}, _draw_barchart, table=True)
-HEATMAP = Kind(heatmap_builder.Panel, {"cell_unit": "short", "from_buckets": True}, _draw_heatmap)
+HEATMAP = Kind(heatmap_builder.Panel, {"cell_unit": "short", "from_buckets": True, "cell_maximum": None}, _draw_heatmap)
 STATE_TIMELINE = Kind(statetimeline_builder.Panel, {"width": 24}, _draw_state_timeline)
 TEXT = Kind(
     text_builder.Panel, {"width": 24, "height": 4, "unit": "none", "no_value": "no text", "markdown": ""}, _draw_text
