@@ -50,7 +50,7 @@ def or_none(expr: str, anchor: str = "$INVENTORY", by: str = "$BY_GPU") -> str:
 
 def or_zero(expr: str, collected: str) -> str:
     """The expression, or 0 where it has no result although `collected` has one. Without that, nothing: a zero
-    from `vector(0)` would hide that nobody collects."""
+    from `vector(0)` would hide that no exporter collects."""
     return f"({expr}) or on () (count({collected}) * 0)"
 
 
