@@ -57,8 +57,8 @@ def explore_link(title: str, source: str, query: Link) -> Link:
     return url_link(title, f"/explore?schemaVersion=1&orgId=1&panes={encoded}")
 
 
-GPU_FROM_ROW = row_link("Debug this GPU", "gpu-node-gpu", "instance", "gpu")
-GPU_FROM_SERIES = series_link("Debug this GPU", "gpu-node-gpu", "instance", "gpu")
+GPU_FROM_ROW = row_link("GPU", "gpu-node-gpu", "instance", "gpu")
+GPU_FROM_SERIES = series_link("GPU", "gpu-node-gpu", "instance", "gpu")
 
 
 def keep_choices(dashboards: dict[str, dict[str, typing.Any]]) -> None:
