@@ -98,7 +98,7 @@ dashboard = Dashboard(
         "OWNER": "$BY_GPU, gpu_instance, owner",
         "PARTS": "namespace, pod, slurm_job, slurm_account, user",
         "LOADS": in_a_day("increase", "gpu_driver_loads_total{$NODE}"),
-        "RESETS": "increase(gpu_resets_total{$NODE}[1d:1h])",
+        "RESETS": "increase(gpu_resets_total{$NODE}[1d:30m])",
         # The time since boot falls at a reboot. The time of the boot also moves when the clock is set.
         "REBOOTS": in_a_day("resets", "time() - gpu_host_boot_timestamp_seconds{$NODE}"),
         "CHANGED": """topk(30, sum by ($BY_NODE) ($LOADS) + sum by ($BY_NODE) ($REBOOTS) > 0
@@ -126,13 +126,13 @@ dashboard.row("Now", width=3, no_value=NO_RULES).panels(
     stat("Drained or in a window", steps=steps(BLUE, 1, YELLOW))
     .help("Nodes that are cordoned, draining or in a maintenance window: their alerts are inhibited.")
     .query(or_zero("count($QUIET)", "$WATCHDOG"), "nodes"),
-    stat("Driver loads, 24 h", steps=steps(BLUE, 1, YELLOW), decimals=0, no_value=NOT_SCRAPED)
+    stat("Driver loads, 24 h", steps=steps(BLUE, 1, YELLOW), decimals=0, no_value="too little data")
     .help("Loads of the driver in the last 24 h.")
     .query("sum($LOADS)", "loads"),
-    stat("GPU resets, 24 h", steps=steps(BLUE, 1, YELLOW), decimals=0, no_value="no GPU")
+    stat("GPU resets, 24 h", steps=steps(BLUE, 1, YELLOW), decimals=0, no_value="too little data")
     .help("Resets of GPUs in the last 24 h.")
     .query("sum($RESETS)", "resets"),
-    stat("Reboots, 24 h", steps=steps(BLUE, 1, YELLOW), decimals=0, no_value=NOT_SCRAPED)
+    stat("Reboots, 24 h", steps=steps(BLUE, 1, YELLOW), decimals=0, no_value="too little data")
     .help("Reboots of nodes in the last 24 h.")
     .query("sum($REBOOTS)", "reboots"),
 )
@@ -262,12 +262,12 @@ dashboard.row("Trends", **TREND).panels(
     shares("Utilization", steps=UTILIZATION_BAND, draw_steps="area", links=[GPU_FROM_SERIES])
     .help("""Share of time with a kernel, of the ten busiest GPUs: all GPUs of one node. Between 60 and 80 % (green) a
         GPU is well used; neither side is a fault.""")
-    .query(most("max by ($BY_GPU) (gpu_utilization_ratio{$NODE})", "$BY_GPU", look="30m"), "$LINE"),
+    .query(most("max by ($BY_GPU) (gpu_utilization_ratio{$NODE})", "$BY_GPU", look="15m"), "$LINE"),
     shares("Memory used", steps=steps(NONE, 0.85, ORANGE), draw_steps="line", links=[GPU_FROM_SERIES])
     .help("Share of device memory in use, of the ten fullest GPUs.")
     .query(most("max by ($BY_GPU) (gpu_memory_used_bytes{$NODE} / gpu_memory_total_bytes{$NODE})", "$BY_GPU",
-            look="30m"), "$LINE"),
+            look="15m"), "$LINE"),
     timeseries("Temperature", unit="celsius", steps=NOTHING, links=[GPU_FROM_SERIES])
     .help("Temperature of the ten hottest GPUs. The GPU dashboard shows each GPU's own limits.")
-    .query(most('max by ($BY_GPU) (gpu_temperature_celsius{$NODE,sensor="gpu"})', "$BY_GPU", look="30m"), "$LINE"),
+    .query(most('max by ($BY_GPU) (gpu_temperature_celsius{$NODE,sensor="gpu"})', "$BY_GPU", look="15m"), "$LINE"),
 )
