@@ -66,10 +66,9 @@ dashboard = Dashboard(
             unless on ($BY_GPU) max by ($BY_GPU) ($REPAIRS)""",
         "BOARD": "model, serial, pci_address",
         # A node that is down reports no board: the one of an hour or a day ago.
-        "BOARDS": """topk by ($BY_GPU) (1, (max by ($BY_GPU, $BOARD) (gpu_info{$NODE})
-            or on ($BY_GPU) max by ($BY_GPU, $BOARD) (gpu_info{$NODE} offset 1h)
-            or on ($BY_GPU) max by ($BY_GPU, $BOARD) (gpu_info{$NODE} offset 1d))
-            and on ($BY_GPU) ($QUEUE or $ILL))""",
+        "BOARDS": """topk by ($BY_GPU) (1, max by ($BY_GPU, $BOARD) (gpu_info{$NODE} and on ($BY_GPU) ($QUEUE or $ILL))
+            or on ($BY_GPU) max by ($BY_GPU, $BOARD) ((gpu_info{$NODE} offset 1h) and on ($BY_GPU) ($QUEUE or $ILL))
+            or on ($BY_GPU) max by ($BY_GPU, $BOARD) ((gpu_info{$NODE} offset 1d) and on ($BY_GPU) ($QUEUE or $ILL)))""",
         "FIRES": sent("page|ticket"),
         "SENT": with_summary("$FIRES"),
         "SENT_OF_GPUS": with_summary(sent("page|ticket", 'gpu!=""')),
@@ -124,7 +123,7 @@ dashboard.row("By state, rack, model and driver", no_value="no node").panels(
         colors={"healthy": GREEN})
     .help("GPUs of nodes that are not scraped, unusable GPUs by reason, and healthy ones.")
     .query("sum(instance:gpu_expected:gpus{$NODE} and on ($BY_NODE) $DOWN)", "not scraped")
-    .query("count by (reason) (max by ($BY_GPU, reason) (gpu_unhealthy_reason{$NODE} == 1))", "{{reason}}")
+    .query("count by (reason) (gpu_unhealthy_reason{$NODE} == 1)", "{{reason}}")
     .query("sum(gpu_healthy{$NODE})", "healthy"),
     table("Racks", sort_by="unusable", width=6, height=9)
     .help(f"""The {WORST} racks with the most unusable GPUs. The rack is a label of the target or a setting of the

@@ -33,12 +33,12 @@ def alert_table(title: str, severity: str, help: str, *, height: int) -> Table:
 
 def any_of(*conditions: str) -> str:
     """The GPUs that meet one of the conditions."""
-    return " or ".join(f"{by_gpu(condition)}" for condition in conditions)
+    return " or ".join(conditions)
 
 
 def of_these(expr: str, these: str) -> str:
-    """The value for these GPUs alone, and none where it is absent. What is left out first need not be added up."""
-    return or_none(by_gpu(f"({expr}) and on ($BY_GPU) ({these})"), f"({these})")
+    """The value for these GPUs alone. Of a fleet few are left before anything is added up."""
+    return by_gpu(f"({expr}) and on ($BY_GPU) ({these})")
 
 
 def in_a_day(function: str, expr: str) -> str:
@@ -61,7 +61,6 @@ dashboard = Dashboard(
         "ROW": "cluster, alertname, reason, instance, gpu, gpu_instance, team",
         # The rack may be a label of the exporter's own series alone.
         "UP": 'up{cluster=~"$cluster",job=~"$job",instance=~"$instance"}',
-        "SEEN": "(gpu_exporter_build_info{$NODE} or gpu_exporter_build_info{$NODE} offset 1h)",
         "TARGETS": """(up{$NODE,job=~".*gpu-node-exporter.*"} or $UP and on ($BY_NODE) $SEEN)""",
         "HIT": """topk by (cluster, instance, gpu) (1, max by (cluster, instance, gpu, owner) (
             gpu_owner_memory_used_bytes{$NODE} and on (cluster, instance, gpu) $ALERTS_OF_GPUS)) * 0 + 1""",
@@ -70,13 +69,12 @@ dashboard = Dashboard(
         "DOWN": "max by ($BY_NODE) ($TARGETS == 0)",
         "PROBLEMS": """topk(30, count by ($BY_NODE) (gpu_healthy{$NODE} == 0) or max by ($BY_NODE) (gpu_driver_up{$NODE}
             == 0) + 1 or max by ($BY_NODE) (gpu_driver_stuck{$NODE} == 1) or $DOWN + 1)""",
-        "STATE": """max by (instance, gpu) ((3 - 3 * max by ($BY_GPU) (gpu_healthy{$NODE})
-            or on ($BY_GPU) $INVENTORY * 0 + 1) and on ($BY_NODE) $PROBLEMS
-            or on ($BY_GPU) max by ($BY_GPU) (gpu_info{$NODE} offset 1h) * 0 + 2 and on ($BY_NODE) $DOWN)""",
+        "STATE": """max by (instance, gpu) (3 - 3 * max by ($BY_GPU) (gpu_healthy{$NODE} and on ($BY_NODE) $PROBLEMS)
+            or on ($BY_GPU) max by ($BY_GPU) ((gpu_info{$NODE} or gpu_up{$NODE}) and on ($BY_NODE) $PROBLEMS) * 0 + 1
+            or on ($BY_GPU) max by ($BY_GPU) ((gpu_info{$NODE} offset 1h) and on ($BY_NODE) $DOWN) * 0 + 2)""",
         "INFO": "model, serial, pci_address",
         "REASON": "max by ($BY_GPU, uuid, reason) (gpu_unhealthy_reason{$NODE} == 1)",
         "RECENT": "gpu_xid_last_event_timestamp_seconds{$NODE} > time() - 86400",
-        "ROWS": "cluster, job, instance, gpu, xid, severity, action",
         "MEMORY": any_of(
             'gpu_ecc_total_errors{$NODE,counter="volatile",error="uncorrected"} > 0',
             "gpu_row_remap_pending{$NODE} == 1",
@@ -88,7 +86,6 @@ dashboard = Dashboard(
         "LINKS": any_of(
             "gpu_pcie_link_width_lanes{$NODE} < gpu_pcie_link_max_width_lanes{$NODE}",
             "gpu_nvlink_links_up{$NODE} < gpu_nvlink_links{$NODE}",
-            "gpu_fabric_fault{$NODE} == 1",
             'gpu_fabric_state{$NODE,state=~"not_started|in_progress"} == 1',
         ),
         # Owners on GPUs with an alert, or that cannot be used.
@@ -195,19 +192,15 @@ dashboard.row("Faults").panels(
     .gpus(150)
     .label("reason", width=140)
     .labels("serial", "model", "pci_address", width=120)
-    .labels_from("""$REASON * on ($BY_GPU, uuid) group_left ($INFO) max by ($BY_GPU, uuid, $INFO) (gpu_info{$NODE})
-        or on ($BY_GPU, uuid, reason) $REASON"""),
+    .labels_from("""$REASON * on ($BY_GPU, uuid) group_left ($INFO) max by ($BY_GPU, uuid, $INFO) (gpu_info{$NODE}
+        and on ($BY_GPU, uuid) gpu_unhealthy_reason{$NODE} == 1) or on ($BY_GPU, uuid, reason) $REASON"""),
     table("Xids, 24 h", no_value="no Xid within 24 h", width=12, sort_by="newest")
-    .help("""GPUs with an Xid within 24 h, and every code counted since their exporter started. The action is the first
-        step by the table of codes. Codes of a GPU that the driver does not list are on the Host dashboard.""")
+    .help("""GPUs with an Xid within 24 h, and the newest code. All codes with their first action are on the GPU
+        dashboard. Codes of a GPU that the driver does not list are in the events of the exporter.""")
     .gpus(150)
-    .label("xid", width=60)
-    .label("severity", width=80)
-    .label("action", width=130)
-    .column("count", "max by ($ROWS) (gpu_xid_errors_total{$NODE} > 0 and on ($BY_GPU, uuid) ($RECENT))", width=70)
-    .column("newest",
-        "max by ($ROWS) ((gpu_xid_errors_total{$NODE} > 0) * 0 + on ($BY_GPU, uuid) group_left () ($RECENT) * 1000)",
-        unit="dateTimeFromNow"),
+    .column("newest code", "max by ($BY_GPU) (gpu_xid_last_code{$NODE} and on ($BY_GPU, uuid) ($RECENT))", unit="none",
+        width=110)
+    .column("newest", "max by ($BY_GPU) ($RECENT) * 1000", unit="dateTimeFromNow"),
     table("Memory errors", no_value="no GPU has memory errors", width=12, sort_by="uncorrected")
     .help("""GPUs with uncorrected errors since the driver was loaded, with a repair that waits for a reset, or with one
         that failed. Failed, or above the vendor's limit of SRAM errors: a candidate for return.""")
@@ -236,8 +229,8 @@ dashboard.row("Faults").panels(
     .column("maximum lanes", of_these("gpu_pcie_link_max_width_lanes{$NODE}", "$LINKS"), width=110)
     .column("NVLinks up", of_these("gpu_nvlink_links_up{$NODE}", "$LINKS"), width=95)
     .column("NVLinks", of_these("gpu_nvlink_links{$NODE}", "$LINKS"), width=75)
-    .column("fabric fault", of_these("gpu_fabric_fault{$NODE}", "$LINKS"), steps=BAD_ABOVE_ZERO,
-        mappings=[NO_OR_RED, ABSENT]),
+    .column("fabric joined", of_these('gpu_fabric_state{$NODE,state="completed"}', "$LINKS"),
+        mappings=[YES_NO, special("", NONE)], steps=GOOD_AT_ONE),
 )
 
 dashboard.row("Changes in 24 h").panels(
@@ -265,8 +258,7 @@ dashboard.row("Trends", **TREND).panels(
     .query(most("max by ($BY_GPU) (gpu_utilization_ratio{$NODE})", "$BY_GPU", look="15m"), "$LINE"),
     shares("Memory used", steps=steps(NONE, 0.85, ORANGE), draw_steps="line", links=[GPU_FROM_SERIES])
     .help("Share of device memory in use, of the ten fullest GPUs.")
-    .query(most("max by ($BY_GPU) (gpu_memory_used_bytes{$NODE} / gpu_memory_total_bytes{$NODE})", "$BY_GPU",
-            look="15m"), "$LINE"),
+    .query(most("max by ($BY_GPU) (gpu:gpu_memory_used:ratio{$NODE})", "$BY_GPU", look="15m"), "$LINE"),
     timeseries("Temperature", unit="celsius", steps=NOTHING, links=[GPU_FROM_SERIES])
     .help("Temperature of the ten hottest GPUs. The GPU dashboard shows each GPU's own limits.")
     .query(most('max by ($BY_GPU) (gpu_temperature_celsius{$NODE,sensor="gpu"})', "$BY_GPU", look="15m"), "$LINE"),

@@ -16,10 +16,10 @@ TERMS = {
     "INVENTORY": "max by ($BY_GPU) (gpu_info{$NODE} or gpu_up{$NODE})",
     "THIS_GPU": "max by ($BY_GPU) (gpu_info{$GPU} or gpu_up{$GPU})",
     # The exporters that Prometheus is to scrape, with whether it can. "All" jobs are all of Prometheus: exporters of
-    # another kind are recognized by the job's name, or by what the target answered within the last hour.
+    # another kind are recognized by the job's name, or by what the target answered now or an hour ago.
     "ANSWERING": "gpu_exporter_build_info{$NODE}",
-    "TARGETS": """(up{$NODE,job=~".*gpu-node-exporter.*"}
-        or up{$NODE} and on ($BY_NODE) last_over_time($ANSWERING[1h]))""",
+    "SEEN": "($ANSWERING or $ANSWERING offset 1h)",
+    "TARGETS": """(up{$NODE,job=~".*gpu-node-exporter.*"} or up{$NODE} and on ($BY_NODE) $SEEN)""",
     # The name of a GPU's line.
     "LINE": "{{instance}} GPU {{gpu}}",
 }
