@@ -109,7 +109,7 @@ gameday: ## Play incidents and a healthy day against real Prometheus and Alertma
 	@$(TARGET)/release/gameday play --markdown .run/gameday.md
 	@$(TARGET)/release/gameday notifications --markdown .run/notifications.md
 
-boards: ## Draw every panel of every board in a browser, on seven situations (Grafana's components, real Prometheus)
+boards: ## Draw every panel of every dashboard in a browser, in nine situations (Grafana's components, real Prometheus)
 	@tests/tools/ensure-tools.sh build test browser prometheus-3
 	@cargo build --workspace
 	@BUILT=$(TARGET)/debug PROMETHEUS=$(NEWEST)/prometheus dashboards/preview/run.sh

@@ -26,7 +26,7 @@ TOOLS = HERE.parent.parent / ".tools" / "dashboards"
 GROUPS = HERE / "groups.json"
 
 # Modules that are no dashboards.
-HELPERS = {"build", "owners"}
+HELPERS = {"build", "incidents", "owners"}
 
 
 def use_builders() -> None:

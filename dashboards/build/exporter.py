@@ -1,4 +1,4 @@
-"""Can I trust what the other boards show? The exporter's own rate, errors and durations."""
+"""Are the values of the other dashboards complete and new? The exporter's own rate, errors, durations and cost."""
 
 import typing
 
@@ -23,6 +23,11 @@ def lost(*counters: str) -> str:
     return " + ".join(f"sum(increase({counter}{{$NODE}}[$__range]))" for counter in counters)
 
 
+def grown(counter: str) -> str:
+    """By node, how much a counter grew in the time shown."""
+    return f"sum by ($BY_NODE) (increase({counter}{{$NODE}}[$__range]))"
+
+
 def of_exporters(title: str, **looks: typing.Any) -> Panel:
     """A graph of an exporter's own metrics; three fill a line."""
     return timeseries(title, no_value=SILENT, minimum=0, width=8, **looks)
@@ -30,42 +35,50 @@ def of_exporters(title: str, **looks: typing.Any) -> Panel:
 
 dashboard = Dashboard(
     "gpu-node-exporter",
-    "GPU nodes: the exporter",
-    "Can I trust what the other boards show?",
+    "GPU / Exporter",
+    "Are the values of the other dashboards complete and new?",
     variables=node_variables(),
     start="now-3h",
     terms={
         "LINE": "{{instance}}",
-        # The targets that there are, whether they answer or not.
-        "NODES": "max by ($BY_NODE) ($TARGETS)",
-        # When each GPU was last read: of what is read every second, and of all that is read again and again.
+        # The thirty worst targets: not scraped, driver down, collectors down; of a fleet the others are counted above.
+        "NODES": """(max by ($BY_NODE) ($TARGETS) and on ($BY_NODE) topk(30, max by ($BY_NODE) ($TARGETS == 0) + 3
+            or max by ($BY_NODE) (gpu_driver_stuck{$NODE} == 1) + 1 or max by ($BY_NODE) (gpu_driver_up{$NODE} == 0) + 2
+            or max by ($BY_NODE) (gpu_exporter_collector_up{$NODE} == 0) + 1 or max by ($BY_NODE) ($TARGETS) * 0))""",
+        # The last reading of each GPU: of values that are read every second, and of all that are read repeatedly.
         "READ": 'gpu_exporter_sample_timestamp_seconds{$NODE,tier="normal"}',
         "ALL_READ": 'gpu_exporter_sample_timestamp_seconds{$NODE,tier!~"identity|once"}',
         "BY": "$BY_NODE, window",
+        "LIMITED": f"""(topk(20, {grown('gpu_exporter_series_dropped_total')} > 0)
+            or on ($BY_NODE) topk(20, {grown('gpu_exporter_http_connections_refused_total')} > 0))""",
+        "LOST": f"""({grown('gpu_exporter_facts_lost_total')} + {grown('gpu_exporter_events_lost_total')}
+            + on ($BY_NODE) ({grown('gpu_exporter_kmsg_overruns_total')} or $ANSWERING * 0))""",
+        "GAPS": 'max by ($BY_NODE) (rate(gpu_exporter_sample_gap_seconds_total{$NODE,buffer="power"}[15m]))',
+        "LOSING": "(topk(20, $LOST > 0) or on ($BY_NODE) topk(20, $GAPS > 0.02))",
     },
 )
 
 dashboard.row("Now", width=3, no_value=SILENT).panels(
-    stat("Silent exporters", steps=BAD_ABOVE_ZERO, no_value="no target")
-    .help("Targets of the exporter's job that Prometheus cannot scrape. Nothing is known of their GPUs.")
+    stat("Not scraped", steps=BAD_ABOVE_ZERO, no_value="no target")
+    .help("Targets of the exporter's job that Prometheus cannot scrape. The state of their GPUs is unknown.")
     .query(or_zero("count($TARGETS == 0)", "$TARGETS"), "nodes"),
     stat("Answering", no_value="none")
     .help("Exporters whose series Prometheus has now.")
     .query("count($ANSWERING)", "nodes"),
     stat("Collectors down", steps=TICKET_ABOVE_ZERO)
-    .help("Nodes with a part of the exporter that fails or is late: what it gathers is old or missing.")
+    .help("Nodes with a collector that fails or is late: its values are old or missing.")
     .query(count("gpu_exporter_collector_up{$NODE} == 0"), "nodes"),
-    stat("Old readings", steps=TICKET_ABOVE_ZERO)
+    stat("Stale readings", steps=TICKET_ABOVE_ZERO)
     .help("Nodes with a GPU whose values of every second are over a minute old, by the node's own clock.")
     .query(count(f"{age('$READ')} > 60"), "nodes"),
-    stat("Driver not answering", steps=BAD_ABOVE_ZERO)
-    .help("Nodes whose driver is away, or stuck as a whole.")
+    stat("Drivers down", steps=BAD_ABOVE_ZERO)
+    .help("Nodes whose driver does not answer or is stuck.")
     .query(count("gpu_driver_stuck{$NODE} == 1 or gpu_driver_up{$NODE} == 0"), "nodes"),
-    stat("Driver released", steps=ODD)
-    .help("Nodes where the driver was released on request: nothing is measured there until it is taken back.")
+    stat("Drivers released", steps=ODD)
+    .help("Nodes whose driver was released on request: without measurements until it is resumed.")
     .query(count("gpu_driver_paused{$NODE} == 1"), "nodes"),
     stat("In a window", steps=steps(BLUE, 1, YELLOW))
-    .help("Nodes in a planned maintenance window, which mutes their alerts.")
+    .help("Nodes in a maintenance window, which inhibits their alerts.")
     .query(count('gpu_window_active{$NODE,kind="maintenance"} == 1'), "nodes"),
     stat("Versions", steps=steps(GREEN, 2, YELLOW))
     .help("Different versions of the exporter. Older ones lack newer metrics.")
@@ -74,10 +87,9 @@ dashboard.row("Now", width=3, no_value=SILENT).panels(
 
 dashboard.row("By node").panels(
     table("Nodes", no_value="no target", height=10, sort_by="scraped", descending=False)
-    .help("""Every target, the silent ones first, with what tells whether its values can be trusted. Not told: the
-        exporter does not answer, or has no such value (without a GPU there are no readings; a released driver is
-        neither up nor down).""")
-    .label("instance", links=[row_link("Its GPUs", "gpu-node-drilldown", "instance")], width=200)
+    .help("""The thirty worst targets: not scraped, driver or collectors down. No value: the exporter does not answer, or has
+        no such value (without a GPU there are no readings; a released driver is neither up nor down).""")
+    .label("instance", links=[row_link("On call, this node", "gpu-node-oncall", "instance")], width=200)
     .column("scraped", "$NODES", mappings=[YES_NO], steps=GOOD_AT_ONE, width=80)
     .column("driver up", here("gpu_driver_up{$NODE}"), mappings=[YES_NO, ABSENT], steps=GOOD_AT_ONE, width=90)
     .column("stuck", here("gpu_driver_stuck{$NODE}"), mappings=[STUCK, ABSENT], steps=BAD_ABOVE_ZERO, width=80)
@@ -94,91 +106,118 @@ dashboard.row("By node").panels(
     .column("memory", here("sum by ($BY_NODE) (gpu_exporter_resident_memory_bytes{$NODE})"), unit="bytes", width=100)
     .column("running for", here("time() - process_start_time_seconds{$NODE} and on ($BY_NODE) $ANSWERING"),
         unit="dtdurations"),
-    table("Versions of exporter and driver", no_value=SILENT, width=12)
-    .help("Which build and which driver each node runs.")
-    .label("instance", width=200)
+    table("Versions of exporter and driver", no_value=SILENT, width=12, sort_by="nodes", descending=False)
+    .help("Nodes by build of the exporter and by driver, the rarest first.")
     .labels("version", "revision", "driver_version", "cuda_version")
-    .labels_from("max by ($BY_NODE, version, revision) ($ANSWERING)")
-    .labels_from("max by ($BY_NODE, driver_version, cuda_version) (gpu_driver_info{$NODE})"),
-    table("Collectors", no_value=SILENT, width=12, sort_by="up", descending=False)
-    .help("Every part of the exporter, those that are down first, and when it last delivered.")
-    .label("instance", width=200)
-    .label("collector", width=120)
-    .column("last success",
-        "max by ($BY_NODE, collector) (gpu_exporter_collector_last_success_timestamp_seconds{$NODE} * 1000)",
-        unit="dateTimeFromNow")
-    .column("up", "max by ($BY_NODE, collector) (gpu_exporter_collector_up{$NODE})", mappings=[YES_NO],
-        steps=GOOD_AT_ONE, width=80),
+    .column("nodes", """count by (version, revision, driver_version, cuda_version) ($ANSWERING
+        * on ($BY_NODE) group_left (driver_version, cuda_version)
+        max by ($BY_NODE, driver_version, cuda_version) (gpu_driver_info{$NODE})
+        or on ($BY_NODE) $ANSWERING)"""),
+    table("Collectors", no_value=SILENT, width=12, sort_by="nodes down")
+    .help("Collectors, with the nodes on which they are down, and the age of the oldest success.")
+    .label("collector", width=160)
+    .column("nodes down", "sum by (collector) (1 - gpu_exporter_collector_up{$NODE})", steps=steps(NONE, 1, ORANGE))
+    .column("nodes", "count by (collector) (gpu_exporter_collector_up{$NODE})")
+    .column("oldest success", or_none(
+            "min by (collector) (gpu_exporter_collector_last_success_timestamp_seconds{$NODE} * 1000)",
+            "count by (collector) (gpu_exporter_collector_up{$NODE})", "collector"), unit="dateTimeFromNow"),
 )
 
 dashboard.row("Rate").panels(
-    of_exporters("HTTP answers", unit="reqps", steps=NOTHING)
-    .help("Answers a second by status. Each scrape is one.")
+    of_exporters("HTTP responses", unit="reqps", steps=NOTHING)
+    .help("Responses a second by status. Each scrape is one.")
     .query("sum by (code) (rate(gpu_exporter_http_requests_total{$NODE}[$__rate_interval]))", "{{code}}"),
     of_exporters("Snapshots published", unit="cps", steps=steps(NONE, 0.5, GREEN))
     .help("""Snapshots a second and node, of the ten nodes with the fewest. One is usual; fewer: the exporter is short
         of CPU.""")
     .query(most("rate(gpu_exporter_publications_total{$NODE}[$__rate_interval])", "$BY_NODE", lowest=True), "$LINE"),
     of_exporters("Driver calls", unit="cps", steps=NOTHING, stacked=True)
-    .help("Calls to the driver a second, by how often their values are read.")
+    .help("Calls to the driver a second, by tier: how often their values are read.")
     .query("sum by (tier) (rate(gpu_exporter_driver_calls_total{$NODE}[$__rate_interval]))", "{{tier}}"),
 )
 
 dashboard.row("Errors", no_value=SILENT).panels(
     timeseries("Failed driver calls", unit="cps", steps=steps(NONE, 0.1, ORANGE), minimum=0)
-    .help("Calls that failed, a second, by how. That a device does not support something is no failure.")
+    .help("Failed calls a second, by error. A call that the device does not support is no failure.")
     .query("sum by (error) (rate(gpu_exporter_driver_error_kinds_total{$NODE}[$__rate_interval]))", "{{error}}"),
-    timeseries("Samplers given up", steps=steps(NONE, 1, ORANGE), minimum=0)
-    .help("Sampler processes given up an hour, by reason. A stuck one hung in the driver.")
+    timeseries("Samplers replaced", steps=steps(NONE, 1, ORANGE), minimum=0)
+    .help("Sampler processes that ended or were replaced an hour, by reason. A stuck one hung in the driver.")
     .query("sum by (reason) (rate(gpu_exporter_sampler_ends_total{$NODE}[$__rate_interval])) * 3600", "{{reason}}"),
-    stat("Calls hanging now", steps=BAD_ABOVE_ZERO)
+    stat("Stuck calls", steps=BAD_ABOVE_ZERO)
     .help("Driver calls that have not returned, of all GPUs and of the driver as a whole.")
     .query(or_zero("""count(gpu_exporter_driver_call_stuck_seconds{$NODE}
             or gpu_exporter_node_call_stuck_seconds{$NODE})""", "$ANSWERING"), "calls"),
     stat("Events lost", steps=ODD, decimals=0)
-    .help("Faults and events that found no room, and times the kernel log overran its reader, in the time shown.")
+    .help("Faults and events lost to full queues, and overruns of the kernel log, in the time shown.")
     .query(lost("gpu_exporter_events_lost_total", "gpu_exporter_facts_lost_total", "gpu_exporter_kmsg_overruns_total"),
         "lost"),
-    stat("Series left out", steps=ODD, decimals=0)
-    .help("Series left out of snapshots because there were more than the exporter may have, in the time shown.")
+    stat("Series dropped", steps=ODD, decimals=0)
+    .help("Series above metrics.max_series, which snapshots leave out, in the time shown. Alerts on them are silent.")
     .query(lost("gpu_exporter_series_dropped_total"), "lost"),
-    stat("Readings refused", steps=ODD, no_value="no GPU is read", decimals=0)
-    .help("Values of the driver that cannot be true, and counters that went backwards, in the time shown.")
+    stat("Readings dropped", steps=ODD, no_value="no GPU is read", decimals=0)
+    .help("Values of the driver out of range, and counters that went backwards, in the time shown.")
     .query(lost("gpu_exporter_readings_dropped_total", "gpu_exporter_reading_regressions_total"), "lost"),
-    stat("Unknown time in samples", unit="percentunit", steps=steps(GREEN, 0.01, YELLOW, 0.1, ORANGE),
+    stat("Gaps in samples", unit="percentunit", steps=steps(GREEN, 0.01, YELLOW, 0.1, ORANGE),
         no_value="no GPU is sampled", decimals=2)
-    .help("Share of time of which the driver's own sample buffers tell nothing, the worst GPU.")
+    .help("Share of time without samples in the driver's buffers, the worst GPU.")
     .query("max(rate(gpu_exporter_sample_gap_seconds_total{$NODE}[$__rate_interval]))", "share"),
     stat("Connections refused", steps=ODD, decimals=0)
-    .help("HTTP connections turned away because too many were open, in the time shown.")
+    .help("HTTP connections refused because too many were open, in the time shown.")
     .query(lost("gpu_exporter_http_connections_refused_total"), "lost"),
-    table("What GPUs do not support", no_value="all is supported", width=12, sort_by="GPUs without it")
-    .help("Metrics that have no series on some GPUs: neither zero nor a failure.")
+    table("Unsupported metrics", no_value="all is supported", width=12, sort_by="GPUs without it")
+    .help("Metrics without series on some GPUs: neither zero nor a failure.")
     .label("metric", width=320)
     .column("GPUs without it", "sum by (metric) (gpu_exporter_metric_unsupported{$NODE})", width=140)
     .column("on nodes", "count by (metric) (gpu_exporter_metric_unsupported{$NODE} > 0)"),
-    bargauge("Whose processes were found", decimals=0, width=12)
-    .help("Processes of which it was asked whom they work for, by what became of it, in the time shown.")
+    bargauge("Owner lookups by result", decimals=0, width=12)
+    .help("Owner lookups of processes in the time shown, by result.")
     .query("sum by (outcome) (increase(gpu_exporter_owner_lookups_total{$NODE}[$__range]))", "{{outcome}}"),
+)
+
+dashboard.row("Limits", no_value=SILENT).panels(
+    table("Memory above 256 MiB", no_value="no exporter uses more", width=8, sort_by="memory", height=7)
+    .help("Exporters whose serving and sampling processes use more than 256 MiB, the twenty largest.")
+    .label("instance", width=200)
+    .column("memory", """topk(20, sum by ($BY_NODE) (gpu_exporter_resident_memory_bytes{$NODE,role=~"serve|sampler"})
+        > 256 * 1024 * 1024)""", unit="bytes"),
+    table("Series dropped, connections refused", no_value="none was dropped or refused", width=8, height=7)
+    .help("Nodes that dropped series or refused connections in the time shown, the twenty with the most of each.")
+    .label("instance", width=200)
+    .column("series dropped", or_none(f"topk(20, {grown('gpu_exporter_series_dropped_total')} > 0)", "$LIMITED", "$BY_NODE"),
+        decimals=0)
+    .column("connections refused", or_none(f"topk(20, {grown('gpu_exporter_http_connections_refused_total')} > 0)",
+            "$LIMITED", "$BY_NODE"), decimals=0),
+    table("Data lost", no_value="no data was lost", width=8, height=7)
+    .help("""Nodes that lost faults, events or records of the kernel log in the time shown, or with gaps in more than 2 %
+        of the time of their power samples, the twenty with the most of each.""")
+    .label("instance", width=200)
+    .column("lost", or_none("topk(20, $LOST > 0)", "$LOSING", "$BY_NODE"), decimals=0)
+    .share("gaps in samples", or_none("topk(20, $GAPS > 0.02)", "$LOSING", "$BY_NODE")),
+    stat("State not writable", steps=TICKET_ABOVE_ZERO)
+    .help("Nodes that cannot write state.dir: counts and faults are lost at a restart.")
+    .query(count("gpu_exporter_state_writable{$NODE} == 0", "gpu_exporter_state_writable{$NODE}"), "nodes"),
+    stat("Owners without series", steps=ODD, no_value="no owner", decimals=0)
+    .help("Owners that share the owner other: owners.max_series or the quota of their namespace or user is reached.")
+    .query("sum(gpu_exporter_owners_dropped{$NODE})", "owners"),
 )
 
 dashboard.row("Durations", unit="s").panels(
     timeseries("Scrapes", steps=steps(NONE, 1, ORANGE), no_value="no target", minimum=0, width=8)
-    .help("How long Prometheus waits for the exporter's answer: the ten slowest.")
+    .help("Duration of scrapes, of the ten slowest nodes.")
     .query(most("max by ($BY_NODE) (scrape_duration_seconds{$NODE} and on ($BY_NODE) $TARGETS)", "$BY_NODE"), "$LINE"),
-    of_exporters("Making a snapshot", steps=steps(NONE, 0.5, ORANGE))
-    .help("How long the newest snapshot took, of the ten nodes where it took longest.")
+    of_exporters("Publishing a snapshot", steps=steps(NONE, 0.5, ORANGE))
+    .help("Duration of the newest publication, of the ten slowest nodes.")
     .query(most("max by ($BY_NODE) (gpu_exporter_publish_duration_seconds{$NODE})", "$BY_NODE"), "$LINE"),
     heatmap("Driver calls by duration", no_value=SILENT, width=8)
-    .help("How long single driver calls take. A tail that grows comes before a hang.")
+    .help("Duration of single driver calls. A tail that grows comes before a hang.")
     .query("sum by (le) (increase(gpu_exporter_driver_call_duration_seconds_bucket{$NODE}[$__rate_interval]))",
         "{{le}}"),
-    bargauge("Dearest driver calls", unit="percentunit", no_value=SILENT, decimals=3, width=12)
-    .help("Share of time spent inside each driver call, the ten most.")
+    bargauge("Most expensive driver calls", unit="percentunit", no_value=SILENT, decimals=3, width=12)
+    .help("Share of time inside each driver call, the ten largest.")
     .query("topk(10, sum by (call) (rate(gpu_exporter_driver_call_seconds_total{$NODE}[$__rate_interval])))",
         "{{call}}"),
     timeseries("Age of readings by tier", steps=steps(NONE, 120, ORANGE), no_value="no GPU is read", minimum=0)
-    .help("The oldest reading of each tier. Each has its own pace: a line that climbs is a tier that stands still.")
+    .help("The oldest reading of each tier. Each has its own interval: a line that climbs is a tier that is not read.")
     .query(f"max by (tier) ({age('$ALL_READ')})", "{{tier}}"),
 )
 
@@ -209,9 +248,9 @@ dashboard.row("Cost").panels(
     .query(most("max by ($BY_NODE) (process_threads{$NODE} and on ($BY_NODE) $ANSWERING)", "$BY_NODE"), "$LINE"),
 )
 
-dashboard.row("Planned work").panels(
-    table("Windows of planned work", no_value="no window is planned", height=6)
-    .help("Windows that are open, to come, or ended within the last hour, and what they mute.")
+dashboard.row("Windows").panels(
+    table("Open and planned windows", no_value="no window is planned", height=6)
+    .help("Windows that are open, planned, or ended within the last hour.")
     .label("instance", width=200)
     .label("window", width=180)
     .label("kind", width=120)

@@ -1,4 +1,4 @@
-"""Why is this GPU slow or ill? One GPU, everything that is known of it, in the order in which one asks."""
+"""Why is this GPU slow or unhealthy? One GPU: health first, then speed, links and owners."""
 
 from kit import *
 
@@ -12,17 +12,17 @@ def this(expr: str) -> str:
 
 dashboard = Dashboard(
     "gpu-node-gpu",
-    "GPU nodes: one GPU",
-    "Why is this GPU slow or ill?",
+    "GPU / GPU",
+    "Why is this GPU slow or unhealthy?",
     variables=[*node_variables(one_node=True), gpu_variable(one_gpu=True)],
     start="now-3h",
     one_gpu=True,
     terms={
-        # When it was last read of what is read every second.
+        # The last reading of values that are read every second.
         "READ": 'gpu_exporter_sample_timestamp_seconds{$GPU,tier="normal"}',
         # Times by reason, without those that hold nothing back.
         "REASON": 'reason!="gpu_idle"',
-        # Parts of the GPU whose activity shows how full it was, and thresholds below the one at which it switches off.
+        # Units whose activity shows how full the GPU was, and thresholds below the shutdown.
         "UNITS": 'unit=~"sm|sm_occupancy|tensor|dram|fp64|fp32|fp16"',
         "LIMITS": 'threshold=~"slowdown|memory_max|gpu_max"',
         "LABELS": """model, uuid, serial, pci_address, board_part_number, vbios_version, inforom_version,
@@ -30,13 +30,14 @@ dashboard = Dashboard(
         "PLACE": "numa_node, root_port, pcie_switch",
         "OWNER": "$BY_GPU, gpu_instance, owner",
         "PARTS": "kind, namespace, pod, container, slurm_job, user",
+        "VGPUS": "max by ($BY_GPU, vgpu_uuid) (gpu_vgpu_info{$GPU})",
         "ANCHOR": "max by ($OWNER) (gpu_owner_info{$GPU})",
     },
 )
 
-dashboard.row("What it is and how it is now", no_value="not told").panels(
-    table("Which board it is", no_value="no such GPU in this time", height=4)
-    .help("The identity of the GPU, as a vendor asks for it, and where it sits in the host.")
+dashboard.row("State and identity", no_value="not reported").panels(
+    table("Board", no_value="no such GPU in this time", height=4)
+    .help("Identity of the GPU, as a vendor asks for it, and its place in the host.")
     .label("instance", width=130)
     .label("gpu", width=50)
     .label("model", width=130)
@@ -48,84 +49,85 @@ dashboard.row("What it is and how it is now", no_value="not told").panels(
     .labels_from("max by ($BY_GPU, $PLACE) (gpu_host_topology_info{$GPU})")
     .labels_from("""max by ($BY_GPU, driver_version) ($THIS_GPU
         * on ($BY_NODE) group_left (driver_version) gpu_driver_info{$NODE})"""),
-    stat("Can be relied on", steps=GOOD_AT_ONE, mappings=[YES_NO], width=3)
-    .help("Whether anything is known that keeps the GPU from being relied on; why is in the band below.")
+    stat("Healthy", steps=GOOD_AT_ONE, mappings=[YES_NO], width=3)
+    .help("Whether a reason is known that keeps the GPU from being used; the reasons are in the band below.")
     .query("min(gpu_healthy{$GPU})", "$LINE"),
-    stat("Answers", steps=GOOD_AT_ONE, mappings=[YES_NO], no_value="driver away", width=3)
+    stat("Answers", steps=GOOD_AT_ONE, mappings=[YES_NO], no_value="no driver", width=3)
     .help("Whether the driver answers about this GPU in time.")
     .query("min(gpu_up{$GPU})", "$LINE"),
-    stat("Driver asks for", steps=BAD_ABOVE_ZERO, text_mode="name", width=3)
-    .help("What the driver wants to be done to bring the GPU back.")
+    stat("Recovery action", steps=BAD_ABOVE_ZERO, text_mode="name", width=3)
+    .help("The action that the driver requests to recover the GPU.")
     .query("""max by (recovery_action) (gpu_recovery_action{$GPU,recovery_action!="none"} == 1
         or (gpu_recovery_action{$GPU,recovery_action="none"} == 1) * 0)""", "{{recovery_action}}"),
     stat("Age of the readings", unit="s", steps=steps(GREEN, 30, ORANGE, 120, RED), no_value="not read", decimals=0,
         width=3)
-    .help("How old the values read every second are, by the node's own clock. Old ones are not what the GPU does now.")
+    .help("How old the values read every second are, by the node's own clock. Old ones are not the present state.")
     .query(f"max({age('$READ')})", "$LINE"),
-    stat("Left until slowdown", unit="celsius", steps=steps(RED, 1, ORANGE, 6, GREEN), no_value="not measured", width=3)
+    stat("Degrees to slowdown", unit="celsius", steps=steps(RED, 1, ORANGE, 6, GREEN), no_value="not measured",
+        width=3)
     .help("Degrees until the GPU slows down for heat, by its own threshold.")
     .query("min(gpu_temperature_margin_celsius{$GPU})", "$LINE"),
     stat("Memory used", unit="percentunit", steps=steps(BLUE, 0.85, ORANGE), no_value="not measured", decimals=0,
         width=3)
     .help("Share of the device memory that is in use.")
     .query("max(gpu_memory_used_bytes{$GPU} / gpu_memory_total_bytes{$GPU})", "$LINE"),
-    stat("Last at work", unit="s", no_value="not seen at work", decimals=0, width=3)
-    .help("How long ago the GPU was last seen with a process or at work, the canary left out.")
+    stat("Idle for", unit="s", no_value="never seen busy", decimals=0, width=3)
+    .help("Time since the GPU last had a process or utilization. The canary is not counted.")
     .query(f"min({age('gpu_last_busy_timestamp_seconds{$GPU}')})", "$LINE"),
-    stat("Resets seen", steps=steps(BLUE, 1, YELLOW), decimals=0, width=3)
+    stat("Resets", steps=steps(BLUE, 1, YELLOW), decimals=0, width=3)
     .help("Resets of the GPU in the time shown.")
     .query("sum(increase(gpu_resets_total{$GPU}[$__range]))", "$LINE"),
 )
 
-dashboard.row("Is it ill?").panels(
-    state_timeline("Why it cannot be relied on", steps=BAD_ABOVE_ZERO, mappings=ON_OFF, no_value="driver away",
+dashboard.row("Health").panels(
+    state_timeline("Reasons against its use", steps=BAD_ABOVE_ZERO, mappings=ON_OFF, no_value="no driver",
         width=12, height=9)
-    .help("Each reason over time. Several can hold at once. A gap is a time in which the driver was away.")
+    .help("Each reason over time. Several can hold at once. In a gap the driver did not answer.")
     .query("max by (reason) (gpu_unhealthy_reason{$GPU})", "{{reason}}"),
-    table("Xids", no_value="Xids are not counted", width=12, height=9, sort_by="times")
-    .help("""Codes counted since the exporter started, with the first thing to do. The newest one's time is in the
-        events of the exporter (/api/v1/events). No code at all: an older exporter, or none is counted.""")
+    table("Xids", no_value="Xids are not counted", width=12, height=9, sort_by="count")
+    .help("""Codes counted since the exporter started, with the first action. The time of the newest is in the
+        events of the exporter (/api/v1/events). No code at all: an older exporter, or none was counted.""")
     .labels("xid", "severity", "action")
-    .column("times", """sum by (xid, severity, action) (gpu_xid_errors_total{$GPU}) > 0
+    .column("count", """sum by (xid, severity, action) (gpu_xid_errors_total{$GPU}) > 0
         or sum by (xid, severity, action) (gpu_xid_errors_total{$GPU,severity="page"})""", steps=BAD_ABOVE_ZERO),
     timeseries("Memory errors since the driver was loaded", steps=BAD_ABOVE_ZERO, no_value="ECC off or not supported",
         minimum=0, decimals=0, width=8)
-    .help("""Uncorrected errors kill the work that meets them. Corrected ones do no harm; many of them tell of a row
-        that will be replaced.""")
+    .help("""Uncorrected errors end the work that reads them. Corrected ones are harmless; many of them announce a row
+        remap.""")
     .query('max by (instance, gpu, error) (gpu_ecc_total_errors{$GPU,counter="volatile"})', "$LINE {{error}}"),
     bargauge("Banks by spare rows left", no_value="not supported", width=6)
     .help("Banks of device memory by how many spare rows they have left. A bank without any cannot be repaired.")
     .query("sum by (spare_rows) (gpu_row_remap_banks{$GPU})", "{{spare_rows}}"),
     table("Repairs", no_value="no such GPU in this time", width=10)
-    .help("What waits for a reset, and what has failed. Failed: a candidate for return.")
+    .help("Repairs that wait for a reset, and repairs that failed. Failed: a candidate for return.")
     .label("instance", width=130)
     .label("gpu", width=50)
     .column("ECC on", this("gpu_ecc_mode_enabled{$GPU}"), mappings=[YES_NO])
     .column("rows remapped", this("sum by ($BY_GPU) (gpu_remapped_rows{$GPU})"))
-    .column("remap waits", this("gpu_row_remap_pending{$GPU} or gpu_retired_pages_pending{$GPU}"),
+    .column("remap pending", this("gpu_row_remap_pending{$GPU} or gpu_retired_pages_pending{$GPU}"),
         steps=TICKET_ABOVE_ZERO)
     .column("remap failed", this("gpu_row_remap_failure{$GPU}"), steps=BAD_ABOVE_ZERO)
     .column("SRAM over limit", this("gpu_ecc_sram_threshold_exceeded{$GPU}"), steps=BAD_ABOVE_ZERO),
 )
 
-dashboard.row("Is it slow?", no_value="not measured").panels(
-    shares("Utilization", steps=UTILIZATION_BAND, draw_steps="area", no_value="not measured (MIG, or driver away)",
-        links=[series_link("Whose work", "gpu-node-drilldown", "instance", "gpu")])
-    .help("""Share of time in which a kernel ran, the canary's included: not how full the GPU was. The band from 60 to
-        80 % is good use; neither side of it is a fault. On a GPU in MIG mode there is none: see the MIG board.""")
+dashboard.row("Speed", no_value="not measured").panels(
+    shares("Utilization", steps=UTILIZATION_BAND, draw_steps="area", no_value="not measured (MIG, or no driver)",
+        links=[series_link("Job", "gpu-node-job", "instance", "gpu")])
+    .help("""Share of time with a kernel, the canary's included: not how full the GPU was. The band from 60 to
+        80 % is good use; neither side of it is a fault. A GPU in MIG mode has none: see the MIG dashboard.""")
     .query("max by (instance, gpu) (gpu_utilization_ratio{$GPU})", "$LINE kernels")
     .query("max by (instance, gpu) (gpu_memory_utilization_ratio{$GPU})", "$LINE memory interface"),
-    shares("How full it was", steps=NOTHING, no_value="neither GPM (Hopper and later) nor a dcgm-exporter")
+    shares("Activity of units", steps=NOTHING, no_value="neither GPM (Hopper and later) nor a dcgm-exporter")
     .help("""Activity of the parts of the GPU (GPM, else a dcgm-exporter beside). Kernels that run all the time with few
-        multiprocessors active are too small; the tensor pipes tell of matrix work.""")
+        multiprocessors active are too small; the tensor pipes show matrix work.""")
     .query(activity("instance, gpu, unit", "$GPU,$UNITS"), "$LINE {{unit}}"),
-    state_timeline("What held the clocks down", steps=BAD_ABOVE_ZERO,
-        mappings=[mapped({0: ("no", NONE), 1: ("yes", ORANGE)})], no_value="not told", width=12)
-    .help("""The driver's reasons over time. Idleness is left out. Heat and power brake are the hardware's own
-        protection; a power cap is often as intended.""")
+    state_timeline("Clock event reasons", steps=BAD_ABOVE_ZERO,
+        mappings=[mapped({0: ("no", NONE), 1: ("yes", ORANGE)})], no_value="not reported", width=12)
+    .help("""The driver's reasons to hold clocks down. Idle time is left out. Heat and power brake protect the
+        hardware; a power cap is often a setting.""")
     .query("max by (reason) (gpu_clock_event_active{$GPU,$REASON})", "{{reason}}"),
-    shares("Share of time held down", steps=steps(NONE, 0.1, YELLOW), no_value="not told")
-    .help("How much of the time each reason held the clocks down, by the driver's own counters: short ones too.")
+    shares("Share of time with clocks held down", steps=steps(NONE, 0.1, YELLOW), no_value="not reported")
+    .help("How much of the time each reason held the clocks down, by the driver's own counters, which include short events.")
     .query("max by (instance, gpu, reason) (rate(gpu_clock_event_seconds_total{$GPU,$REASON}[$__rate_interval]))",
         "$LINE {{reason}}"),
     timeseries("Power and its limit", unit="watt", steps=NOTHING, minimum=0, dashed=["/limit$/"])
@@ -139,29 +141,70 @@ dashboard.row("Is it slow?", no_value="not measured").panels(
     .query("max by (instance, gpu, sensor) (gpu_temperature_celsius{$GPU})", "$LINE {{sensor}}")
     .query("max by (instance, gpu, threshold) (gpu_temperature_threshold_celsius{$GPU,$LIMITS})",
         "$LINE {{threshold}} limit"),
-    timeseries("Clocks and their most", unit="hertz", steps=NOTHING, minimum=0, dashed=["/limit$/"])
-    .help("The clocks now and the highest that they can be. Low clocks without a reason above are worth a ticket.")
+    timeseries("Clocks and their maximum", unit="hertz", steps=NOTHING, minimum=0, dashed=["/limit$/"])
+    .help("Clocks and their maximum. Low clocks without a reason above are worth a ticket.")
     .query('max by (instance, gpu, domain) (gpu_clock_hertz{$GPU,domain=~"sm|memory"})', "$LINE {{domain}}")
     .query('max by (instance, gpu, domain) (gpu_clock_max_hertz{$GPU,domain=~"sm|memory"})', "$LINE {{domain}} limit"),
     timeseries("Memory", unit="bytes", steps=NOTHING, minimum=0, dashed=["/limit$/"])
-    .help("Device memory in use and in all. A ticket is opened when it stays above 85 %.")
+    .help("Device memory in use, its size, and the line of 85 %.")
     .query("max by (instance, gpu) (gpu_memory_used_bytes{$GPU})", "$LINE used")
     .query("max by (instance, gpu) (gpu_memory_total_bytes{$GPU})", "$LINE limit")
     .query("max by (instance, gpu) (gpu_memory_total_bytes{$GPU}) * 0.85", "$LINE 85 % limit"),
 )
 
+dashboard.row("Bursts, video and vGPU").panels(
+    shares("Utilization between scrapes", steps=NOTHING, no_value="not sampled", width=8)
+    .help("""Highest and lowest of the driver's own samples (50 a second) of the 60 s before each scrape, beside the value
+        at the scrape: bursts that single values miss.""")
+    .query("max by (instance, gpu) (gpu_utilization_peak_ratio{$GPU})", "$LINE highest")
+    .query("max by (instance, gpu) (gpu_utilization_minimum_ratio{$GPU})", "$LINE lowest")
+    .query("max by (instance, gpu) (gpu_utilization_ratio{$GPU})", "$LINE at the scrape"),
+    timeseries("Power between scrapes", unit="watt", steps=NOTHING, minimum=0, no_value="not sampled", width=8,
+        dashed=["/limit$/"])
+    .help("Highest and lowest power sample of the 60 s before each scrape, and the limit in force.")
+    .query("max by (instance, gpu) (gpu_power_peak_watts{$GPU})", "$LINE highest")
+    .query("max by (instance, gpu) (gpu_power_minimum_watts{$GPU})", "$LINE lowest")
+    .query('max by (instance, gpu) (gpu_power_limit_watts{$GPU,limit="enforced"})', "$LINE limit"),
+    timeseries("Time held down by policy", unit="percentunit", steps=NOTHING, minimum=0, no_value="not counted", width=8)
+    .help("Share of time in which each policy of the driver (power, thermal, sync boost...) held clocks down.")
+    .query("max by (instance, gpu, policy) (rate(gpu_violation_seconds_total{$GPU}[$__rate_interval]))",
+        "$LINE {{policy}}"),
+    shares("Video engines", steps=NOTHING, no_value="not supported", width=8)
+    .help("Utilization of encoder, decoder, JPEG and optical flow engines.")
+    .query("max by (instance, gpu) (gpu_encoder_utilization_ratio{$GPU})", "$LINE encoder")
+    .query("max by (instance, gpu) (gpu_decoder_utilization_ratio{$GPU})", "$LINE decoder")
+    .query("max by (instance, gpu) (gpu_jpeg_utilization_ratio{$GPU})", "$LINE JPEG")
+    .query("max by (instance, gpu) (gpu_ofa_utilization_ratio{$GPU})", "$LINE optical flow"),
+    timeseries("Encoder and capture sessions", steps=NOTHING, minimum=0, decimals=0, no_value="not supported", width=8)
+    .help("Sessions of the encoder (NVENC) and of frame buffer capture, and their frames a second.")
+    .query("max by (instance, gpu) (gpu_encoder_sessions{$GPU})", "$LINE encoder sessions")
+    .query("max by (instance, gpu) (gpu_encoder_frames_per_second{$GPU})", "$LINE encoder frames/s")
+    .query("max by (instance, gpu) (gpu_fbc_sessions{$GPU})", "$LINE capture sessions")
+    .query("max by (instance, gpu) (gpu_fbc_frames_per_second{$GPU})", "$LINE capture frames/s"),
+    table("Virtual GPUs", no_value="no virtual GPU", width=8)
+    .help("Virtual GPUs of this board: type, machine, licence, memory and utilization of the busiest engine.")
+    .label("vgpu_uuid", width=120)
+    .labels("vgpu_type", "vm_id", width=110)
+    .labels_from("max by ($BY_GPU, vgpu_uuid, vgpu_type, vm_id) (gpu_vgpu_info{$GPU})")
+    .yes_no("licensed", or_none("max by ($BY_GPU, vgpu_uuid) (gpu_vgpu_licensed{$GPU})", "$VGPUS", "$BY_GPU, vgpu_uuid"))
+    .column("memory", or_none("max by ($BY_GPU, vgpu_uuid) (gpu_vgpu_memory_used_bytes{$GPU})", "$VGPUS",
+            "$BY_GPU, vgpu_uuid"), unit="bytes")
+    .share("busy", or_none("max by ($BY_GPU, vgpu_uuid) (gpu_vgpu_utilization_ratio{$GPU})", "$VGPUS",
+            "$BY_GPU, vgpu_uuid")),
+)
+
 dashboard.row("Links").panels(
     table("Links now", no_value="no such GPU in this time", height=4)
-    .help("""The PCIe link as it is and as it could be, NVLinks that are up, and the host port's own limit. A GPU at
-        rest lowers the generation to save power; the number of lanes never falls by itself.""")
+    .help("""The PCIe link and its maximum, NVLinks that are up, and the limit of the host port. An idle GPU lowers the
+        generation to save power; the number of lanes never falls by itself.""")
     .labels("instance", "gpu")
     .column("generation", this("gpu_pcie_link_generation{$GPU}"))
-    .column("of generation", this("gpu_pcie_link_max_generation{$GPU}"))
+    .column("maximum generation", this("gpu_pcie_link_max_generation{$GPU}"))
     .column("lanes", this("gpu_pcie_link_width_lanes{$GPU}"))
-    .column("of lanes", this("gpu_pcie_link_max_width_lanes{$GPU}"))
+    .column("maximum lanes", this("gpu_pcie_link_max_width_lanes{$GPU}"))
     .column("port's lanes", this("gpu_host_pcie_port_max_width_lanes{$GPU}"))
     .column("NVLinks up", this("gpu_nvlink_links_up{$GPU}"))
-    .column("of NVLinks", this("gpu_nvlink_links{$GPU}"))
+    .column("NVLinks", this("gpu_nvlink_links{$GPU}"))
     .column("fabric joined", this('gpu_fabric_state{$GPU,state="completed"}'),
         mappings=[mapped({1: ("yes", GREEN), 0: ("no", GREY)})]),
     timeseries("PCIe traffic", unit="Bps", steps=NOTHING, no_value="neither GPM (Hopper and later) nor a dcgm-exporter",
@@ -183,27 +226,26 @@ dashboard.row("Links").panels(
         "$LINE NVLink {{error}}"),
 )
 
-dashboard.row("Whose work, and is the hardware at its rate?").panels(
-    table("Owners", no_value="nobody has it", width=14)
-    .help("Whose work is on the GPU, or was in the last minutes.")
+dashboard.row("Owners and canary").panels(
+    table("Owners", no_value="no owner", width=14)
+    .help("Owners with work on the GPU, now or within a quarter of an hour.")
     .label("instance", width=120)
     .label("gpu", width=50)
     .label("gpu_instance", width=105)
-    .label("owner", width=220)
+    .label("owner", links=[row_link("Job", "gpu-node-job", "instance", "gpu", "owner")], width=220)
     .labels("kind", "namespace", "pod", "container", "slurm_job", "user")
     .labels_from("max by ($OWNER, $PARTS) (gpu_owner_info{$GPU})")
     .column("processes", or_none("max by ($OWNER) (gpu_owner_processes{$GPU})", "$ANCHOR", "$OWNER"))
     .column("memory", or_none("max by ($OWNER) (gpu_owner_memory_used_bytes{$GPU})", "$ANCHOR", "$OWNER"), unit="bytes")
     .share("busy",
         or_none("max by ($OWNER) (rate(gpu_owner_busy_seconds_total{$GPU}[$__rate_interval]))", "$ANCHOR", "$OWNER")),
-    state_timeline("What holds its work back", mappings=[mapped({0: ("no", NONE), 1: ("yes", BLUE)})],
-        no_value="nobody's work is measured", width=10)
-    .help("""The cause that is proven for each owner; docs/BOTTLENECKS.md has the formulas. None: nothing is known to
-        be slow.""")
+    state_timeline("Causes that limit its work", mappings=[mapped({0: ("no", NONE), 1: ("yes", BLUE)})],
+        no_value="no work is measured", width=10)
+    .help("""The cause that is proven for each owner; docs/BOTTLENECKS.md has the formulas. None: no cause is proven.""")
     .query("""max by (owner, cause) (gpu_bottleneck{$GPU,cause!="none"} == 1)
         or max by (owner, cause) (gpu_bottleneck{$GPU,cause="none"})""", "{{owner}}: {{cause}}"),
-    table("Processes", no_value="no process is told of one by one", width=12, sort_by="memory")
-    .help("Processes on the GPU, if the exporter is configured to tell of each one (processes.per_process).")
+    table("Processes", no_value="no process is exported", width=12, sort_by="memory")
+    .help("Processes on the GPU, if the exporter is configured to export single ones (processes.per_process).")
     .label("instance", width=120)
     .label("gpu", width=50)
     .label("pid", width=90)
@@ -212,10 +254,10 @@ dashboard.row("Whose work, and is the hardware at its rate?").panels(
     .column("memory",
         or_none("max by ($BY_GPU, pid) (gpu_process_memory_used_bytes{$GPU})",
             "max by ($BY_GPU, pid) (gpu_process_info{$GPU})", "$BY_GPU, pid"), unit="bytes"),
-    timeseries("Canary: rate against what it was", unit="percentunit", steps=steps(NONE, 0.9, GREEN), draw_steps="line",
-        no_value="no canary has a baseline here yet",
+    timeseries("Canary rate against baseline", unit="percentunit", steps=steps(NONE, 0.9, GREEN), draw_steps="line",
+        no_value="the canary has no baseline yet",
         links=[series_link("Canary", "gpu-node-canary", "instance", "gpu")], width=12)
-    .help("""Rates of the checks in their newest valid runs, compared with this GPU's own earlier ones. Below 0.9 the
-        hardware is slower than it was.""")
+    .help("""Rates of the checks in their newest valid runs, compared with this GPU's own earlier ones. Below 90 % the
+        hardware became slower.""")
     .query('max by (instance, gpu, check) (gpu_canary_rate_ratio{$GPU,against="baseline"})', "$LINE {{check}}"),
 )

@@ -1,4 +1,4 @@
-"""Is the host in the way? Where GPUs, CPUs, memory and network devices sit, and what the CPUs do and count."""
+"""Does the host limit its GPUs? Places of GPUs, CPUs, memory and network devices, and what the CPUs count."""
 
 import typing
 
@@ -6,9 +6,9 @@ from kit import *
 from owners import CAUSE_TEXTS, OWNER_TERMS, cause_number
 
 NO_COUNTERS = "not counted here: see Events on the CPUs"
-NO_CPU_TIME = "not told: cpu.enabled is off"
-NO_OWNERS = "nobody has a GPU"
-NO_PLACES = "the machine does not tell"
+NO_CPU_TIME = "not counted: cpu.enabled is off"
+NO_OWNERS = "no owner has a GPU"
+NO_PLACES = "not reported by the machine"
 NO_GPUS = "no GPU"
 FAR = steps(NONE, 0.5, ORANGE)
 
@@ -33,10 +33,15 @@ def cpu_share(modes: str, by: str) -> str:
     return f"sum by ({by}) ({of_modes}) / sum by ({by}) (rate($CPU_SECONDS[$__rate_interval]))"
 
 
+def start_up(quantile: float) -> str:
+    return f"""histogram_quantile({quantile}, sum by (cluster, instance, phase, le) (
+        rate(gpu_owner_start_seconds_bucket{{$NODE}}[$__rate_interval])))"""
+
+
 dashboard = Dashboard(
     "gpu-node-host",
-    "GPU nodes: the host",
-    "Is the host in the way?",
+    "GPU / Host",
+    "Does the host limit its GPUs?",
     variables=node_variables(one_node=True),
     terms=OWNER_TERMS
     | {
@@ -54,27 +59,27 @@ dashboard = Dashboard(
     },
 )
 
-dashboard.row("Now", no_value="not told").panels(
-    stat("Machine as expected", steps=steps(ORANGE, 1, GREEN),
+dashboard.row("Now", no_value="not reported").panels(
+    stat("Topology as expected", steps=steps(ORANGE, 1, GREEN),
         mappings=[mapped({1: ("yes", GREEN), 0: ("changed", ORANGE)})])
-    .help("""Whether packages, NUMA nodes, memory, GPUs and network devices are where they were when first seen, and
-        where they were declared to be. The worst node counts; /api/v1/topology of the node says what differs.""")
+    .help("""Whether packages, NUMA nodes, memory, GPUs and network devices are as first seen and as declared. The worst
+        node counts; /api/v1/topology of the node has the differences.""")
     .query("min(gpu_host_topology_matches{$NODE})", "as expected"),
-    stat("PCIe links below their best", steps=TICKET_ABOVE_ZERO)
-    .help("Links that run narrower, or under load slower, than GPU and port can both run them.")
+    stat("PCIe links below maximum", steps=TICKET_ABOVE_ZERO)
+    .help("Links narrower, or under load slower, than both GPU and port support.")
     .query("sum(max by ($BY_GPU) (1 - gpu_host_pcie_link_matches{$NODE}))", "links"),
-    stat("Work held back by the host", steps=TICKET_ABOVE_ZERO, no_value="no work")
-    .help("""Places of owners whose work waits for the host: its CPUs, memory far away, PCIe, or copies that take
-        turns with kernels. Each cause's formula is in docs/BOTTLENECKS.md.""")
-    .query('sum(gpu_bottleneck{$NODE,cause=~"$HOST_CAUSES"})', "held back"),
+    stat("Work limited by the host", steps=TICKET_ABOVE_ZERO, no_value="no work")
+    .help("""Places of owners whose work waits for the host: CPUs, remote memory, PCIe, or copies that alternate with
+        kernels. The formulas are in docs/BOTTLENECKS.md.""")
+    .query('sum(gpu_bottleneck{$NODE,cause=~"$HOST_CAUSES"})', "limited"),
     stat("CPU busy", unit="percentunit", decimals=0, steps=steps(GREEN, 0.9, ORANGE))
     .help("""Share of the CPUs' time spent on work, all nodes chosen together. Time that a hypervisor took counts too.
-        Not told: the exporter does not count it (cpu.enabled).""")
+        Not reported: the exporter does not count it (cpu.enabled).""")
     .query(cpu_share("busy|steal", "job"), "{{job}}"),
-    stat("Memory far from its GPU", unit="percentunit", decimals=0, steps=steps(GREEN, 0.5, ORANGE))
-    .help("""The largest share of an owner's memory on the host that is not on the NUMA node near its GPU. Above one
-        half the alert GpuRemoteNuma may tell.""")
-    .query("max(gpu_owner_memory_remote_ratio{$NODE})", "far"),
+    stat("Remote memory", unit="percentunit", decimals=0, steps=steps(GREEN, 0.5, ORANGE))
+    .help("""The largest share of an owner's memory on the host that is not on the NUMA node near its GPU. The
+        weekly owner report counts hours above three quarters.""")
+    .query("max(gpu_owner_memory_remote_ratio{$NODE})", "remote"),
     stat("Network devices down", steps=TICKET_ABOVE_ZERO)
     .help("Network devices nearest to a GPU that cannot carry traffic.")
     .query("sum(1 - gpu_host_nic_up{$NODE})", "down"),
@@ -82,10 +87,10 @@ dashboard.row("Now", no_value="not told").panels(
 
 dashboard.row("Places").panels(
     table("GPUs, CPUs and network devices", labels_last=["nic", "path"], no_value=NO_GPUS, height=10)
-    .help("""Where each GPU sits: NUMA node, package, last-level cache, its fair share of CPUs, the nearest network
-        device and how near that is, and whether its PCIe link runs as both ends can run it. On most virtual machines
-        the places are empty: the hypervisor does not tell them.""")
-    .label("instance", links=[row_link("This node", "gpu-node-host", "instance")], width=170)
+    .help("""Place of each GPU: NUMA node, package, last-level cache, its fair share of CPUs, the nearest network device
+        and the path to it, and whether its PCIe link runs at the maximum of both ends. On most virtual machines the
+        places are empty: the hypervisor does not report them.""")
+    .label("instance", links=[row_link("On call, this node", "gpu-node-oncall", "instance")], width=170)
     .label("gpu", links=[GPU_FROM_ROW], width=60)
     .label("numa_node", width=90)
     .label("package", width=80)
@@ -102,81 +107,80 @@ dashboard.row("Places").panels(
     .column("Link generation", or_none("max by ($BY_GPU) (gpu_pcie_link_generation{$NODE})"))
     .yes_no("Generation matches", or_none('min by ($BY_GPU) (gpu_host_pcie_link_matches{$NODE,aspect="generation"})')),
     table("CPUs of MIG instances", no_value="no MIG instance", width=12, height=7)
-    .help("The share of its GPU's CPUs that is each compute instance's, where they are divided fairly.")
+    .help("Share of the GPU's CPUs of each compute instance, if they are divided fairly.")
     .gpus(170)
-    .label("gpu_instance", links=[row_link("Slices of this GPU", "gpu-node-mig", "instance", "gpu")])
+    .label("gpu_instance", links=[row_link("MIG", "gpu-node-mig", "instance", "gpu")])
     .labels("compute_instance", "profile", "numa_node", "share")
     .labels_from("""max by ($BY_GPU, gpu_instance, compute_instance, profile, numa_node,
         share) (gpu_mig_host_topology_info{$NODE})"""),
-    state_timeline("The machine over time", steps=steps(ORANGE, 1, GREEN),
+    state_timeline("Topology over time", steps=steps(ORANGE, 1, GREEN),
         mappings=[mapped({1: ("yes", GREEN), 0: ("changed", ORANGE)})], no_value=NO_PLACES, width=12, height=7)
-    .help("""When the machine was as first seen, and as declared. A change that no one planned is a card that moved, a
-        BIOS setting, or memory that is gone.""")
+    .help("""When the topology was as first seen, and as declared. An unplanned change is a card that moved, a BIOS setting,
+        or missing memory.""")
     .query("gpu_host_topology_matches{$NODE}", "{{instance}} {{against}}"),
 )
 
 dashboard.row("CPUs").panels(
     shares("CPUs and GPUs busy", steps=UTILIZATION_BAND, draw_steps="area", dashed=[".* CPUs$"], no_value=NO_CPU_TIME)
-    .help("""Share of the node's time in which its CPUs, and in which its GPUs worked. CPUs at their end beside GPUs
-        that wait are an input pipeline that starves them. Between 60 and 80 % (green) a GPU is well used; neither
+    .help("""Share of time in which the CPUs and the GPUs worked. Full CPUs beside waiting GPUs are an input pipeline
+        that starves them. Between 60 and 80 % (green) a GPU is well used; neither
         side of it is a fault.""")
     .query(cpu_share("busy|steal", "cluster, instance"), "{{instance}} CPUs")
     .query("avg by (cluster, instance) (rate(gpu_busy_seconds_total{$NODE}[$__rate_interval]))", "{{instance}} GPUs"),
     shares("CPU time by NUMA node", steps=steps(NONE, 0.9, ORANGE), draw_steps="dashed", no_value=NO_CPU_TIME)
-    .help("""What the CPUs of each NUMA node spent their time on. Idle time is left out. Stolen is what a hypervisor
-        gave to others.""")
+    .help("""CPU time of each NUMA node by mode, without idle time. Steal: time that the hypervisor gave to other
+        machines.""")
     .query("""sum by ($NUMA, mode) (rate(gpu_host_cpu_seconds_total{$NODE,mode!="idle"}[$__rate_interval]))
         / on ($NUMA) group_left () sum by ($NUMA) (rate($CPU_SECONDS[$__rate_interval]))""", "$ON_NUMA {{mode}}"),
     counts("Instructions per cycle", decimals=2)
-    .help("How much the CPUs of each NUMA node got done in a cycle. Below 1 they mostly wait for memory.")
+    .help("Instructions of the CPUs of each NUMA node per cycle. Below 1 they mostly wait for memory.")
     .query(f"{counted('instructions')} / ({counted('cycles')} > 0)", "$ON_NUMA"),
     counts("Cache misses per 1000 instructions", decimals=2)
-    .help("""Reads that the last-level cache did not have, so that memory was asked: its own or that of another NUMA
-        node.""")
+    .help("""Reads that missed the last-level cache and went to memory, local or of another NUMA node.""")
     .query(per_thousand_instructions("llc_misses"), "$ON_NUMA"),
     counts("Branch misses per 1000 instructions", decimals=2)
-    .help("Branches that the CPUs guessed wrong.")
+    .help("Mispredicted branches.")
     .query(per_thousand_instructions("branch_misses"), "$ON_NUMA"),
     counts("Context switches", unit="ops")
-    .help("How often the CPUs of each NUMA node changed from one thread to another, each second.")
+    .help("Context switches of the CPUs of each NUMA node, each second.")
     .query(counted("context_switches"), "$ON_NUMA"),
     counts("Migrations and major faults", unit="ops")
-    .help("""Threads that moved to another CPU, and pages that had to be read from a disk, each second. Work that is
-        bound to its CPUs does not migrate.""")
+    .help("""Threads that moved to another CPU, and pages read from a disk, each second. Work that is bound to its CPUs
+        does not migrate.""")
     .query(counted("cpu_migrations"), "$ON_NUMA migrations")
     .query(counted("major_faults"), "$ON_NUMA major faults"),
-    shares("Time that events were counted", steps=steps(ORANGE, 0.5, NONE), draw_steps="dashed", no_value=NO_COUNTERS,
+    shares("Share of time with a hardware counter", steps=steps(ORANGE, 0.5, NONE), draw_steps="dashed", no_value=NO_COUNTERS,
         width=8)
-    .help("""Share of the time in which the event had one of the CPUs' counters for itself. Below 1 the counters were
-        shared, and what is told is scaled up: below one half, do not trust short ranges.""")
+    .help("""Share of the time in which the event had a hardware counter. Below 1 the counters were multiplexed and the
+        values are extrapolated: below one half, short ranges are not reliable.""")
     .query("min by (cluster, instance, event) (gpu_host_cpu_event_running_ratio{$NODE})", "{{instance}} {{event}}"),
-    table("Events on the CPUs", no_value="not told: cpu.enabled is off", width=12, sort_by="state")
-    .help("""Whether each event can be counted on this machine, and why not: no such counter (most virtual machines),
-        no permission (perf_event_paranoid, capability, seccomp), or refused for another reason.""")
+    table("Events on the CPUs", no_value=NO_CPU_TIME, width=12, sort_by="state")
+    .help("""State of each event on this machine: counted, no such counter (most virtual machines), no permission
+        (perf_event_paranoid, capability, seccomp), or refused for another reason.""")
     .label("instance", width=170)
     .labels("event", "state")
     .labels_from("max by ($BY_NODE, event, state) (gpu_host_cpu_event_state{$NODE} == 1)"),
     timeseries("Context switches of owners", unit="ops", minimum=0,
-        no_value="not counted: cpu.per_owner is off, or nobody has a GPU", width=12)
-    .help("Of the owners' own control groups. Only counted with cpu.per_owner, because it costs.")
+        no_value="not counted: cpu.per_owner is off, or no owner", width=12)
+    .help("Of the owners' own control groups. Counted only with cpu.per_owner, which costs CPU time.")
     .query("""sum by (cluster, instance,
         owner) (rate(gpu_owner_cpu_events_total{$NODE,event="context_switches"}[$__rate_interval]))""",
         "{{instance}} {{owner}}"),
 )
 
 dashboard.row("Owners").panels(
-    table("Owners and how far they are", sort_by="Memory far", no_value=NO_OWNERS, height=9)
-    .help("""Who has which GPU, what holds the work back, and the shares of its CPUs and of its memory that are not
-        near the GPU. Empty shares: the machine does not tell what is near.""")
+    table("Owners and their distance", sort_by="Remote memory", no_value=NO_OWNERS, height=9)
+    .help("""Owners of GPUs, the cause that limits the work, and the shares of CPUs and memory that are not local to the
+        GPU. Empty shares: the machine does not report distances.""")
     .gpus(170)
     .label("gpu_instance", width=110)
     .label("owner", width=420,
-        links=[row_link("This service, its nodes and GPUs", "gpu-node-drilldown", "instance", "gpu")])
-    .column("Held back by", or_none(cause_number("$NODE"), "$OWNERS", "$BY_OWNER"), mappings=[CAUSE_TEXTS, ABSENT],
+        links=[row_link("Job", "gpu-node-job", "instance", "gpu", "owner")])
+    .column("Limited by", or_none(cause_number("$NODE"), "$OWNERS", "$BY_OWNER"), mappings=[CAUSE_TEXTS, ABSENT],
         paint=True)
-    .share("CPUs far", or_none("max by ($BY_OWNER) (gpu_owner_cpu_remote_ratio{$NODE})", "$OWNERS", "$BY_OWNER"),
+    .share("Remote CPUs", or_none("max by ($BY_OWNER) (gpu_owner_cpu_remote_ratio{$NODE})", "$OWNERS", "$BY_OWNER"),
         steps=FAR)
-    .share("Memory far", or_none("max by ($BY_OWNER) (gpu_owner_memory_remote_ratio{$NODE})", "$OWNERS", "$BY_OWNER"),
+    .share("Remote memory", or_none("max by ($BY_OWNER) (gpu_owner_memory_remote_ratio{$NODE})", "$OWNERS", "$BY_OWNER"),
         steps=FAR)
     .share("GPU busy",
         or_none("sum by ($BY_OWNER) (rate(gpu_owner_busy_seconds_total{$NODE}[$__rate_interval]))", "$OWNERS",
@@ -185,59 +189,70 @@ dashboard.row("Owners").panels(
         or_none("""($OWNERS) * on (cluster, job, instance, owner) group_left ()
             max by (cluster, job, instance, owner) (time() - gpu_owner_start_timestamp_seconds{$NODE})""",
             "$OWNERS", "$BY_OWNER"), unit="s"),
-    state_timeline("What held owners back", mappings=[CAUSE_TEXTS], no_value=NO_OWNERS, height=9)
-    .help("""The first proven cause for each owner and place. Orange is the host. Nothing known does not mean fast:
-        missing evidence proves nothing.""")
+    state_timeline("Causes that limit owners", mappings=[CAUSE_TEXTS], no_value=NO_OWNERS, height=9)
+    .help("""The first proven cause for each owner and place. Orange is the host. None known does not mean fast: missing
+        evidence proves nothing.""")
     .query(cause_number("$NODE"), "{{instance}} GPU {{gpu}} {{gpu_instance}} {{owner}}"),
     timeseries("CPU time of owners", minimum=0, no_value=NO_OWNERS, dashed=[".* kernel$"])
-    .help("""CPUs that each owner keeps busy on the host, its programs and the kernel (dashed) on their behalf. Much in
-        the kernel: small reads, page faults, or contention.""")
+    .help("""CPUs that each owner keeps busy, in user mode and in the kernel (dashed). Much time in the kernel: small
+        reads, page faults, or contention.""")
     .query("""sum by (cluster, job, instance, owner) (
-        rate(gpu_owner_cpu_seconds_total{$NODE,mode="user"}[$__rate_interval]))""", "{{instance}} {{owner}} program")
+        rate(gpu_owner_cpu_seconds_total{$NODE,mode="user"}[$__rate_interval]))""", "{{instance}} {{owner}} user")
     .query("""sum by (cluster, job, instance, owner) (
         rate(gpu_owner_cpu_seconds_total{$NODE,mode="system"}[$__rate_interval]))""", "{{instance}} {{owner}} kernel"),
-    shares("CPUs far from the GPU", steps=FAR, draw_steps="dashed", links=[GPU_FROM_SERIES],
-        no_value="not told: the machine does not say what is near, or nobody has a GPU")
+    shares("Remote CPUs", steps=FAR, draw_steps="dashed", links=[GPU_FROM_SERIES],
+        no_value="no distances are reported, or no owner has a GPU")
     .help("""Share of the CPUs on which each owner's processes ran that are on another NUMA node than its GPU. Above one half
-        it may cost the GPU's time: bind the work with gpu-node-exporter topology.""")
+        it may cost GPU time: bind the work with gpu-node-exporter topology.""")
     .query("max by ($BY_OWNER) (gpu_owner_cpu_remote_ratio{$NODE})", "$OF_OWNER"),
     shares("CPUs on caches of other shares", links=[GPU_FROM_SERIES],
-        no_value="no owner is bound to some caches of the node near its GPU")
+        no_value="no owner is bound to caches of the local node")
     .help("""Share of the CPUs on which each owner's processes ran that are on last-level caches outside the share of its
-        GPUs or slices. Only owners that are bound to some caches of the right NUMA node. A CPU manager that packs CPUs
-        within the node comes here at 100 %: cache and cores then compete with the owner of another share.""")
+        GPUs or slices. Only owners that are bound to caches of the right NUMA node. A CPU manager that packs CPUs within the
+        node shows 100 %: cache and cores then compete with the owner of another share.""")
     .query("max by ($BY_OWNER) (gpu_owner_cpu_remote_cache_ratio{$NODE})", "$OF_OWNER"),
-    shares("Memory far from the GPU over time", steps=FAR, draw_steps="dashed", links=[GPU_FROM_SERIES],
-        no_value="not told: the machine does not say what is near, or nobody has a GPU")
-    .help("Share of each owner's memory on the host that is not on the NUMA node near its GPU.")
+    shares("Remote memory over time", steps=FAR, draw_steps="dashed", links=[GPU_FROM_SERIES],
+        no_value="no distances are reported, or no owner has a GPU")
+    .help("Share of each owner's host memory that is not on the NUMA node local to its GPU.")
     .query("max by ($BY_OWNER) (gpu_owner_memory_remote_ratio{$NODE})", "$OF_OWNER"),
+)
+
+dashboard.row("OOM kills and start-up").panels(
+    timeseries("OOM kills", minimum=0, decimals=0, steps=steps(NONE, 1, RED), no_value=NO_OWNERS)
+    .help("Processes of owners that the host's OOM killer ended, in the time between two points.")
+    .query("""sum by (cluster, instance, owner) (
+        increase(gpu_owner_host_oom_kills_total{$NODE}[$__rate_interval]))""", "{{instance}} {{owner}}"),
+    timeseries("Start-up time by phase", unit="s", minimum=0, no_value="no process started")
+    .help("""Time from a process's start to its first context on a GPU, and to its first work there: median and 95th
+        percentile of the processes that started.""")
+    .query(start_up(0.5), "{{instance}} {{phase}} median")
+    .query(start_up(0.95), "{{instance}} {{phase}} 95th percentile"),
 )
 
 dashboard.row("PCIe and network").panels(
     timeseries("PCIe traffic", unit="Bps", minimum=0, links=[GPU_FROM_SERIES],
-        no_value="not told: no GPU here counts it", height=10)
-    .help("Bytes that each GPU received (rx) and sent (tx), as the GPU counts them. Known of Hopper and later.")
+        no_value="not counted by these GPUs", height=10)
+    .help("Bytes that each GPU received (rx) and sent (tx), by its own counters (Hopper and later).")
     .query("$MOVED", "$LINE {{direction}}"),
     shares("Share of the PCIe link", steps=steps(NONE, 0.8, ORANGE), draw_steps="dashed", links=[GPU_FROM_SERIES],
-        no_value="not told: no GPU here counts it", height=10)
-    .help("""The busier direction's bytes over what the link can move at its present generation and width. Packet
-        headers take some more: 85 % is full. An idle GPU lowers its link's generation, so that little traffic may
-        look like much.""")
+        no_value="not counted by these GPUs", height=10)
+    .help("""Bytes of the busier direction over the capacity of the link at its present generation and width. With packet
+        headers 85 % is full. An idle GPU lowers the generation of its link, so that a small rate is a large share.""")
     .query("max by ($BY_GPU) ($MOVED) / on ($BY_GPU) max by ($BY_GPU) ($LANE_RATE * gpu_pcie_link_width_lanes{$NODE})",
         "$LINE"),
-    timeseries("PCIe packets sent again", unit="ops", minimum=0, steps=steps(NONE, 1, ORANGE), draw_steps="dashed",
-        links=[GPU_FROM_SERIES], no_value="replays not told", width=8)
-    .help("""Packets that the link had to repeat because of errors, each second. More than one a second for a quarter
-        of an hour is a matter for the riser, the retimer or the slot.""")
+    timeseries("PCIe replays", unit="ops", minimum=0, steps=steps(NONE, 1, ORANGE), draw_steps="dashed",
+        links=[GPU_FROM_SERIES], no_value="not counted", width=8)
+    .help("""Packets that the link repeated because of errors, each second. More than one a second for a quarter of an hour:
+        check riser, retimer and slot.""")
     .query("max by ($BY_GPU) (rate(gpu_pcie_replays_total{$NODE}[$__rate_interval]))", "$LINE"),
-    timeseries("PCIe errors the kernel counts", minimum=0, steps=steps(NONE, 1, ORANGE), draw_steps="dashed",
-        links=[GPU_FROM_SERIES], no_value="not told: the kernel here counts none", width=8)
+    timeseries("PCIe errors of the kernel (AER)", minimum=0, steps=steps(NONE, 1, ORANGE), draw_steps="dashed",
+        links=[GPU_FROM_SERIES], no_value="not counted by this kernel", width=8)
     .help("""Errors of the GPUs' functions in the kernel's advanced error reporting, in the time between two points.
         Virtual machines do not have it.""")
     .query("sum by ($BY_GPU, severity) (increase(gpu_pcie_aer_errors_total{$NODE}[$__rate_interval]))",
         "$LINE {{severity}}"),
     timeseries("Link rate of network devices", unit="Bps", minimum=0, no_value="no network device found", width=8)
-    .help("One way, of the network devices nearest to GPUs. A link that trained low shows here.")
+    .help("Rate in one direction, of the network devices nearest to GPUs. A link that trained low has a lower one.")
     .query("max by (cluster, instance, nic) (gpu_host_nic_speed_bytes_per_second{$NODE})", "{{instance}} {{nic}}"),
     timeseries("Network traffic", unit="Bps", minimum=0, no_value="no network device found", width=8)
     .help("""Bytes that the network devices nearest to GPUs sent (tx) and received (rx), ports of a device together: RDMA,

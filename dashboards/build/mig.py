@@ -1,4 +1,4 @@
-"""Who has which slice of a GPU, and what is free, stranded or drifted?"""
+"""Which owner has which slice of a GPU, and what is stranded, drifted or free?"""
 
 from kit import *
 
@@ -22,8 +22,8 @@ def slices(expr: str) -> str:
 
 dashboard = Dashboard(
     "gpu-node-mig",
-    "GPU nodes: MIG",
-    "Who has which slice, and what is free, stranded or drifted?",
+    "GPU / MIG",
+    "Which owner has which slice, and what is stranded, drifted or free?",
     variables=[*node_variables(), gpu_variable()],
     terms={
         "BY_INSTANCE": "$BY_GPU, gpu_instance",
@@ -36,72 +36,71 @@ dashboard = Dashboard(
     },
 )
 
-dashboard.row("In all", no_value=NO_MIG).panels(
-    stat("GPUs in MIG mode", no_value="MIG not supported")
-    .help("GPUs that are in MIG mode, of those chosen above.")
-    .query(or_zero("count(gpu_mig_mode_enabled{$GPU} == 1)", "gpu_mig_mode_enabled{$GPU}"), "GPUs"),
-    stat("Slices held")
-    .help("Compute slices that GPU instances hold.")
-    .query(slices("gpu_mig_slices_used{$GPU}"), "slices"),
-    stat("Slices free")
-    .help("Compute slices that further instances could have.")
-    .query(slices("gpu_mig_slices{$GPU} - gpu_mig_slices_used{$GPU} - gpu_mig_slices_unplaceable{$GPU}"), "slices"),
-    stat("Slices stranded", steps=steps(GREEN, 1, YELLOW))
-    .help("Compute slices that are free in no shape that any instance fits: lost until the layout is changed.")
+dashboard.row("Now", no_value=NO_MIG).panels(
+    stat("Compute slices stranded", steps=steps(GREEN, 1, YELLOW))
+    .help("Free compute slices that no further instance can use: lost until the layout is changed.")
     .query(slices("gpu_mig_slices_unplaceable{$GPU}"), "slices"),
-    stat("GPUs off their layout", steps=TICKET_ABOVE_ZERO, no_value="no layout declared")
-    .help("GPUs that are not divided as declared. Only where a layout is declared.")
+    stat("GPUs with another layout", steps=TICKET_ABOVE_ZERO, no_value="no layout declared")
+    .help("GPUs whose MIG layout differs from the declared one. Only where a layout is declared.")
     .query(or_zero("count(gpu_mig_layout_matches{$GPU} == 0)", "gpu_mig_layout_matches{$GPU}"), "GPUs"),
-    stat("Waiting for a reset", steps=TICKET_ABOVE_ZERO, no_value="MIG not supported")
+    stat("Mode change pending", steps=TICKET_ABOVE_ZERO, no_value="MIG not supported")
     .help("GPUs whose MIG mode will change with the next reset.")
     .query(or_zero("count(gpu_mig_mode_enabled{$GPU} != gpu_mig_mode_pending_enabled{$GPU})",
             "gpu_mig_mode_enabled{$GPU}"), "GPUs"),
+    stat("GPUs in MIG mode", no_value="MIG not supported")
+    .help("GPUs that are in MIG mode, of those chosen above.")
+    .query(or_zero("count(gpu_mig_mode_enabled{$GPU} == 1)", "gpu_mig_mode_enabled{$GPU}"), "GPUs"),
+    stat("Compute slices used")
+    .help("Compute slices in GPU instances.")
+    .query(slices("gpu_mig_slices_used{$GPU}"), "slices"),
+    stat("Compute slices free")
+    .help("Compute slices that further instances could use.")
+    .query(slices("gpu_mig_slices{$GPU} - gpu_mig_slices_used{$GPU} - gpu_mig_slices_unplaceable{$GPU}"), "slices"),
 )
 
 dashboard.row("By GPU", no_value=NO_MIG).panels(
-    table("Slices and layout of each GPU", width=14, height=9, sort_by="stranded")
-    .help("""Each GPU with its slices, whether it is divided as declared, and what it draws: power and temperature are
-        of the whole board and are told once.""")
+    table("Slices and layout by GPU", width=14, height=9, sort_by="stranded")
+    .help("""Compute slices of each GPU in MIG mode, whether its layout is the declared one, and power and temperature of the
+        board.""")
     .gpus(180)
-    .column("slices", of_gpu("gpu_mig_slices{$GPU}"))
-    .column("held", of_gpu("gpu_mig_slices_used{$GPU}"))
+    .column("compute slices", of_gpu("gpu_mig_slices{$GPU}"))
+    .column("used", of_gpu("gpu_mig_slices_used{$GPU}"))
     .column("stranded", of_gpu("gpu_mig_slices_unplaceable{$GPU}"), steps=steps(NONE, 1, YELLOW))
     .column("instances", "(count by ($BY_GPU) ($INSTANCES) or on ($BY_GPU) $MIG_GPUS * 0)")
     .column("as declared", of_gpu("gpu_mig_layout_matches{$GPU}"), mappings=[DECLARED], steps=steps(ORANGE, 1, GREEN))
     .column("power", of_gpu("gpu_power_watts{$GPU}"), unit="watt", decimals=0)
     .column("temperature", of_gpu('gpu_temperature_celsius{$GPU,sensor="gpu"}'), unit="celsius"),
-    table("Layout: declared and there", no_value="no layout declared", width=10, height=9)
-    .help("""For each profile how many MIG devices the layout wants and how many there are. Only where a layout is
-        declared.""")
+    table("Layout: declared and present", no_value="no layout declared", width=10, height=9)
+    .help("""MIG devices by profile: declared by the layout, and present. Only where a layout is declared.""")
     .gpus(180)
     .label("mig_profile", width=120)
     .column("declared", "max by ($BY_GPU, mig_profile) (gpu_mig_layout_declared{$GPU})")
-    .column("there", """count by ($BY_GPU, mig_profile) (gpu_mig_info{$GPU}
+    .column("present", """count by ($BY_GPU, mig_profile) (gpu_mig_info{$GPU}
         and on ($BY_GPU) gpu_mig_layout_matches{$GPU})
         or on ($BY_GPU, mig_profile) max by ($BY_GPU, mig_profile) (gpu_mig_layout_declared{$GPU}) * 0"""),
-    timeseries("Slices over time", steps=NOTHING, minimum=0, decimals=0, stacked=True,
-        colors={"held": BLUE, "free": GREEN, "stranded": YELLOW}, height=10)
-    .help("Compute slices held, free and stranded, of the GPUs chosen above.")
-    .query("sum(gpu_mig_slices_used{$GPU})", "held")
+    timeseries("Compute slices over time", steps=NOTHING, minimum=0, decimals=0, stacked=True,
+        colors={"used": BLUE, "free": GREEN, "stranded": YELLOW}, height=10)
+    .help("Compute slices used, free and stranded, of the GPUs chosen above.")
+    .query("sum(gpu_mig_slices_used{$GPU})", "used")
     .query("sum(gpu_mig_slices{$GPU} - gpu_mig_slices_used{$GPU} - gpu_mig_slices_unplaceable{$GPU})", "free")
     .query("sum(gpu_mig_slices_unplaceable{$GPU})", "stranded"),
-    table("What still fits", width=12, height=10, sort_by="fit now")
-    .help("How many further instances of each profile could be made on each GPU now, and on an empty one.")
+    table("Further instances by profile", width=12, height=10, sort_by="now")
+    .help("Further instances of each profile that can be created on each GPU now, and on an empty GPU.")
     .gpus(180)
     .label("mig_profile", width=120)
-    .column("fit now", "max by ($BY_GPU, mig_profile) (gpu_mig_profile_free{$GPU})", steps=steps(NONE, 1, GREEN))
-    .column("on an empty one", "max by ($BY_GPU, mig_profile) (gpu_mig_profile_capacity{$GPU})"),
+    .column("now", "max by ($BY_GPU, mig_profile) (gpu_mig_profile_free{$GPU})", steps=steps(NONE, 1, GREEN))
+    .column("on an empty GPU", "max by ($BY_GPU, mig_profile) (gpu_mig_profile_capacity{$GPU})"),
 )
 
 dashboard.row("By instance").panels(
     table("Instances", no_value="no GPU instance", height=10)
-    .help("""Every GPU instance, with its place, its memory, how busy it is and who works there. One without compute
-        instances serves nobody and tells of no memory.""")
+    .help("""Every GPU instance: place in memory slices, compute instances, memory, activity, processes and owners. One
+        without compute instances cannot be used and reports no memory.""")
     .gpus(170)
     .label("gpu_instance", width=110)
     .label("profile", width=90)
-    .column("slices", "max by ($BY_INSTANCE, profile) (gpu_mig_placement_slices{$GPU})", width=70)
-    .column("from slice", here("gpu_mig_placement_start{$GPU}"), width=90)
+    .column("memory slices", "max by ($BY_INSTANCE, profile) (gpu_mig_placement_slices{$GPU})", width=110)
+    .column("first memory slice", here("gpu_mig_placement_start{$GPU}"), width=130)
     .column("compute instances", """count by ($BY_INSTANCE) (max by ($BY_INSTANCE,
         compute_instance) (gpu_mig_info{$GPU})) or on ($BY_INSTANCE) $INSTANCES * 0""", steps=steps(ORANGE, 1, NONE),
         width=140)
@@ -112,18 +111,18 @@ dashboard.row("By instance").panels(
     .column("processes", here("sum by ($BY_INSTANCE) (gpu_mig_compute_processes{$GPU})"), width=90)
     .column("owners", """count by ($BY_INSTANCE) (max by ($OWNER) (gpu_owner_processes{$GPU,gpu_instance!=""} > 0))
         or on ($BY_INSTANCE) $INSTANCES * 0""", steps=steps(NONE, 2, YELLOW), width=80),
-    table("Who has which instance", no_value="nobody works on an instance", width=12)
-    .help("Owners of the work on each instance.")
+    table("Owners of instances", no_value="no owner works on an instance", width=12)
+    .help("Owners of the work on each instance, with the memory that they use.")
     .gpus(170)
     .label("gpu_instance", width=110)
-    .label("owner", links=[row_link("This GPU's owners", "gpu-node-drilldown", "instance", "gpu")], width=260)
+    .label("owner", links=[row_link("Job", "gpu-node-job", "instance", "gpu", "owner")], width=260)
     .labels("namespace", "pod", "slurm_job", "user")
     .labels_from('max by ($OWNER, namespace, pod, slurm_job, user) (gpu_owner_info{$GPU,gpu_instance!=""})')
     .column("memory",
         or_none('max by ($OWNER) (gpu_owner_memory_used_bytes{$GPU,gpu_instance!=""})',
             'max by ($OWNER) (gpu_owner_info{$GPU,gpu_instance!=""})', "$OWNER"), unit="bytes"),
     table("MIG devices", no_value="no MIG device", width=12)
-    .help("What a job is given, by its UUID.")
+    .help("Compute instances by the UUID that jobs are given.")
     .label("instance", width=150)
     .label("gpu", width=60)
     .label("gpu_instance", width=110)
@@ -131,6 +130,18 @@ dashboard.row("By instance").panels(
     .label("mig_profile", width=110)
     .label("mig_uuid")
     .labels_from("max by ($BY_INSTANCE, compute_instance, mig_profile, mig_uuid) (gpu_mig_info{$GPU})"),
+    table("MIG profile that would do", no_value="no owner has data of 24 h", width=24, height=7)
+    .help("""Right-sizing: the smallest MIG profile that fits an owner's 95th percentiles of memory and active
+        multiprocessors, beside the instance that it has (none: the whole GPU). After 24 h of data; docs/OWNERS.md has the
+        formula.""")
+    .gpus(170)
+    .label("gpu_instance", width=110)
+    .label("profile", width=110, mappings=[special("whole GPU")])
+    .label("owner", links=[row_link("Job", "gpu-node-job", "instance", "gpu", "owner")], width=330)
+    .label("mig_profile", width=130)
+    .labels_from("""max by ($OWNER, mig_profile) (gpu_owner_mig_profile_hint_info{$GPU})
+        * on ($BY_INSTANCE) group_left (profile) max by ($BY_INSTANCE, profile) (gpu_mig_placement_slices{$GPU} * 0 + 1)
+        or on ($OWNER) max by ($OWNER, mig_profile) (gpu_owner_mig_profile_hint_info{$GPU})"""),
     shares("Activity of instances", dashed=["^all, on average$"], steps=UTILIZATION_BAND, draw_steps="area",
         no_value="not measured (GPM: Hopper and later)")
     .help("""Share of the instance's multiprocessors at work (GPM, once a minute), the ten busiest and the average of
@@ -138,14 +149,13 @@ dashboard.row("By instance").panels(
     .query(most("$ACTIVE", "$BY_INSTANCE"), "$LINE")
     .query("avg($ACTIVE)", "all, on average"),
     shares("Memory of instances", steps=steps(NONE, 0.85, ORANGE), draw_steps="line",
-        no_value="no instance tells of its memory")
-    .help("""Share of each instance's own memory in use, of the ten fullest. A ticket is opened when it stays above 85
-        %.""")
+        no_value="no instance reports its memory")
+    .help("""Share of each instance's own memory in use, of the ten fullest. The line is at 85 %.""")
     .query(most("max by ($BY_INSTANCE, profile) (gpu_mig_memory_used_bytes{$GPU} / gpu_mig_memory_total_bytes{$GPU})",
             "$BY_INSTANCE"), "$LINE"),
     table("Canary on instances", no_value="no GPU instance", width=24, sort_by="not ok")
-    .help("""How many checks each instance's newest run passed and did not, and how long ago it was. Not run: the
-        canary waits for the instance to be idle.""")
+    .help("""Checks that passed and failed in each instance's newest run, and its age. No value: the canary waits for
+        the instance to be idle.""")
     .label("instance", width=170)
     .label("gpu", width=60)
     .label("gpu_instance", width=110)

@@ -1,75 +1,81 @@
-"""What is broken now, and what do I do? Every query here is cheap: newest values and recorded series only, so that
-the dashboard answers at once for a fleet."""
+"""What is sent about this node or rack, and who is hit? Newest values, recorded series and alerts, so that the
+dashboard answers at once for a fleet as well."""
 
+import incidents
+from incidents import add_columns, count_sent, firing, sent, since, with_summary
 from kit import *
 
-RUNBOOK = url_link("Runbook", f"{RUNBOOKS}/${{__data.fields.alertname}}.md")
-RULES_MISSING = "unknown: no rules"
+NO_RULES = "rules not evaluated"
+NOT_SCRAPED = "not scraped"
 # Texts in cells that are 0 or 1.
 NO_OR_ORANGE = mapped({0: ("no", GREEN), 1: ("yes", ORANGE)})
 NO_OR_RED = mapped({0: ("no", GREEN), 1: ("yes", RED)})
+TREND = {"no_value": "not measured", "interval": "5m", "width": 8, "height": 7}
+OF_OWNER = [row_link("Job", "gpu-node-job", "owner")]
 
 
-def firing(severity: str) -> str:
-    return or_zero(f'count(ALERTS{{$FIRING,severity="{severity}"}})', "$WATCHDOG")
-
-
-def alerts(severity: str) -> str:
-    """Seconds for which each alert has been true."""
-    since = f'ALERTS_FOR_STATE{{alertname=~"Gpu.+",severity="{severity}",$ALERT}}'
-    return f"""max by (cluster, alertname, instance, gpu, gpu_instance, owner, team) (
-        time() - {since} and ignoring (alertstate) ALERTS{{$FIRING,severity="{severity}"}})"""
-
-
-def alert_table(title: str, severity: str, help: str) -> Table:
+def alert_table(title: str, severity: str, help: str, *, height: int) -> Table:
+    """Alerts that are sent, with the owner that has most memory on the GPU, if the alert names none itself."""
+    of_gpus = since(sent(severity, 'gpu!="",owner=""'))
+    every = f"(({of_gpus} * on (cluster, instance, gpu) group_left (owner) $HIT) or on ($ROW) {since(sent(severity))})"
     return (
-        table(title, no_value=f"no {severity} fires (see whether rules are evaluated)", sort_by="for", descending=False)
+        add_columns(table(title, no_value=f"no {severity} is sent, or rules are not evaluated", sort_by="for",
+            height=height))
         .help(help)
-        .label("alertname", links=[RUNBOOK], width=260)
-        .label("instance", links=[row_link("Its GPUs", "gpu-node-drilldown", "instance")], width=200)
-        .label("gpu", links=[GPU_FROM_ROW], width=70)
+        .label("instance", links=[row_link("Host", "gpu-node-host", "instance")], width=150)
+        .label("gpu", links=[GPU_FROM_ROW], width=50)
         .label("gpu_instance", width=110)
-        .label("owner", width=260)
-        .label("team", width=100)
-        .column("for", alerts(severity), unit="dtdurations", width=220)
+        .label("owner", links=OF_OWNER, width=260)
+        .label("team", width=80)
+        .column("for", f"max by ($ROW, summary, owner) ({with_summary(every)})", unit="dtdurations", width=160)
     )
 
 
-def worth_a_look(*conditions: str) -> str:
+def any_of(*conditions: str) -> str:
     """The GPUs that meet one of the conditions."""
-    return " or ".join(f"{by_gpu(condition)}" for condition in conditions)
+    return " or ".join(conditions)
 
 
 def of_these(expr: str, these: str) -> str:
-    """The value for these GPUs alone, and none where it is absent. What is left out first need not be added up."""
-    return or_none(by_gpu(f"({expr}) and on ($BY_GPU) ({these})"), f"({these})")
+    """The value for these GPUs alone. Of a fleet few are left before anything is added up."""
+    return by_gpu(f"({expr}) and on ($BY_GPU) ({these})")
+
+
+def in_a_day(function: str, expr: str) -> str:
+    """Of one value each quarter of an hour: for a fleet every sample of a day would be too many."""
+    return f"{function}(({expr})[1d:15m])"
 
 
 dashboard = Dashboard(
     "gpu-node-oncall",
-    "GPU nodes: on call",
-    "What is broken now, and what do I do?",
-    variables=node_variables(),
-    terms={
-        "FIRING": 'alertname=~"Gpu.+",alertstate="firing",$ALERT',
-        # Always firing while rules are evaluated: without it the absence of alerts means nothing.
-        "WATCHDOG": 'ALERTS{alertname="GpuWatchdog",alertstate="firing"}',
-        # What keeps clocks down and is neither idleness nor somebody's setting.
-        "HELD_DOWN": 'reason=~"hw_slowdown|hw_thermal_slowdown|hw_power_brake_slowdown|'
-        'sw_thermal_slowdown|sw_power_cap"',
-        # Verdicts of the canary that mean that the GPU cannot be relied on.
-        "BROKEN": 'verdict=~"wrong_result|driver_fault|hung"',
-        "HEALTHY": "max by ($BY_GPU) (3 - 3 * gpu_healthy{$NODE})",
-        "SILENT": "$INVENTORY * 0 + 1",
-        # A node that is not scraped, or whose driver is released, reports nothing: its GPUs of the last hour.
-        "GONE": """max by ($BY_GPU) (last_over_time(gpu_info{$NODE}[1h])) * 0 + on ($BY_NODE) group_left () (2
-            - max by ($BY_NODE) (up{$NODE}))""",
-        "STATE": "max by (instance, gpu) ($HEALTHY or on ($BY_GPU) ($SILENT) or on ($BY_GPU) ($GONE))",
+    "GPU / On call",
+    "What is sent about this node or rack, who is hit, and what changed?",
+    variables=node_variables(rack=True),
+    terms=incidents.TERMS
+    | {
+        "NODE": 'cluster=~"$cluster",job=~"$job",rack=~"$rack",instance=~"$instance"',
+        # An alert of the fleet has no rack, one of a rack no instance, one of a node no GPU.
+        "ALERT": 'cluster=~"$cluster",job=~"$job|",rack=~"$rack|",instance=~"$instance|"',
+        "ALERTS_OF_GPUS": firing('severity=~"page|ticket",gpu!=""'),
+        "FIRES": firing('severity=~"page|ticket"'),
+        "ROW": "cluster, alertname, reason, instance, gpu, gpu_instance, team",
+        # The rack may be a label of the exporter's own series alone.
+        "UP": 'up{cluster=~"$cluster",job=~"$job",instance=~"$instance"}',
+        "TARGETS": """(up{$NODE,job=~".*gpu-node-exporter.*"} or $UP and on ($BY_NODE) $SEEN)""",
+        "HIT": """topk by (cluster, instance, gpu) (1, max by (cluster, instance, gpu, owner) (
+            gpu_owner_memory_used_bytes{$NODE} and on (cluster, instance, gpu) $ALERTS_OF_GPUS)) * 0 + 1""",
+        # What keeps clocks down and is neither idleness nor a setting.
+        "HELD_DOWN": 'reason=~"hw_slowdown|hw_thermal_slowdown|hw_power_brake_slowdown|sw_thermal_slowdown"',
+        "DOWN": "max by ($BY_NODE) ($TARGETS == 0)",
+        "PROBLEMS": """topk(30, count by ($BY_NODE) (gpu_healthy{$NODE} == 0) or max by ($BY_NODE) (gpu_driver_up{$NODE}
+            == 0) + 1 or max by ($BY_NODE) (gpu_driver_stuck{$NODE} == 1) or $DOWN + 1)""",
+        "STATE": """max by (instance, gpu) (3 - 3 * max by ($BY_GPU) (gpu_healthy{$NODE} and on ($BY_NODE) $PROBLEMS)
+            or on ($BY_GPU) max by ($BY_GPU) ((gpu_info{$NODE} or gpu_up{$NODE}) and on ($BY_NODE) $PROBLEMS) * 0 + 1
+            or on ($BY_GPU) max by ($BY_GPU) ((gpu_info{$NODE} offset 1h) and on ($BY_NODE) $DOWN) * 0 + 2)""",
         "INFO": "model, serial, pci_address",
         "REASON": "max by ($BY_GPU, uuid, reason) (gpu_unhealthy_reason{$NODE} == 1)",
         "RECENT": "gpu_xid_last_event_timestamp_seconds{$NODE} > time() - 86400",
-        "ROWS": "cluster, job, instance, gpu, xid, severity, action",
-        "MEMORY": worth_a_look(
+        "MEMORY": any_of(
             'gpu_ecc_total_errors{$NODE,counter="volatile",error="uncorrected"} > 0',
             "gpu_row_remap_pending{$NODE} == 1",
             "gpu_row_remap_failure{$NODE} == 1",
@@ -77,140 +83,183 @@ dashboard = Dashboard(
             "gpu_retired_pages_pending{$NODE} == 1",
             "gpu_repair_pending{$NODE} == 1",
         ),
-        "TO_SLOWDOWN": """max by ($BY_GPU) (gpu_temperature_threshold_celsius{$NODE,threshold="slowdown"})
-            - max by ($BY_GPU) (gpu_temperature_celsius{$NODE,sensor="gpu"})""",
-        "LINKS": worth_a_look(
+        "LINKS": any_of(
             "gpu_pcie_link_width_lanes{$NODE} < gpu_pcie_link_max_width_lanes{$NODE}",
             "gpu_nvlink_links_up{$NODE} < gpu_nvlink_links{$NODE}",
-            "gpu_fabric_fault{$NODE} == 1",
             'gpu_fabric_state{$NODE,state=~"not_started|in_progress"} == 1',
         ),
+        # Owners on GPUs with an alert, or that cannot be used.
+        "HIT_OWNERS": """(max by ($OWNER) (gpu_owner_info{$NODE}) and on (cluster, instance, gpu)
+            (max by (cluster, instance, gpu) ($ALERTS_OF_GPUS) or max by (cluster, instance, gpu) (gpu_healthy{$NODE}
+            == 0)))""",
+        "OWNER": "$BY_GPU, gpu_instance, owner",
+        "PARTS": "namespace, pod, slurm_job, slurm_account, user",
+        "LOADS": in_a_day("increase", "gpu_driver_loads_total{$NODE}"),
+        "RESETS": "increase(gpu_resets_total{$NODE}[1d:30m])",
+        # The time since boot falls at a reboot. The time of the boot also moves when the clock is set.
+        "REBOOTS": in_a_day("resets", "time() - gpu_host_boot_timestamp_seconds{$NODE}"),
+        "CHANGED": """topk(30, sum by ($BY_NODE) ($LOADS) + sum by ($BY_NODE) ($REBOOTS) > 0
+            or sum by ($BY_NODE) ($RESETS) > 0)""",
+        # kube-state-metrics and Slurm's exporter have scrape jobs of their own.
+        "CLUSTER": 'cluster=~"$cluster"',
     },
 )
 
-dashboard.row("Now", width=3, no_value=RULES_MISSING).panels(
-    stat("Pages", steps=BAD_ABOVE_ZERO)
-    .help("Alerts firing that lose work or data now. Zero is told only while the rules are evaluated.")
-    .query(firing("page"), "pages"),
-    stat("Tickets", steps=TICKET_ABOVE_ZERO)
-    .help("Alerts firing that can wait for the day.")
-    .query(firing("ticket"), "tickets"),
-    stat("GPUs out", steps=BAD_ABOVE_ZERO, links=[dashboard_link("Capacity", "gpu-node-capacity")])
-    .help("GPUs that cannot be used, those of nodes that are down included, those in a planned window left out.")
+dashboard.row("Now", width=3, no_value=NO_RULES).panels(
+    stat("Pages sent", steps=BAD_ABOVE_ZERO)
+    .help("""Pages that fire and that no other alert, drained node or maintenance window inhibits, as far as Prometheus
+        knows. Silences of Alertmanager are not included. Zero only while rules are evaluated.""")
+    .query(count_sent("page"), "pages"),
+    stat("Tickets sent", steps=TICKET_ABOVE_ZERO)
+    .help("Tickets that fire and are not inhibited, in the same way.")
+    .query(count_sent("ticket"), "tickets"),
+    stat("Unusable GPUs", steps=BAD_ABOVE_ZERO, links=[dashboard_link("Fleet", "gpu-node-fleet")])
+    .help("GPUs that cannot be used, those of nodes that are down included. Planned windows are not counted.")
     .query("sum(instance:gpu_unhealthy:gpus{$NODE})", "GPUs"),
     stat("Nodes not scraped", steps=BAD_ABOVE_ZERO, no_value="no target",
-        links=[dashboard_link("The exporter", "gpu-node-exporter")])
-    .help("Exporters that Prometheus cannot reach: of their GPUs nothing is known.")
-    .query(or_zero("count($TARGETS == 0)", "$TARGETS"), "nodes"),
-    stat("Drivers not answering", steps=BAD_ABOVE_ZERO, no_value="not scraped",
-        links=[dashboard_link("The exporter", "gpu-node-exporter")])
-    .help("Nodes whose driver is away or stuck. A driver released for an upgrade is not counted.")
-    .query(or_zero("count(max by ($BY_NODE) (gpu_driver_stuck{$NODE} == 1 or gpu_driver_up{$NODE} == 0))",
-            "gpu_driver_stuck{$NODE}"), "nodes"),
-    stat("Canary: wrong or hung", steps=BAD_ABOVE_ZERO, no_value="none tested",
-        links=[dashboard_link("Canary", "gpu-node-canary")])
-    .help("GPUs and MIG instances whose newest check computed wrongly, broke the driver's state or hung.")
-    .query(or_zero("""count(max by ($BY_GPU) (gpu_canary_verdict{$NODE,$BROKEN} == 1
-            or gpu_mig_canary_verdict{$NODE,$BROKEN} == 1))""",
-            "gpu_canary_verdict{$NODE} or gpu_mig_canary_verdict{$NODE}"), "GPUs"),
-    stat("Error budget burn, 1 h", steps=steps(GREEN, 1, YELLOW, 2, ORANGE, 14.4, RED), decimals=1,
-        links=[dashboard_link("Capacity", "gpu-node-capacity")])
-    .help("How fast unusable GPUs use up the budget of 1 % of GPU-minutes: at 1 it lasts just as long as it must.")
-    .query('max(job:gpu_unhealthy:burnrate1h{cluster=~"$cluster",job=~"$job"})', "burn"),
-    stat("Rules evaluated", steps=GOOD_AT_ONE, no_value="no",
-        mappings=[mapped({1: ("yes", GREEN)}), special("no", RED)])
-    .help("Whether the watchdog alert fires, as it always must. If it does not, no alert of this board can.")
-    .query("count($WATCHDOG)", "watchdog"),
+        links=[dashboard_link("Exporter", "gpu-node-exporter")])
+    .help("Targets that Prometheus cannot scrape. The state of their GPUs is unknown.")
+    .query(or_zero("count($DOWN)", "$TARGETS"), "nodes"),
+    stat("Drained or in a window", steps=steps(BLUE, 1, YELLOW))
+    .help("Nodes that are cordoned, draining or in a maintenance window: their alerts are inhibited.")
+    .query(or_zero("count($QUIET)", "$WATCHDOG"), "nodes"),
+    stat("Driver loads, 24 h", steps=steps(BLUE, 1, YELLOW), decimals=0, no_value="too little data")
+    .help("Loads of the driver in the last 24 h.")
+    .query("sum($LOADS)", "loads"),
+    stat("GPU resets, 24 h", steps=steps(BLUE, 1, YELLOW), decimals=0, no_value="too little data")
+    .help("Resets of GPUs in the last 24 h.")
+    .query("sum($RESETS)", "resets"),
+    stat("Reboots, 24 h", steps=steps(BLUE, 1, YELLOW), decimals=0, no_value="too little data")
+    .help("Reboots of nodes in the last 24 h.")
+    .query("sum($REBOOTS)", "reboots"),
 )
 
-dashboard.row("Act now").panels(
-    alert_table("Pages firing", "page",
-        "Work or data is lost now. The name leads to the runbook, the GPU to its own board."),
-    alert_table("Tickets firing", "ticket", "What can wait for the day. A page of the same GPU comes first."),
+dashboard.row("Sent").panels(
+    alert_table("Pages", "page",
+        """Pages that are not inhibited. The name leads to the runbook, the GPU to its dashboard. The owner is the one
+        with most memory on the GPU; all are below.""", height=7),
+    alert_table("Tickets", "ticket", "Tickets that are not inhibited. A page of the same GPU inhibits its tickets.",
+        height=9),
+
+    table("Inhibited", no_value="no alert is inhibited", sort_by="alertname", descending=False, height=5)
+    .help("""Alerts that fire and are not sent: another alert covers them, or the node is drained or in a maintenance
+        window.""")
+    .label("alertname", links=[incidents.RUNBOOK], width=190)
+    .label("reason", width=130)
+    .label("instance", width=150)
+    .label("gpu", links=[GPU_FROM_ROW], width=50)
+    .column("alerts",
+        "count by (cluster, alertname, reason, instance, gpu) ($FIRES and $INHIBITED)"),
 )
 
-dashboard.row("Which GPUs").panels(
-    matrix("Health of every GPU", row="instance", column="gpu", steps=steps(GREEN, 1, GREY, 2, ORANGE, 3, RED),
-        mappings=[mapped({0: ("ok", GREEN), 1: ("unknown", GREY), 2: ("not scraped", ORANGE), 3: ("down", RED)})],
-        no_value="no GPU is known",
-        row_links=[dashboard_link("Its GPUs", "gpu-node-drilldown", instance="${__value.text:percentencode}")],
-        height=9)
-    .help("""Rows are nodes, columns the GPUs' numbers. Down: the exporter tells that the GPU cannot be relied on.
-        Unknown: the driver is away or released. Not scraped: the exporter is silent, the GPU was there within the
-        last hour. A node without a GPU has no row.""")
-    .query("$STATE"),
-    table("Why they are down", no_value="no GPU tells of a reason", height=7)
-    .help("""Each reason why a GPU cannot be relied on, with what the board is called when it is sent in. What to do
-        is in the runbook of its alert.""")
-    .gpus(170)
-    .label("reason", width=150)
-    .labels("model", "serial", "pci_address", width=130)
-    .label("uuid")
-    .labels_from("""$REASON * on ($BY_GPU, uuid) group_left ($INFO) max by ($BY_GPU, uuid, $INFO) (gpu_info{$NODE})
-        or on ($BY_GPU, uuid, reason) $REASON"""),
+dashboard.row("Who is hit").panels(
+    table("Owners on GPUs with an alert", sort_by="memory", no_value="no owner is on a GPU with an alert", width=16,
+        height=8, labels_last=["slurm_account", "user"])
+    .help("Owners with processes, now or within a quarter of an hour, on GPUs that have an alert or cannot be used.")
+    .label("instance", width=130)
+    .label("gpu", links=[GPU_FROM_ROW], width=50)
+    .label("owner", links=OF_OWNER, width=250)
+    .labels("namespace", "pod", "slurm_job", "slurm_account", "user", width=110)
+    .column("memory", or_none("max by ($OWNER) (gpu_owner_memory_used_bytes{$NODE}) and on ($OWNER) $HIT_OWNERS",
+            "$HIT_OWNERS", "$OWNER"), unit="bytes", width=90)
+    .labels_from("max by ($OWNER, $PARTS) (gpu_owner_info{$NODE}) and on ($OWNER) $HIT_OWNERS"),
+    stat("GPU pods pending", steps=TICKET_ABOVE_ZERO, no_value=NOT_SCRAPED, width=4)
+    .help("Pending pods that request GPUs, of the cluster. Needs kube-state-metrics and the optional Kubernetes rules.")
+    .query("sum(cluster:kube_gpu_pods_pending:count{$CLUSTER})", "pods"),
+    stat("Longest wait of a GPU pod", unit="s", steps=steps(GREEN, 1800, ORANGE), no_value=NOT_SCRAPED, width=4)
+    .help("Age of the oldest pending pod that requests GPUs.")
+    .query("max(namespace:kube_gpu_pods_pending_wait:max{$CLUSTER}) or on () 0 * max(kube_state_metrics:up{$CLUSTER})",
+        "wait"),
+    table("Failed GPU jobs, 24 h", sort_by="failed", no_value=NOT_SCRAPED, width=8, height=4)
+    .help("The ten workloads with the most failed runs. Needs kube-state-metrics and the optional Kubernetes rules.")
+    .labels("namespace", "workload")
+    .column("failed", """topk(10, sum by (cluster, namespace, workload) (
+        last_over_time(workload:kube_gpu_runs_failed:count1d{$CLUSTER}[10m]))) or on () label_replace(
+        0 * max(kube_state_metrics:up{$CLUSTER}), "workload", "none failed", "", "")""", decimals=0, width=70),
 )
 
 dashboard.row("Faults").panels(
-    table("Xids of the last day", no_value="no Xid within 24 h", width=12, sort_by="newest")
-    .help("""GPUs with an Xid within 24 h, and all the codes counted since their exporter started. The action is the
-        first thing to do by the table of codes. Of a GPU that the driver does not list any more the codes are on the
-        board of its node.""")
-    .gpus(170)
-    .label("xid", width=60)
-    .label("severity", width=80)
-    .label("action", width=130)
-    .column("times", "max by ($ROWS) (gpu_xid_errors_total{$NODE} > 0 and on ($BY_GPU, uuid) ($RECENT))", width=70)
-    .column("newest",
-        "max by ($ROWS) ((gpu_xid_errors_total{$NODE} > 0) * 0 + on ($BY_GPU, uuid) group_left () ($RECENT) * 1000)",
-        unit="dateTimeFromNow"),
-    table("Memory errors", no_value="no GPU tells of memory errors", width=12, sort_by="uncorrected")
-    .help("""GPUs with uncorrected errors since the driver was loaded, or with a repair that waits for a reset or has
-        failed. Failed, or over the vendor's limit of SRAM errors: a candidate for return.""")
+    matrix("GPUs of nodes with a problem", row="instance", column="gpu", steps=steps(GREEN, 1, GREY, 2, ORANGE, 3, RED),
+        mappings=[mapped({0: ("ok", GREEN), 1: ("unknown", GREY), 2: ("not scraped", ORANGE), 3: ("down", RED)})],
+        no_value="no node has a GPU that is down",
+        row_links=[dashboard_link("Host", "gpu-node-host", instance="${__value.text:percentencode}")],
+        width=12, height=8)
+    .help("""At most 30 nodes; columns are the GPUs' indices. Down: a reason keeps the GPU from being used. Unknown: the
+        driver does not answer or is released. Not scraped: the node had this GPU an hour ago.""")
+    .query("$STATE"),
+    table("Reasons", no_value="no GPU has a reason", width=12, height=8)
+    .help("Reasons why GPUs cannot be used, and the serial number that the vendor asks for.")
+    .gpus(150)
+    .label("reason", width=140)
+    .labels("serial", "model", "pci_address", width=120)
+    .labels_from("""$REASON * on ($BY_GPU, uuid) group_left ($INFO) max by ($BY_GPU, uuid, $INFO) (gpu_info{$NODE}
+        and on ($BY_GPU, uuid) gpu_unhealthy_reason{$NODE} == 1) or on ($BY_GPU, uuid, reason) $REASON"""),
+    table("Xids, 24 h", no_value="no Xid within 24 h", width=12, sort_by="newest")
+    .help("""GPUs with an Xid within 24 h, and the newest code. All codes with their first action are on the GPU
+        dashboard. Codes of a GPU that the driver does not list are in the events of the exporter.""")
+    .gpus(150)
+    .column("newest code", "max by ($BY_GPU) (gpu_xid_last_code{$NODE} and on ($BY_GPU, uuid) ($RECENT))", unit="none",
+        width=110)
+    .column("newest", "max by ($BY_GPU) ($RECENT) * 1000", unit="dateTimeFromNow"),
+    table("Memory errors", no_value="no GPU has memory errors", width=12, sort_by="uncorrected")
+    .help("""GPUs with uncorrected errors since the driver was loaded, with a repair that waits for a reset, or with one
+        that failed. Failed, or above the vendor's limit of SRAM errors: a candidate for return.""")
     .gpus(150)
     .column("uncorrected", of_these('gpu_ecc_total_errors{$NODE,counter="volatile",error="uncorrected"}', "$MEMORY"),
         steps=BAD_ABOVE_ZERO, width=90)
     .column("corrected", of_these('gpu_ecc_total_errors{$NODE,counter="volatile",error="corrected"}', "$MEMORY"),
-        width=90)
-    .column("remap waits", of_these("gpu_row_remap_pending{$NODE} or gpu_retired_pages_pending{$NODE}", "$MEMORY"),
-        steps=TICKET_ABOVE_ZERO, mappings=[NO_OR_ORANGE, ABSENT], width=90)
-    .column("failed", of_these("gpu_row_remap_failure{$NODE}", "$MEMORY"), steps=BAD_ABOVE_ZERO,
-        mappings=[NO_OR_RED, ABSENT], width=90)
+        width=80)
+    .column("remap pending", of_these("gpu_row_remap_pending{$NODE} or gpu_retired_pages_pending{$NODE}", "$MEMORY"),
+        steps=TICKET_ABOVE_ZERO, mappings=[NO_OR_ORANGE, ABSENT], width=110)
+    .column("remap failed", of_these("gpu_row_remap_failure{$NODE}", "$MEMORY"), steps=BAD_ABOVE_ZERO,
+        mappings=[NO_OR_RED, ABSENT], width=95)
     .column("SRAM limit", of_these("gpu_ecc_sram_threshold_exceeded{$NODE}", "$MEMORY"), steps=BAD_ABOVE_ZERO,
-        mappings=[NO_OR_RED, ABSENT], width=90)
-    .column("repair waits", of_these("gpu_repair_pending{$NODE}", "$MEMORY"), steps=TICKET_ABOVE_ZERO,
-        mappings=[NO_OR_ORANGE, ABSENT], width=90),
-)
-
-dashboard.row("Slowed down").panels(
-    bargauge("Clocks held down, by reason", steps=steps(GREEN, 0.1, YELLOW, 1, ORANGE), no_value="not measured",
-        decimals=2, width=7)
-    .help("""How many GPUs' worth of time is lost to each reason now. A power cap is often as intended; heat and power
-        brake never are. Two reasons can hold the same GPU.""")
-    .query("sum by (reason) (rate(gpu_clock_event_seconds_total{$NODE,$HELD_DOWN}[$__rate_interval]))", "{{reason}}"),
-    bargauge("Nearest to slowing down for heat", unit="celsius", steps=steps(RED, 1, ORANGE, 6, GREEN),
-        no_value="not measured", links=[GPU_FROM_SERIES], width=7)
-    .help("Degrees left to the device's own threshold, the ten GPUs that have least.")
-    .query(f"bottomk(10, {by_gpu('gpu_temperature_margin_celsius{$NODE}')} or on ($BY_GPU) ($TO_SLOWDOWN))",
-        "{{instance}} GPU {{gpu}}"),
-    table("Links below what they can be", no_value="no GPU tells of a link below its best", width=10)
+        mappings=[NO_OR_RED, ABSENT], width=80)
+    .column("repair pending", of_these("gpu_repair_pending{$NODE}", "$MEMORY"), steps=TICKET_ABOVE_ZERO,
+        mappings=[NO_OR_ORANGE, ABSENT], width=110),
+    bargauge("Clocks held down, by reason", unit="percentunit", steps=steps(GREEN, 0.001, YELLOW, 0.01, ORANGE),
+        no_value="not measured", decimals=2, width=8, height=7)
+    .help("""Share of the GPUs' time that each reason takes: heat and the power brake. Two reasons can hold the same
+        GPU. A power cap is often a setting and is not shown.""")
+    .query("avg by (reason) (rate(gpu_clock_event_seconds_total{$NODE,$HELD_DOWN}[$__rate_interval]))", "{{reason}}"),
+    table("Links below their maximum", no_value="no GPU has a link below its maximum", width=16, height=7)
     .help("GPUs whose PCIe link has fewer lanes than it could, that lack NVLinks, or whose fabric is not ready.")
     .gpus(150)
-    .column("lanes", of_these("gpu_pcie_link_width_lanes{$NODE}", "$LINKS"), width=70)
-    .column("of", of_these("gpu_pcie_link_max_width_lanes{$NODE}", "$LINKS"), width=60)
-    .column("NVLinks up", of_these("gpu_nvlink_links_up{$NODE}", "$LINKS"), width=100)
-    .column("of all", of_these("gpu_nvlink_links{$NODE}", "$LINKS"), width=70)
-    .column("fabric fault", of_these("gpu_fabric_fault{$NODE}", "$LINKS"), steps=BAD_ABOVE_ZERO,
-        mappings=[NO_OR_RED, ABSENT]),
+    .column("PCIe lanes", of_these("gpu_pcie_link_width_lanes{$NODE}", "$LINKS"), width=90)
+    .column("maximum lanes", of_these("gpu_pcie_link_max_width_lanes{$NODE}", "$LINKS"), width=110)
+    .column("NVLinks up", of_these("gpu_nvlink_links_up{$NODE}", "$LINKS"), width=95)
+    .column("NVLinks", of_these("gpu_nvlink_links{$NODE}", "$LINKS"), width=75)
+    .column("fabric joined", of_these('gpu_fabric_state{$NODE,state="completed"}', "$LINKS"),
+        mappings=[YES_NO, special("", NONE)], steps=GOOD_AT_ONE),
 )
 
-dashboard.row("Since when").panels(
-    timeseries("GPUs out over time", steps=BAD_ABOVE_ZERO, no_value="rules not evaluated", minimum=0, decimals=0)
-    .help("GPUs that cannot be used, by scrape job; planned windows left out.")
-    .query('sum by (cluster, job) (job:gpu_unhealthy:gpus{cluster=~"$cluster",job=~"$job"})', "{{cluster}} {{job}}"),
-    timeseries("Alerts firing over time", steps=NOTHING, no_value="rules not evaluated", minimum=0, decimals=0,
-        colors={"pages": RED, "tickets": ORANGE, "watchdog": BLUE})
-    .help("Pages and tickets. The watchdog's line is always at 1: a gap in it is a time without alerting.")
-    .query(firing("page"), "pages")
-    .query(firing("ticket"), "tickets")
-    .query("count($WATCHDOG)", "watchdog"),
+dashboard.row("Changes in 24 h").panels(
+    table("Driver loads, resets and reboots", sort_by="reboots", no_value="no node changed in 24 h", height=7)
+    .help("At most 30 nodes whose driver was loaded, or with a GPU that was reset, or that booted, in the last 24 h.")
+    .label("instance", links=[row_link("Host", "gpu-node-host", "instance")], width=180)
+    .label("driver_version", width=120)
+    .labels_from("max by ($BY_NODE, driver_version) (gpu_driver_info{$NODE}) and on ($BY_NODE) $CHANGED")
+    .column("reboots", "sum by ($BY_NODE) ($REBOOTS) and on ($BY_NODE) $CHANGED", decimals=0, steps=steps(NONE, 2, ORANGE))
+    .column("booted", "max by ($BY_NODE) (gpu_host_boot_timestamp_seconds{$NODE} * 1000) and on ($BY_NODE) $CHANGED",
+        unit="dateTimeFromNow")
+    .column("driver loads", "sum by ($BY_NODE) ($LOADS) and on ($BY_NODE) $CHANGED", decimals=0,
+        steps=steps(NONE, 2, ORANGE))
+    .column("driver loaded",
+        "max by ($BY_NODE) (gpu_driver_load_timestamp_seconds{$NODE} * 1000) and on ($BY_NODE) $CHANGED",
+        unit="dateTimeFromNow")
+    .column("GPU resets", or_none("sum by ($BY_NODE) ($RESETS) and on ($BY_NODE) $CHANGED", "$CHANGED", "$BY_NODE"),
+        decimals=0, steps=steps(NONE, 2, ORANGE)),
+)
+
+dashboard.row("Trends", **TREND).panels(
+    shares("Utilization", steps=UTILIZATION_BAND, draw_steps="area", links=[GPU_FROM_SERIES])
+    .help("""Share of time with a kernel, of the ten busiest GPUs: all GPUs of one node. Between 60 and 80 % (green) a
+        GPU is well used; neither side is a fault.""")
+    .query(most("max by ($BY_GPU) (gpu_utilization_ratio{$NODE})", "$BY_GPU", look="15m"), "$LINE"),
+    shares("Memory used", steps=steps(NONE, 0.85, ORANGE), draw_steps="line", links=[GPU_FROM_SERIES])
+    .help("Share of device memory in use, of the ten fullest GPUs.")
+    .query(most("max by ($BY_GPU) (gpu:gpu_memory_used:ratio{$NODE})", "$BY_GPU", look="15m"), "$LINE"),
+    timeseries("Temperature", unit="celsius", steps=NOTHING, links=[GPU_FROM_SERIES])
+    .help("Temperature of the ten hottest GPUs. The GPU dashboard shows each GPU's own limits.")
+    .query(most('max by ($BY_GPU) (gpu_temperature_celsius{$NODE,sensor="gpu"})', "$BY_GPU", look="15m"), "$LINE"),
 )

@@ -1,13 +1,13 @@
-"""What the dashboards about owners share: their places, what limits their work, and the services they belong to."""
+"""What the dashboards about owners share: places, causes that limit work, workloads, links to logs and traces."""
 
 import typing
 
-from kit import BLUE, GREY, ORANGE, RED, YELLOW, mapped, query_variable
+from kit import BLUE, GREY, ORANGE, RED, YELLOW, Table, explore_link, if_set, mapped, query_variable, table
 
 # What limits work, in the order of docs/BOTTLENECKS.md: a number for bands, a text, and a colour (orange: the
 # host; blue: the GPU's own limits; yellow: the shape of the work). Grey, for nothing proven is no proof of health.
 CAUSES = {
-    "none": (0, "nothing known", GREY),
+    "none": (0, "none known", GREY),
     "wedged": (1, "wedged", "dark-red"),
     "stalled": (2, "stalled", "dark-orange"),
     "thermally_throttled": (3, "heat", RED),
@@ -32,37 +32,73 @@ def cause_number(selector: str) -> str:
     return f"max by ($BY_OWNER) ({by_cause})"
 
 
-# ---------------------------------------------------------------------------------------------- services
+# ---------------------------------------------------------------------------------------------- workloads
 
-# A service is what owners of one purpose have in common: a pod's namespace and name without what its controller
-# appended, a Slurm job without its step; any other owner is a service of its own. Kubernetes makes its suffixes of
+# A workload is what owners of one purpose have in common: a pod's namespace and name without what its controller
+# appended, a Slurm job without its step; any other owner is a workload of its own. Kubernetes makes its suffixes of
 # these letters alone, so that a pod called web-front keeps its name.
 _RANDOM = "[bcdfghjklmnpqrstvwxz2456789]"
 _APPENDED = f"(?:-{_RANDOM}{{6,10}}-{_RANDOM}{{5}}|-[0-9]+-{_RANDOM}{{5}}|-{_RANDOM}{{5}}|-[0-9]+)?(?:/[^/]+|[.][^/]*)?"
-_SERVICE = f"(pod/[^/]+/[^/]+?|slurm/[^./]+|.+){_APPENDED}"
+_WORKLOAD = f"(pod/[^/]+/[^/]+?|slurm/[^./]+|.+){_APPENDED}"
 
 OWNER_TERMS = {
     # An owner at a place: a GPU, or a GPU instance of one (`gpu_instance` is absent on a whole GPU).
     "BY_OWNER": "cluster, job, instance, gpu, gpu_instance, owner",
-    # The owners of the services that the variable names.
-    "OF_SERVICE": f'owner=~"($service){_APPENDED}"',
+    # The owners of the workloads that the variable names.
+    "OF_WORKLOAD": f'owner=~"($workload){_APPENDED}"',
     "HOST_CAUSES": "host_cpu_bound|remote_numa|pcie_bound|serial_copies",
 }
 
 
-def by_service(expr: str) -> str:
-    """The expression with the label `service`, made of its label `owner`."""
-    return f'label_replace({expr}, "service", "$1", "owner", "{_SERVICE}")'
+def by_workload(expr: str) -> str:
+    """The expression with the label `workload`, made of its label `owner`."""
+    return f'label_replace({expr}, "workload", "$1", "owner", "{_WORKLOAD}")'
 
 
-def service_variable() -> typing.Any:
-    """Services, from the inventory of owners."""
+def workload_variables() -> list[typing.Any]:
+    """Workloads, and single owners of them, from the inventory of owners."""
     variable = query_variable(
-        "service",
-        "Service",
+        "workload",
+        "Workload",
         "label_values(gpu_owner_info{$NODE}, owner)",
         description="Pods by namespace and name without what their controller appended, Slurm jobs, other owners.",
         all_value=".*",
     )
+    owner = query_variable(
+        "owner",
+        "Pod, job step or other owner",
+        "label_values(gpu_owner_info{$NODE,$OF_WORKLOAD}, owner)",
+        description="One container of a pod, one step of a Slurm job, or any other owner of the workload.",
+        all_value=".*",
+    )
     # Grafana takes what the group matches, once.
-    return variable.regex(f"/^{_SERVICE.replace('/', chr(92) + '/')}$/")
+    return [variable.regex(f"/^{_WORKLOAD.replace('/', chr(92) + '/')}$/"), owner]
+
+
+# ---------------------------------------------------------------------------------------------- logs and traces
+
+
+def explore_table(title: str, kind: str, pods: str, **looks: typing.Any) -> Table:
+    """Links to the logs (Loki) or the traces (Tempo) of pods: none while the variable is not set."""
+    variable, to = {"logs": ("loki", LOGS), "traces": ("tempo", TRACES)}[kind]
+    return (
+        table(title, no_value=f"off: set the variable {variable.capitalize()}", **looks)
+        .help(f"""Links to the {kind} of each pod in Grafana's Explore, at the time shown. Off until the variable
+            {variable.capitalize()} has the UID of a data source. Labels by convention: namespace and pod of Loki,
+            k8s.namespace.name and k8s.pod.name of Tempo.""")
+        .label("namespace", width=150)
+        .label("pod", links=[to])
+        .labels_from(if_set(variable, f'max by (namespace, pod) ({pods})'))
+    )
+
+
+_NAMESPACE, _POD = "${__data.fields.namespace:percentencode}", "${__data.fields.pod:percentencode}"
+LOGS = explore_link("Logs", "loki", {"expr": f'{{namespace="{_NAMESPACE}",pod="{_POD}"}}', "queryType": "range"})
+TRACES = explore_link(
+    "Traces",
+    "tempo",
+    {
+        "query": f'{{resource.k8s.namespace.name="{_NAMESPACE}" && resource.k8s.pod.name="{_POD}"}}',
+        "queryType": "traceql",
+    },
+)

@@ -1,11 +1,11 @@
-"""Is a service well served by its GPUs? For those who have Prometheus scrape their services."""
+"""Do GPUs limit a service? For services that Prometheus scrapes."""
 
 from kit import *
-from owners import CAUSE_TEXTS, OWNER_TERMS, cause_number
+from owners import CAUSE_TEXTS, OWNER_TERMS, cause_number, explore_table
 
 NOT_SCRAPED = "not scraped"
 NO_HISTOGRAM = "no histogram is scraped"
-NO_OWNERS = "nobody here has a GPU"
+NO_OWNERS = "no owner of this choice has a GPU"
 
 
 def of_owners(expr: str) -> str:
@@ -29,8 +29,8 @@ def cpu_seconds(modes: str) -> str:
 
 dashboard = Dashboard(
     "gpu-node-service",
-    "GPU nodes: services",
-    "Is a service well served by its GPUs?",
+    "GPU / Service",
+    "Do GPUs limit this service?",
     variables=[
         *node_variables()[:3],
         query_variable(
@@ -61,6 +61,7 @@ dashboard = Dashboard(
             "rpc_latency_p95_bucket",
             description="Name of the buckets of the services' latency histogram.",
         ),
+        *explore_variables(),
     ],
     terms=OWNER_TERMS
     | {
@@ -74,7 +75,7 @@ dashboard = Dashboard(
         "|service:gpu_fallback:rate5m",
         "OF_RECORDED": '__name__=~"$RECORDED",cluster=~"$cluster"',
         "BUCKETS": '{__name__="$latency_buckets",$SERVICE}',
-        # Whose work is on the GPUs: pods of the chosen namespaces; with All everybody.
+        # Owners on the GPUs: pods of the chosen namespaces; with All every owner.
         "INFO": 'gpu_owner_info{$NODE,namespace=~"$namespace"}',
         "OWNERS": "max by ($BY_OWNER) ($INFO)",
         "PLACES": "max by ($BY_NODE, gpu, gpu_instance) ($INFO)",
@@ -94,26 +95,26 @@ dashboard = Dashboard(
 dashboard.row(
     "Now. Needs alerts/optional/service.rules.yml and services that are scraped.", no_value=NOT_SCRAPED
 ).panels(
-    stat("Requests", unit="reqps")
-    .help("Requests a second of all services chosen.")
-    .query("sum(service:req:qps{$SERVICE})", "requests"),
-    stat("Errors", unit="percentunit", decimals=2, steps=steps(GREEN, 0.01, BLUE, 0.05, ORANGE))
-    .help("Share of calls that failed, of the worst service. Above 5 % for five minutes it is a ticket.")
-    .query("max(service:rpc_error:ratio{$SERVICE})", "errors"),
-    stat("P95 latency", unit="s")
-    .help("Of the slowest service.")
-    .query("max(service:rpc_latency:p95{$SERVICE})", "p95"),
-    stat("P95 against the day before", decimals=2, steps=steps(GREEN, 1.3, ORANGE), no_value="no day before")
-    .help("""Of the service that slowed down most: its 95th percentile over its own median of the day before. Above
-        1.3 for ten minutes it is a ticket.""")
-    .query("max(service:rpc_latency:p95{$SERVICE} / (service:rpc_latency:p95_median1d{$SERVICE} > 0))", "times"),
-    stat("P99 latency", unit="s", no_value="no histogram")
-    .help("Of the slowest service, of the histogram named by the variable.")
-    .query(f"max({quantile(0.99)})", "p99"),
-    stat("Services on their fallback", steps=steps(GREEN, 1, RED))
+    stat("Services on fallback", steps=steps(GREEN, 1, RED))
     .help("""Services that should run without the GPU now: round trip over 2 ms three times, or more than 5 % errors;
         until 30 s under 1 ms and 1 %.""")
     .query("sum(service:gpu_fallback:active{$SERVICE})", "services"),
+    stat("Errors", unit="percentunit", decimals=2, steps=steps(GREEN, 0.01, BLUE, 0.05, ORANGE))
+    .help("Share of calls that failed, of the worst service. Above 5 % for five minutes is a ticket.")
+    .query("max(service:rpc_error:ratio{$SERVICE})", "errors"),
+    stat("P95 against the day before", decimals=2, steps=steps(GREEN, 1.3, ORANGE), no_value="no day before")
+    .help("""Of the service that slowed down most: its 95th percentile over its own median of the day before. Above
+        1.3 for ten minutes is a ticket.""")
+    .query("max(service:rpc_latency:p95{$SERVICE} / (service:rpc_latency:p95_median1d{$SERVICE} > 0))", "times"),
+    stat("P95 latency", unit="s")
+    .help("Of the slowest service.")
+    .query("max(service:rpc_latency:p95{$SERVICE})", "p95"),
+    stat("P99 latency", unit="s", no_value="no histogram")
+    .help("Of the slowest service, of the histogram that the variable names.")
+    .query(f"max({quantile(0.99)})", "p99"),
+    stat("Requests", unit="reqps")
+    .help("Requests a second of all services chosen.")
+    .query("sum(service:req:qps{$SERVICE})", "requests"),
 )
 
 dashboard.row("Calls over time", no_value=NOT_SCRAPED).panels(
@@ -129,13 +130,13 @@ dashboard.row("Calls over time", no_value=NOT_SCRAPED).panels(
     .query("service:rpc_latency:p95_median1d{$SERVICE}", "$NAME p95 of the day before")
     .query(quantile(0.99), "$NAME p99"),
     heatmap("Latency of calls", unit="s", cell_unit="reqps", no_value=NO_HISTOGRAM)
-    .help("How many calls a second took how long, of the histogram named by the variable.")
+    .help("Calls a second by latency, of the histogram that the variable names.")
     .query("sum by (le) (rate($BUCKETS[$__rate_interval]))", "{{le}}"),
     timeseries("Fallbacks", unit="reqps", minimum=0, width=8)
     .help("Requests a second that were answered without the GPU.")
     .query("service:gpu_fallback:rate5m{$SERVICE}", "$NAME"),
     shares("Share of requests answered by CPUs", steps=steps(NONE, 0.05, ORANGE), draw_steps="dashed", width=8)
-    .help("Fallbacks over requests: how much of the work the GPUs do not do.")
+    .help("Fallbacks over requests: the share of work without GPUs.")
     .query("service:gpu_fallback:rate5m{$SERVICE} / on ($BY_SERVICE) (service:req:qps{$SERVICE} > 0)", "$NAME"),
     state_timeline("On the fallback", steps=steps(GREEN, 1, RED),
         mappings=[mapped({0: ("GPU", GREEN), 1: ("fallback", RED)})], width=8)
@@ -143,38 +144,43 @@ dashboard.row("Calls over time", no_value=NOT_SCRAPED).panels(
     .query("service:gpu_fallback:active{$SERVICE}", "$NAME"),
 )
 
-dashboard.row("The GPUs below", no_value=NO_OWNERS).panels(
-    shares("Utilization of each slice", dashed=["^all, on average$"], steps=UTILIZATION_BAND, draw_steps="area")
+dashboard.row("GPUs", no_value=NO_OWNERS).panels(
+    shares("Utilization of GPUs and instances", dashed=["^all, on average$"], steps=UTILIZATION_BAND, draw_steps="area")
     .help("""Share of the time in which each GPU, or each instance of a GPU in MIG mode, worked: the ten busiest and
         the average (dashed) of those on which the chosen namespaces have work. Between 60 and 80 % (green) a GPU is
         well used; neither side of it is a fault.""")
     .query(most(here("$SLICES"), "$BY_PLACE"), "$PLACE")
     .query(f"avg({here('$SLICES')})", "all, on average"),
-    shares("Memory of each slice", steps=steps(NONE, 0.85, ORANGE), draw_steps="line", links=[GPU_FROM_SERIES])
+    shares("Memory of GPUs and instances", steps=steps(NONE, 0.85, ORANGE), draw_steps="line", links=[GPU_FROM_SERIES])
     .help("Share of the memory that is used, of the ten fullest of all those places. The line is at 85 %.")
     .query(most(here("$MEMORY"), "$BY_PLACE"), "$PLACE"),
     shares("CPU busy on their nodes", steps=steps(NONE, 0.9, ORANGE), draw_steps="dashed",
-        no_value="not told: cpu.enabled is off, or nobody here has a GPU")
+        no_value="not counted (cpu.enabled is off), or no owner")
     .help("""Share of the CPUs' time spent on work, of the nodes on which the chosen namespaces have GPUs: the ten
         busiest.""")
     .query(most(f"{cpu_seconds('busy|steal')} / {cpu_seconds('.+')} and on ($BY_NODE) $PLACES", "$BY_NODE"),
         "{{instance}}"),
-    timeseries("CPUs' work for each GPU's work", minimum=0, no_value="not told: cpu.enabled is off, or no GPU is busy")
+    timeseries("Busy CPUs per busy GPU", minimum=0, no_value="not counted (cpu.enabled is off), or no GPU is busy")
     .help("""CPUs busy on the node for each of its GPUs that is busy, of the ten nodes with the most. When it rises,
-        more is done beside the GPU: fallbacks, preparation, a neighbour.""")
+        more work runs beside the GPU: fallbacks, preparation, a neighbour.""")
     .query(most(f"{cpu_seconds('busy')} / (sum by ($BY_NODE) ($BUSY) > 0.01) and on ($BY_NODE) $PLACES", "$BY_NODE"),
         "{{instance}}"),
     table("Owners on the GPUs", sort_by="Busy", height=9)
-    .help("The pods and others of the chosen namespaces, with what they have of each GPU. All shows everybody's.")
-    .label("instance", links=[row_link("The host", "gpu-node-host", "instance")], width=170)
-    .label("gpu", links=[row_link("Debug this GPU", "gpu-node-gpu", "instance", "gpu")], width=60)
-    .label("gpu_instance", links=[row_link("Its slices", "gpu-node-mig", "instance", "gpu")], width=110)
-    .label("owner", width=420, links=[row_link("Everybody on this GPU", "gpu-node-drilldown", "instance", "gpu")])
-    .share("Had", or_none(of_owners("clamp_max(sum by ($BY_OWNER) ($HAD), 1)"), "$OWNERS", "$BY_OWNER"))
+    .help("Pods and other owners of the chosen namespaces, with their share of each GPU. All shows every owner.")
+    .label("instance", links=[row_link("Host", "gpu-node-host", "instance")], width=170)
+    .label("gpu", links=[row_link("GPU", "gpu-node-gpu", "instance", "gpu")], width=60)
+    .label("gpu_instance", links=[row_link("MIG", "gpu-node-mig", "instance", "gpu")], width=110)
+    .label("owner", width=420, links=[row_link("Job", "gpu-node-job", "owner")])
+    .share("Allocated", or_none(of_owners("clamp_max(sum by ($BY_OWNER) ($HAD), 1)"), "$OWNERS", "$BY_OWNER"))
     .share("Busy", or_none(of_owners("clamp_max(sum by ($BY_OWNER) ($BUSY), 1)"), "$OWNERS", "$BY_OWNER"))
     .column("Memory",
         or_none(of_owners("sum by ($BY_OWNER) (gpu_owner_memory_used_bytes{$NODE})"), "$OWNERS", "$BY_OWNER"),
         unit="bytes")
-    .column("Held back by", or_none(of_owners(cause_number("$NODE")), "$OWNERS", "$BY_OWNER"),
+    .column("Limited by", or_none(of_owners(cause_number("$NODE")), "$OWNERS", "$BY_OWNER"),
         mappings=[CAUSE_TEXTS, ABSENT], paint=True),
+)
+
+dashboard.row("Logs and traces").panels(
+    explore_table("Logs", "logs", 'gpu_owner_info{$NODE,namespace=~"$namespace",pod!=""}', width=12, height=6),
+    explore_table("Traces", "traces", 'gpu_owner_info{$NODE,namespace=~"$namespace",pod!=""}', width=12, height=6),
 )

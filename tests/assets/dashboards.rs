@@ -229,6 +229,25 @@ fn every_query_of_a_dashboard_keeps_to_the_nodes_that_are_chosen() {
 }
 
 #[test]
+fn every_alert_in_a_dashboard_exists() {
+    let alerts: BTreeSet<String> = files::alerts().into_iter().map(|(_, name, _)| name).collect();
+    let mut missing = BTreeMap::new();
+    for Expression { place, text, .. } in expressions() {
+        let lists = text.split("alertname").skip(1).filter_map(|rest| {
+            let value = rest.trim_start_matches(['!', '=', '~']).strip_prefix('"')?;
+            value.split('"').next()
+        });
+        // `Gpu.+` is every alert of these.
+        for name in lists.flat_map(|list| list.split('|')).filter(|name| *name != "Gpu.+") {
+            if name.starts_with("Gpu") && !alerts.contains(name) {
+                missing.entry(name.to_owned()).or_insert_with(|| place.clone());
+            }
+        }
+    }
+    report(missing.into_iter().map(|(name, place)| format!("{place}: there is no alert {name}")).collect());
+}
+
+#[test]
 fn variables_are_put_in_place_as_grafana_does() {
     let values = [("job", "a"), ("n", "5")].map(|(name, value)| (name.to_owned(), value.to_owned())).into();
     let text = "topk($n, rate(x{job=~\"${job:regex}\",y=\"$\"}[$__rate_interval])) > $__range_s + $unknown";

@@ -1,5 +1,5 @@
-//! Where the dashboards' links lead, what stays chosen on the way, and how the drill-down dashboard makes services of owners. That
-//! the links also lead to something on a real Prometheus is walked by `dashboards/preview`.
+//! Where the dashboards' links lead, what stays chosen on the way, and how the dashboard of jobs makes workloads of owners.
+//! `dashboards/preview` follows the links on a real Prometheus.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,16 +10,16 @@ use super::dashboards::{panels, uid, variable_names, variables, variables_of_lin
 use super::dashboards_lint::{each, strings, text};
 use super::{files, report};
 
-/// The dashboard that walks from services down to owners.
-const DRILLDOWN: &str = "gpu-node-drilldown";
+/// The dashboard that leads from workloads down to owners.
+const JOB: &str = "gpu-node-job";
 
 /// Its ways: the table, the column that is clicked on, the dashboard that is next, and what the row chooses there.
 const WAYS: [(&str, &str, &str, &[&str]); 10] = [
-    ("Services", "service", DRILLDOWN, &["service"]),
-    ("Nodes", "instance", DRILLDOWN, &["instance"]),
+    ("Workloads", "workload", JOB, &["workload"]),
+    ("Nodes", "instance", JOB, &["instance"]),
     ("Nodes", "instance", "gpu-node-host", &["instance"]),
     ("Nodes", "instance", "gpu-node-oncall", &["instance"]),
-    ("GPUs", "gpu", DRILLDOWN, &["instance", "gpu"]),
+    ("GPUs", "gpu", JOB, &["instance", "gpu"]),
     ("GPUs", "gpu", "gpu-node-gpu", &["instance", "gpu"]),
     ("GPUs", "gpu", "gpu-node-mig", &["instance", "gpu"]),
     ("GPUs", "gpu", "gpu-node-canary", &["instance", "gpu"]),
@@ -27,9 +27,9 @@ const WAYS: [(&str, &str, &str, &[&str]); 10] = [
     ("Owners", "namespace", "gpu-node-service", &["namespace"]),
 ];
 
-/// Owners, and the service that each is part of: what a pod's controller appended to its name, and steps of Slurm jobs,
-/// are no services of their own.
-const SERVICES: [(&str, &str); 17] = [
+/// Owners, and the workload that each is part of: what a pod's controller appended to its name, and steps of Slurm jobs,
+/// are no workloads of their own.
+const WORKLOADS: [(&str, &str); 17] = [
     ("pod/inference/chat-7d9c6b5f4-x2kqp/server", "pod/inference/chat"),
     ("pod/inference/chat-7d9c6b5f4-x2kqp/0a1b2c3d4e5f", "pod/inference/chat"),
     ("pod/training/llm-0/trainer", "pod/training/llm"),
@@ -51,7 +51,7 @@ const SERVICES: [(&str, &str); 17] = [
     ("docker/4be1f3f5c0a9d8e7", "docker/4be1f3f5c0a9d8e7"),
     ("unknown", "unknown"),
 ];
-/// Services, and owners whose names begin alike and that are others'.
+/// Workloads, and owners of others whose names begin alike.
 const OTHERS: [(&str, &str); 3] = [
     ("pod/inference/chat", "pod/inference/chatbot-7d9c6b5f4-x2kqp/server"),
     ("pod/web/web", "pod/web/web-front/main"),
@@ -147,7 +147,7 @@ fn links_keep_what_was_chosen() {
 #[test]
 fn a_link_that_loses_something_is_found() {
     let dashboards = all_dashboards();
-    let dashboard = &dashboards[DRILLDOWN];
+    let dashboard = &dashboards[JOB];
     let rest = "${datasource:queryparam}&${cluster:queryparam}&${job:queryparam}";
     let of = |url: &str| {
         let link = Link::read(url).expect("it leads to a dashboard");
@@ -176,11 +176,11 @@ fn a_link_that_loses_something_is_found() {
 }
 
 #[test]
-fn the_drilldown_dashboard_leads_down_and_beside() {
+fn the_dashboard_of_jobs_leads_down_and_beside() {
     let dashboards = all_dashboards();
     let mut wrong = Vec::new();
     for (table, column, to, chosen) in WAYS {
-        let panel = panels(&dashboards[DRILLDOWN]).into_iter().find(|panel| text(panel, "title") == table);
+        let panel = panels(&dashboards[JOB]).into_iter().find(|panel| text(panel, "title") == table);
         let overrides = panel.and_then(|panel| panel["fieldConfig"]["overrides"].as_array());
         let of_column =
             overrides.into_iter().flatten().filter(|one| text(&one["matcher"], "options") == column);
@@ -202,14 +202,14 @@ fn the_drilldown_dashboard_leads_down_and_beside() {
     report(wrong);
 }
 
-/// The three places that make services of owners: the variable, the label of rows, and the choice of owners.
+/// The three places that make workloads of owners: the variable, the label of rows, and the choice of owners.
 #[test]
-fn owners_are_of_one_service_everywhere() {
+fn owners_are_of_one_workload_everywhere() {
     let dashboards = all_dashboards();
-    let dashboard = &dashboards[DRILLDOWN];
-    let variable = variables(dashboard).iter().find(|variable| text(variable, "name") == "service");
+    let dashboard = &dashboards[JOB];
+    let variable = variables(dashboard).iter().find(|variable| text(variable, "name") == "workload");
     let of_variable =
-        text(variable.expect("services can be chosen"), "regex").trim_matches('/').replace("\\/", "/");
+        text(variable.expect("workloads can be chosen"), "regex").trim_matches('/').replace("\\/", "/");
     let mut exprs = Vec::new();
     for panel in panels(dashboard) {
         exprs.extend(panel["targets"].as_array().into_iter().flatten().map(|target| text(target, "expr")));
@@ -219,34 +219,34 @@ fn owners_are_of_one_service_everywhere() {
         let pattern = Regex::new(pattern).expect("a pattern");
         pattern.captures_iter(&exprs).map(|hit| hit[1].to_owned()).collect()
     };
-    let labels = found(r#""service", "\$1", "owner", "([^"]*)""#);
-    let choices = found(r#"owner=~"\(\$service\)([^"]*)""#);
+    let labels = found(r#""workload", "\$1", "owner", "([^"]*)""#);
+    let choices = found(r#"owner=~"\(\$workload\)([^"]*)""#);
     let (labels, choices): (Vec<String>, Vec<String>) =
         (labels.into_iter().collect(), choices.into_iter().collect());
     let ([of_label], [appended]) = (&labels[..], &choices[..]) else {
-        panic!("{} ways to name services, {} to choose their owners", labels.len(), choices.len());
+        panic!("{} ways to name workloads, {} to choose their owners", labels.len(), choices.len());
     };
     // As Prometheus matches: all of the value.
     let whole = |pattern: &str| Regex::new(&format!("^(?:{pattern})$")).expect("a pattern");
-    let chooses = |service: &str, owner: &str| {
-        whole(&format!("({}){appended}", regex::escape(service))).is_match(owner)
+    let chooses = |workload: &str, owner: &str| {
+        whole(&format!("({}){appended}", regex::escape(workload))).is_match(owner)
     };
     let mut wrong = Vec::new();
-    for (owner, service) in SERVICES {
+    for (owner, workload) in WORKLOADS {
         for (what, pattern) in [("variable", &of_variable), ("label", of_label)] {
             let pattern = whole(pattern);
             let made = pattern.captures(owner).and_then(|hit| hit.get(1)).map(|hit| hit.as_str());
-            if made != Some(service) {
+            if made != Some(workload) {
                 wrong.push(format!("the {what} makes {made:?} of {owner}"));
             }
         }
-        if !chooses(service, owner) {
-            wrong.push(format!("{service} does not choose {owner}"));
+        if !chooses(workload, owner) {
+            wrong.push(format!("{workload} does not choose {owner}"));
         }
     }
-    for (service, owner) in OTHERS {
-        if chooses(service, owner) {
-            wrong.push(format!("{service} also chooses {owner}"));
+    for (workload, owner) in OTHERS {
+        if chooses(workload, owner) {
+            wrong.push(format!("{workload} also chooses {owner}"));
         }
     }
     report(wrong);

@@ -1,17 +1,21 @@
 """Links between dashboards and to runbooks. They keep the time and what was chosen."""
 
+import json
+import re
 import typing
+import urllib.parse
 from collections.abc import Iterator
 
 # In the order in which people go through them.
 DASHBOARDS = (
+    "gpu-node-fleet",
     "gpu-node-oncall",
     "gpu-node-gpu",
+    "gpu-node-job",
     "gpu-node-mig",
-    "gpu-node-canary",
     "gpu-node-host",
+    "gpu-node-canary",
     "gpu-node-service",
-    "gpu-node-drilldown",
     "gpu-node-capacity",
     "gpu-node-exporter",
 )
@@ -42,8 +46,19 @@ def url_link(title: str, url: str) -> Link:
     return {"title": title, "url": url, "targetBlank": True}
 
 
-GPU_FROM_ROW = row_link("Debug this GPU", "gpu-node-gpu", "instance", "gpu")
-GPU_FROM_SERIES = series_link("Debug this GPU", "gpu-node-gpu", "instance", "gpu")
+def explore_link(title: str, source: str, query: Link) -> Link:
+    """To Grafana's Explore on the data source that the variable `source` names, at the time shown. Strings of the query
+    may have variables."""
+    queries = [{"refId": "A", **query}]
+    pane = {"datasource": f"${{{source}}}", "queries": queries, "range": {"from": "${__from}", "to": "${__to}"}}
+    # A variable is filled in as it is; all else is percent-encoded.
+    parts = re.split(r"(\$\{[^}]*\})", json.dumps({"a": pane}))
+    encoded = "".join(part if part.startswith("${") else urllib.parse.quote(part, safe="") for part in parts)
+    return url_link(title, f"/explore?schemaVersion=1&orgId=1&panes={encoded}")
+
+
+GPU_FROM_ROW = row_link("GPU", "gpu-node-gpu", "instance", "gpu")
+GPU_FROM_SERIES = series_link("GPU", "gpu-node-gpu", "instance", "gpu")
 
 
 def keep_choices(dashboards: dict[str, dict[str, typing.Any]]) -> None:

@@ -1,6 +1,6 @@
 """Colours, thresholds, texts for values."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from grafana_foundation_sdk.models import dashboard as _model
 
@@ -29,11 +29,11 @@ GOOD_AT_ONE = steps(RED, 1, GREEN)
 UTILIZATION_BAND = steps(NONE, 0.6, GREEN, 0.8, NONE)
 
 
-def mapped(values: dict[float, tuple[str, str]]) -> _model.ValueMap:
+def mapped(values: Mapping[float | str, tuple[str, str]]) -> _model.ValueMap:
     """Texts and colours for values."""
     return _model.ValueMap(
         options={
-            f"{value:g}": _model.ValueMappingResult(text=text, color=color, index=index)
+            value if isinstance(value, str) else f"{value:g}": _model.ValueMappingResult(text=text, color=color, index=index)
             for index, (value, (text, color)) in enumerate(values.items())
         }
     )
@@ -49,6 +49,6 @@ def special(text: str, color: str = GREY) -> _model.SpecialValueMap:
     )
 
 
-ABSENT_TEXT = "not told"
+ABSENT_TEXT = "no value"
 ABSENT = special(ABSENT_TEXT)
 YES_NO = mapped({1: ("yes", GREEN), 0: ("no", RED)})

@@ -27,7 +27,8 @@ DATASOURCE = model.DataSourceRef(type_val="prometheus", uid="${datasource}")
 UNITS = {value for name, value in vars(units).items() if name[0].isupper() and isinstance(value, str)}
 
 # What a row may say beside its kind's own looks, with what it means to say nothing. `group` names the group of
-# metrics that a panel of recorded series needs; for metrics it is known (`groups`).
+# metrics that a panel of recorded series needs; for metrics it is known (`groups`). `interval`: the shortest time
+# between two points.
 COMMON = {
     "unit": "short",
     "steps": NEUTRAL,
@@ -40,6 +41,7 @@ COMMON = {
     "width": 12,
     "height": 8,
     "group": None,
+    "interval": None,
 }
 
 Looks = dict[str, typing.Any]
@@ -110,6 +112,8 @@ class Panel:
             panel.with_target(query)
         if looks["links"]:
             panel.data_links([_Ready(link) for link in looks["links"]])
+        if looks["interval"]:
+            panel.interval(looks["interval"])
         if looks["decimals"] is not None:
             panel.decimals(looks["decimals"])
         if looks["minimum"] is not None:
@@ -252,6 +256,8 @@ def _draw_bargauge(panel: typing.Any, row: Panel, looks: Looks) -> None:
     panel.orientation(common_model.VizOrientation.HORIZONTAL)
     panel.display_mode(common_model.BarGaugeDisplayMode.BASIC).show_unfilled(True)
     panel.value_mode(common_model.BarGaugeValueMode.TEXT)
+    for name, fixed in looks["colors"].items():
+        panel.override_by_name(name, dynamic(color={"mode": "fixed", "fixedColor": fixed}))
 
 
 def _draw_barchart(panel: typing.Any, row: Panel, looks: Looks) -> None:
@@ -272,6 +278,8 @@ def _draw_barchart(panel: typing.Any, row: Panel, looks: Looks) -> None:
 def _draw_heatmap(panel: typing.Any, row: Panel, looks: Looks) -> None:
     panel.calculate(False).y_axis(heatmap_builder.YAxisConfig().unit(looks["unit"]))
     scheme = heatmap_builder.HeatmapColorOptions().mode(heatmap_model.HeatmapColorMode.SCHEME)
+    if looks["cell_maximum"] is not None:
+        scheme.min(0).max(looks["cell_maximum"])
     panel.color(scheme.scheme("Oranges").steps(64))
     panel.cell_values(heatmap_builder.CellValues().unit(looks["cell_unit"])).cell_gap(1).show_legend()
 
@@ -290,9 +298,9 @@ STAT = Kind(stat_builder.Panel, {"width": 4, "height": 4, "text_mode": "auto"}, 
 TIMESERIES = Kind(
     timeseries_builder.Panel, {"stacked": False, "draw_steps": "off", "dashed": (), "colors": {}}, _draw_timeseries
 )
-BARGAUGE = Kind(bargauge_builder.Panel, {"width": 8, "minimum": 0}, _draw_bargauge, instant=True)
+BARGAUGE = Kind(bargauge_builder.Panel, {"width": 8, "minimum": 0, "colors": {}}, _draw_bargauge, instant=True)
 BARCHART = Kind(barchart_builder.Panel, {"minimum": 0, "x_field": ""}, _draw_barchart, table=True)
-HEATMAP = Kind(heatmap_builder.Panel, {"cell_unit": "short", "from_buckets": True}, _draw_heatmap)
+HEATMAP = Kind(heatmap_builder.Panel, {"cell_unit": "short", "from_buckets": True, "cell_maximum": None}, _draw_heatmap)
 STATE_TIMELINE = Kind(statetimeline_builder.Panel, {"width": 24}, _draw_state_timeline)
 TEXT = Kind(
     text_builder.Panel, {"width": 24, "height": 4, "unit": "none", "no_value": "no text", "markdown": ""}, _draw_text

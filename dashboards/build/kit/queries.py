@@ -12,14 +12,14 @@ TERMS = {
     "GPU": '$NODE,gpu=~"$gpu"',
     # An alert of the fleet has no instance, one of a node no GPU: a choice of nodes hides neither.
     "ALERT": 'cluster=~"$cluster",job=~"$job|",instance=~"$instance|"',
-    # The GPUs that exist, whether they answer or not: nothing measured may be the anchor of a table.
+    # The GPUs that exist, whether they answer or not: tables have a row for each of these.
     "INVENTORY": "max by ($BY_GPU) (gpu_info{$NODE} or gpu_up{$NODE})",
     "THIS_GPU": "max by ($BY_GPU) (gpu_info{$GPU} or gpu_up{$GPU})",
     # The exporters that Prometheus is to scrape, with whether it can. "All" jobs are all of Prometheus: exporters of
-    # another kind are recognized by the job's name, or by what the target answered within the last hour.
+    # another kind are recognized by the job's name, or by what the target answered now or an hour ago.
     "ANSWERING": "gpu_exporter_build_info{$NODE}",
-    "TARGETS": """(up{$NODE,job=~".*gpu-node-exporter.*"}
-        or up{$NODE} and on ($BY_NODE) last_over_time($ANSWERING[1h]))""",
+    "SEEN": "($ANSWERING or $ANSWERING offset 1h)",
+    "TARGETS": """(up{$NODE,job=~".*gpu-node-exporter.*"} or up{$NODE} and on ($BY_NODE) $SEEN)""",
     # The name of a GPU's line.
     "LINE": "{{instance}} GPU {{gpu}}",
 }
@@ -50,8 +50,13 @@ def or_none(expr: str, anchor: str = "$INVENTORY", by: str = "$BY_GPU") -> str:
 
 def or_zero(expr: str, collected: str) -> str:
     """The expression, or 0 where it has no result although `collected` has one. Without that, nothing: a zero
-    from `vector(0)` would hide that nobody collects."""
+    from `vector(0)` would hide that no exporter collects."""
     return f"({expr}) or on () (count({collected}) * 0)"
+
+
+def if_set(variable: str, expr: str) -> str:
+    """The expression if a variable of text has a value, else nothing: a label with an empty value is no label."""
+    return f'({expr}) and on () (label_replace(vector(1), "set", "${variable}", "", "") unless vector(1))'
 
 
 def age(series: str) -> str:
@@ -82,10 +87,10 @@ def pcie_rate(by: str, selector: str) -> str:
         or max by ({by}) (gpu_pcie_throughput_bytes_per_second{{{selector}}}))"""
 
 
-def most(expr: str, by: str, *, ranked: str | None = None, lowest: bool = False) -> str:
+def most(expr: str, by: str, *, ranked: str | None = None, lowest: bool = False, look: str = "5m") -> str:
     """Of the lines those of the ten (nodes, GPUs...) that were highest in the time shown, or lowest, and the same ten
-    all the time: nobody can read the lines of a fleet. `ranked` is another value to choose them by. The choice looks
-    every five minutes: at every step it would cost as much again."""
+    all the time: the lines of a fleet cannot be read. `ranked` is another value to choose them by. The choice is made
+    of one value each `look`: at every step it would cost as much again."""
     pick, extreme = ("bottomk", "min") if lowest else ("topk", "max")
-    value = f"{extreme}_over_time(({ranked or expr})[$__range:5m] @ end())"
+    value = f"{extreme}_over_time(({ranked or expr})[$__range:{look}] @ end())"
     return f"({expr}) and on ({by}) {pick}(10, {extreme} by ({by}) ({value}))"

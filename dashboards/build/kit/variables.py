@@ -41,8 +41,20 @@ def query_variable(
     return variable
 
 
-def node_variables(*, one_node: bool = False) -> list[typing.Any]:
-    """Data source, cluster, job and instance, from a series that there is even on a node without a GPU."""
+def rack_variable() -> dashboard_builder.QueryVariable:
+    return query_variable(
+        "rack",
+        "Rack",
+        'label_values(gpu_exporter_build_info{cluster=~"$cluster",job=~"$job"}, rack)',
+        description="Rack of the nodes, where targets or the exporter's settings have one; All includes nodes without.",
+        all_value=".*",
+    )
+
+
+def node_variables(*, one_node: bool = False, rack: bool = False) -> list[typing.Any]:
+    """Data source, cluster, job and instance, from a series that there is even on a node without a GPU. `rack`: a rack
+    can be chosen, and only its nodes."""
+    of_rack = ',rack=~"$rack"' if rack else ""
     return [
         datasource_variable(),
         query_variable(
@@ -60,10 +72,11 @@ def node_variables(*, one_node: bool = False) -> list[typing.Any]:
             description="Scrape job of the exporter.",
             all_value=".+",
         ),
+        *([rack_variable()] if rack else []),
         query_variable(
             "instance",
             "Node",
-            'label_values(gpu_exporter_build_info{cluster=~"$cluster",job=~"$job"}, instance)',
+            f'label_values(gpu_exporter_build_info{{cluster=~"$cluster",job=~"$job"{of_rack}}}, instance)',
             description="Node, as Prometheus scrapes it.",
             all_value=None if one_node else ".+",
         ),
@@ -83,3 +96,11 @@ def gpu_variable(*, one_gpu: bool = False) -> dashboard_builder.QueryVariable:
 def text_variable(name: str, label: str, default: str, *, description: str) -> dashboard_builder.TextBoxVariable:
     variable = dashboard_builder.TextBoxVariable(name).label(label).description(description).default_value(default)
     return variable.current(model.VariableOption(selected=True, text=default, value=default))
+
+
+def explore_variables() -> list[typing.Any]:
+    """Data sources of logs and traces. Empty by default: the panels that lead there say that they are off."""
+    return [
+        text_variable("loki", "Loki", "", description="UID of the Loki data source; empty: no links to logs."),
+        text_variable("tempo", "Tempo", "", description="UID of the Tempo data source; empty: no links to traces."),
+    ]

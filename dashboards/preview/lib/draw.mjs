@@ -64,7 +64,7 @@ const WRITTEN = {
   joule: /J/, Bps: /B\/s/, binBps: /B\/s/, s: /\b(ns|µs|ms|s|min|mins|hour|hours|day|days|week|weeks|month|months|year|years)\b/,
 };
 
-/** What annotations tell that did not happen, and what happened and is not drawn. `events`: times by annotation's name. */
+/** Annotations of events that did not happen, and events without an annotation. `events`: times by annotation's name. */
 function annotationFaults(dashboard, { annotations, from, to }, events) {
   const step = annotationStep(from, to);
   const near = (one, other) => Math.abs(one - other) <= step + 3 * 60e3;
@@ -83,7 +83,7 @@ function annotationFaults(dashboard, { annotations, from, to }, events) {
 
 /**
  * What is wrong with a drawn dashboard. `answered` collects how many series each query had over all situations; `events` are
- * the times at which something happened, by the annotation that tells of it; `well`: nothing is wrong with the nodes.
+ * the times at which something happened, by the annotation that shows it; `well`: nothing is wrong with the nodes.
  */
 export function faultsOf(situation, dashboard, drawn, dashboards, answered, { events, well }) {
   const where = `${dashboard.uid} (${situation})`;

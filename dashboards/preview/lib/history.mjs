@@ -1,5 +1,5 @@
-// A past for a Prometheus that has just started: what nodes told, written from recordings, and what recording rules made
-// of it, by asking for each rule's expression over that past.
+// A past for a Prometheus that has just started: pages of nodes, written from recordings, and the series of recording
+// rules, by asking for each rule's expression over that past.
 import { readFileSync } from 'node:fs';
 import YAML from 'yaml';
 import { milliseconds } from '../src/model.js';
@@ -16,7 +16,7 @@ const NAME = /[a-zA-Z_:][\w:]*/g;
 /** Words of an expression that may be names of metrics. */
 export const namesIn = (expr) => new Set(expr.match(NAME) ?? []);
 
-/** Writes what the nodes told between two times. `only`: names of metrics, else all. */
+/** Writes the nodes' series between two times. `only`: names of metrics, else all. */
 export async function writePast(prometheus, nodes, from, to, step, only) {
   const writer = new Writer(prometheus.url);
   for (const { player, labels, rename, since = 0, gap: [quiet, loud] = [] } of nodes) {
@@ -51,7 +51,7 @@ async function evaluated(prometheus, rule, from, to, step) {
 }
 
 /**
- * Writes what recording rules would have told, group by group: from `far` on every five minutes, from `near` on every
+ * Writes what recording rules would have recorded, group by group: from `far` on every five minutes, from `near` on every
  * `step`, but no group more often than it is evaluated. In the `gap` no Prometheus ran.
  */
 export async function writeRules(prometheus, groups, { far, near, to, step, gap: [quiet, loud] = [] }) {

@@ -73,9 +73,9 @@ export function inventSlurmOwner(recording) {
   for (const series of recording.series.values()) {
     if (!series.labels.includes('owner="docker/')) continue;
     series.labels = series.labels.replace(/owner="docker\/[^"]*"/, 'owner="slurm/4711.0"');
-    const told = { kind: 'slurm', container_id: '', runtime: '', slurm_job: '4711', slurm_step: '0', slurm_account: 'physics', user: 'trainer' };
+    const parts = { kind: 'slurm', container_id: '', runtime: '', slurm_job: '4711', slurm_step: '0', slurm_account: 'physics', user: 'trainer' };
     if (series.name !== 'gpu_owner_info') continue;
-    for (const [name, value] of Object.entries(told)) {
+    for (const [name, value] of Object.entries(parts)) {
       series.labels = series.labels.replace(new RegExp(`(^|,)${name}="[^"]*"`), `$1${name}="${value}"`);
     }
   }
@@ -83,13 +83,13 @@ export function inventSlurmOwner(recording) {
 
 /** The recording of a node whose driver was loaded then, within a window of maintenance. */
 export function inventUpgrade(recording, { loaded, window: [from, to] }) {
-  const told = new Map([
-    ['gpu_driver_load_timestamp_seconds{', { name: 'gpu_driver_load_timestamp_seconds', labels: '', told: (time) => (time < loaded ? undefined : loaded / 1000) }],
-    ['gpu_driver_loads_total{', { name: 'gpu_driver_loads_total', labels: '', told: (time) => Number(time >= loaded) }],
-    ['gpu_window_active{kind="maintenance"', { name: 'gpu_window_active', labels: 'kind="maintenance"', told: (time) => Number(time >= from && time < to) }],
+  const made = new Map([
+    ['gpu_driver_load_timestamp_seconds{', { name: 'gpu_driver_load_timestamp_seconds', labels: '', valueAt: (time) => (time < loaded ? undefined : loaded / 1000) }],
+    ['gpu_driver_loads_total{', { name: 'gpu_driver_loads_total', labels: '', valueAt: (time) => Number(time >= loaded) }],
+    ['gpu_window_active{kind="maintenance"', { name: 'gpu_window_active', labels: 'kind="maintenance"', valueAt: (time) => Number(time >= from && time < to) }],
   ]);
   const series = new Map(recording.series);
-  for (const [key, one] of told) series.set(key, { ...one, kind: 'told', values: recording.times.map(() => 0) });
+  for (const [key, one] of made) series.set(key, { ...one, kind: 'made', values: recording.times.map(() => 0) });
   return recording.with(series);
 }
 
@@ -105,7 +105,7 @@ const NEWER = new RegExp(`^gpu_(${[
 /** The recording of an older exporter. */
 export const inventOlder = (recording) => recording.with(new Map([...recording.series].filter(([, { name }]) => !NEWER.test(name))));
 
-/** Two services that tell of their calls. */
+/** Two services that export their calls. */
 export function inventServices(frames, every) {
   const recording = page(frames, every);
   const wave = (s, depth) => 1 + depth * Math.sin((s / (frames * every)) * 2e3 * Math.PI);
@@ -127,8 +127,8 @@ export function inventServices(frames, every) {
 /** kube-state-metrics, of the pods that the simulated nodes have, of one that waits, and of jobs that ended. */
 export function inventKubernetes(frames, every, now) {
   const recording = page(frames, every);
-  const told = (name, labels, value) => recording.invent(name, labels, false, () => value);
-  told('kube_node_info', { node: 'healthy' }, 1);
+  const constant = (name, labels, value) => recording.invent(name, labels, false, () => value);
+  constant('kube_node_info', { node: 'healthy' }, 1);
   const pods = [
     ['training', 'llm-0', 'Job', 'llm', 'Running', 86400],
     ['inference', 'chat-7d9c6b5f4-x2kqp', 'ReplicaSet', 'chat-7d9c6b5f4', 'Running', 3 * 86400],
@@ -137,19 +137,19 @@ export function inventKubernetes(frames, every, now) {
     ['training', 'sweep-15', 'Job', 'sweep-15', 'Succeeded', 9000],
   ];
   for (const [namespace, pod, owner_kind, owner_name, phase, age] of pods) {
-    told('kube_pod_container_resource_requests', { namespace, pod, container: 'main', resource: 'nvidia_com_gpu' }, 1);
-    told('kube_pod_created', { namespace, pod }, now / 1000 - age);
-    for (const one of ['Pending', 'Running', 'Succeeded', 'Failed']) told('kube_pod_status_phase', { namespace, pod, phase: one }, Number(one === phase));
-    told('kube_pod_owner', { namespace, pod, owner_kind, owner_name, owner_is_controller: 'true' }, 1);
+    constant('kube_pod_container_resource_requests', { namespace, pod, container: 'main', resource: 'nvidia_com_gpu' }, 1);
+    constant('kube_pod_created', { namespace, pod }, now / 1000 - age);
+    for (const one of ['Pending', 'Running', 'Succeeded', 'Failed']) constant('kube_pod_status_phase', { namespace, pod, phase: one }, Number(one === phase));
+    constant('kube_pod_owner', { namespace, pod, owner_kind, owner_name, owner_is_controller: 'true' }, 1);
     if (owner_kind !== 'Job') continue;
     const sweep = owner_name.startsWith('sweep');
-    told('kube_job_owner', { namespace, job_name: owner_name, owner_kind: 'PyTorchJob', owner_name: sweep ? 'sweep' : 'llm', owner_is_controller: 'true' }, 1);
+    constant('kube_job_owner', { namespace, job_name: owner_name, owner_kind: 'PyTorchJob', owner_name: sweep ? 'sweep' : 'llm', owner_is_controller: 'true' }, 1);
   }
-  told('kube_replicaset_owner', { namespace: 'inference', replicaset: 'chat-7d9c6b5f4', owner_kind: 'Deployment', owner_name: 'chat', owner_is_controller: 'true' }, 1);
+  constant('kube_replicaset_owner', { namespace: 'inference', replicaset: 'chat-7d9c6b5f4', owner_kind: 'Deployment', owner_name: 'chat', owner_is_controller: 'true' }, 1);
   return recording;
 }
 
-/** What kube-state-metrics tells of jobs that have ended. */
+/** kube-state-metrics, of jobs that have ended. */
 export function inventEnds(frames, every) {
   const recording = page(frames, every);
   recording.invent('kube_job_failed', { namespace: 'training', job_name: 'sweep-16', condition: 'true' }, false, () => 1);

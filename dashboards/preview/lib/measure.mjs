@@ -70,7 +70,7 @@ export async function measureQueries(prometheus, dashboards, now, limit) {
           try {
             series = (await run(prometheus.url, query)).result.length;
           } catch {
-            // The drawing tells of it.
+            // The drawing reports it.
           }
           times.push(performance.now() - started);
           cpu.push(prometheus.cpu() - had);

@@ -5,8 +5,8 @@ const LINE = /^([a-zA-Z_:][\w:]*)(?:\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\})? (\S+)$/
 const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
 const number = (text) => (text === 'NaN' ? NaN : text === '+Inf' ? Infinity : text === '-Inf' ? -Infinity : Number(text));
 
-// Times of what happened once stay: some as old as the node, some of the turn. The other times are told anew with each
-// round, and so move on. All are told by the node's clock, but those that somebody has written down.
+// Times of single events stay: some as old as the node, some of the turn. The other times are of each round, and so move
+// on. All are of the node's clock, but those of windows, which operators have written down.
 const PLANNED = /^gpu_window_/;
 const OLD = /^(process_start_time_seconds|gpu_host_boot_|gpu_driver_load_)/;
 const EVENT = /^gpu_(last|xid_last)_event_/;
@@ -150,8 +150,8 @@ export class Player {
         const from = values[this.second];
         // A round ends where the next frame would be; it adds what its frames add, and a step more.
         if (b && last !== undefined && from !== undefined) {
-          const told = this.offsets[this.last] - this.offsets[this.second];
-          sum += b * (last - from) * ((this.end - this.offsets[this.second]) / told);
+          const covered = this.offsets[this.last] - this.offsets[this.second];
+          sum += b * (last - from) * ((this.end - this.offsets[this.second]) / covered);
         }
         return sum;
       }
@@ -163,8 +163,8 @@ export class Player {
         return value + (this.start - this.origin) / 1000;
       case 'event':
         return value + (this.turn - this.offsets[this.first] - this.origin) / 1000 + ahead;
-      case 'told':
-        return series.told(time);
+      case 'made':
+        return series.valueAt(time);
       default:
         return value;
     }

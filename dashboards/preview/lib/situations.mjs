@@ -5,6 +5,10 @@ import { Player } from './recording.mjs';
 /** Recordings by scenario, and where their faults begin: frames before that are healthy. */
 export const SCENARIOS = ['healthy', 'faults', 'no-mig', 'all-mig', 'no-gpu'];
 
+function fleetOf(length) {
+  return Array.from({ length }, (_, i) => (i % 67 === 5 ? 'faults' : i % 5 === 3 ? 'all-mig' : 'healthy'));
+}
+
 export const SITUATIONS = {
   healthy: ['healthy'],
   faults: ['faults', 'healthy'],
@@ -12,9 +16,25 @@ export const SITUATIONS = {
   'all-mig': ['all-mig'],
   'no-gpu': ['no-gpu'],
   odd: ['healthy', 'healthy'],
-  // Of 200 nodes with eight GPUs each, three are ill and forty have GPUs that are all cut.
-  fleet: Array.from({ length: 200 }, (_, i) => (i % 67 === 5 ? 'faults' : i % 5 === 3 ? 'all-mig' : 'healthy')),
+  // 25 nodes of two racks: one has faults, five are in MIG mode.
+  rack: fleetOf(25),
+  // Of 200 nodes with eight GPUs each, three have faults and forty are in MIG mode.
+  fleet: fleetOf(200),
+  // 2,000 nodes, with the series alone that the dashboards of a fleet query.
+  thousands: fleetOf(2000),
 };
+
+/** Situations of many nodes: each node has its own names, and a rack of twenty. */
+export const MANY = ['rack', 'fleet', 'thousands'];
+
+/** Situations in which queries are timed, with the dashboards that must answer within so many milliseconds. */
+export const TIMED = {
+  fleet: { uids: ['gpu-node-fleet', 'gpu-node-oncall'], limit: 200 },
+  thousands: { uids: ['gpu-node-fleet', 'gpu-node-oncall'], limit: 1000 },
+};
+
+/** Where other dashboards than these are not drawn, and their series are not scraped. */
+export const ONLY = { thousands: ['gpu-node-fleet', 'gpu-node-oncall'] };
 
 const HOUR = 3600e3;
 
@@ -28,15 +48,15 @@ const ODD = [
 ];
 const gapOf = (turn) => [turn - 100 * 60e3, turn - 90 * 60e3];
 
-/** When the ill node of `faults` had its driver loaded, in a window of maintenance. */
+/** When the node with faults of `faults` had its driver loaded, in a window of maintenance. */
 const upgradeOf = (turn) => ({ loaded: turn - 1.5 * HOUR, window: [turn - 2 * HOUR, turn - HOUR] });
 
-/** What annotations have to tell in a situation, and when; of a fleet nobody has counted it. */
+/** Events by the annotation that has to show them, with their times; undefined for many nodes, where they are not counted. */
 export const eventsOf = (situation, turn) => (situation === 'faults' ? {
   'Driver loaded': [upgradeOf(turn).loaded],
   'Maintenance window': upgradeOf(turn).window,
   Xid: [turn],
-} : situation === 'fleet' ? undefined : {});
+} : MANY.includes(situation) ? undefined : {});
 
 /** Situations without a fault: nothing may be red but the network device of the simulated host that is down. */
 export const WELL = ['healthy', 'odd'];
@@ -45,10 +65,12 @@ export const DOWN = ['Network up no'];
 /** What is chosen on a dashboard instead of its first node or GPU: that of GPU 2 with its Xid. */
 export const CHOSEN = { faults: { 'gpu-node-gpu': { 'var-instance': 'faults:9408', 'var-gpu': '2' } } };
 
-/** Where services, Kubernetes and Slurm are scraped and a price table is loaded; elsewhere dashboards say that they are not. */
-export const RICH = ['healthy', 'faults', 'fleet'];
+/** Where services, Kubernetes and Slurm are scraped and a price table is loaded; elsewhere dashboards show that they are not. */
+export const RICH = ['healthy', 'faults', ...MANY];
 
-/** Who plays what in a situation, each with the labels of its target. */
+const placeOf = (i) => ({ cluster: 'preview', zone: `z${Math.floor(i / 500) + 1}`, rack: `r${String(Math.floor(i / 20) + 1).padStart(3, '0')}` });
+
+/** The recording that each target of a situation plays, with the labels of the target. */
 export function nodesOf(situation, recordings, { start, turn }) {
   const others = RICH.includes(situation) ? [
     ['services', inventServices(24, 5000), { job: 'services', namespace: 'inference', instance: 'services:8080' }],
@@ -62,7 +84,7 @@ export function nodesOf(situation, recordings, { start, turn }) {
     const odd = situation === 'odd' ? ODD[i] : undefined;
     let recording = recordings[scenario];
     const times = scenario === 'faults' ? { first: recording.turn, second: recording.turn + 8, turn } : { phase: (i * 7) % recording.times.length };
-    const many = situation === 'fleet';
+    const many = MANY.includes(situation);
     if (odd) {
       recording = odd.made(recording);
       Object.assign(times, { jump: turn, ahead: odd.ahead });
@@ -72,7 +94,7 @@ export function nodesOf(situation, recordings, { start, turn }) {
     const id = i.toString(16).padStart(8, '0');
     return {
       player: new Player(recording, { start, ...times }),
-      labels: { job: 'gpu-node-exporter', instance: odd?.instance ?? (many ? `node-${String(i + 1).padStart(3, '0')}:9408` : `${scenario}:9408`) },
+      labels: { job: 'gpu-node-exporter', instance: odd?.instance ?? (many ? `node-${String(i + 1).padStart(4, '0')}:9408` : `${scenario}:9408`), ...(many && placeOf(i)) },
       gap: odd && gapOf(turn),
       // Every node has its own GPUs, pods and jobs.
       rename: (labels) => labels.replaceAll('GPU-00000000', `GPU-${id}`).replaceAll('MIG-00000000', `MIG-${id}`)

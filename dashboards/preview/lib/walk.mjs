@@ -1,10 +1,10 @@
-// Walks the dashboards' links as a person would: from the first service on the drill-down dashboard to its node, its GPU and its
+// Walks the dashboards' links as a person would: from the first workload on the dashboard of jobs to its node, its GPU and its
 // owners, with the values of the rows. Every row leads on, and the dashboards beside the way show what was clicked on.
 import { instant, panelsOf, queriesOf, resolve, run, timeOf } from '../src/model.js';
 
-const DRILLDOWN = 'gpu-node-drilldown';
+const JOB = 'gpu-node-job';
 // Tables from top to bottom, and the column that is clicked on to come to the next one.
-const STEPS = [['Services', 'service'], ['Nodes', 'instance'], ['GPUs', 'gpu'], ['Owners', undefined]];
+const STEPS = [['Workloads', 'workload'], ['Nodes', 'instance'], ['GPUs', 'gpu'], ['Owners', undefined]];
 const WIDTH = 1600;
 
 /** Links of a panel: the column that has it, undefined of the whole panel, and where it leads. */
@@ -71,13 +71,13 @@ export class Walk {
   async down() {
     let choice = {};
     for (const [title, next] of STEPS) {
-      const opened = await this.open(DRILLDOWN, choice);
+      const opened = await this.open(JOB, choice);
       const panel = panelsOf(opened.dashboard).find((one) => one.title === title);
       // Of the table's queries that with the most labels has its rows. A rate has also what has just ended.
       const answers = await this.ask(opened, panel);
       const rows = answers.reduce((best, some) => (sizeOf(some) > sizeOf(best) ? some : best), [])
         .filter((row) => answers.every((some) => some.some((other) => other[next] === row[next])));
-      const where = `${DRILLDOWN} (${this.situation}): "${title}" for ${JSON.stringify(choice)}`;
+      const where = `${JOB} (${this.situation}): "${title}" for ${JSON.stringify(choice)}`;
       this.rows.push(`${rows.length} ${title.toLowerCase()}`);
       if (!rows.length) return this.problems.push(`${where}: no row`);
       let way;
@@ -85,8 +85,8 @@ export class Walk {
         for (const { column, url } of linksOf(panel)) {
           if (column && !row[column]) continue;
           const led = this.follow(url, row, opened.variables);
-          if (led.uid === DRILLDOWN) {
-            const below = await this.open(DRILLDOWN, led.choice);
+          if (led.uid === JOB) {
+            const below = await this.open(JOB, led.choice);
             const owners = panelsOf(below.dashboard).find((one) => one.title === 'Owners');
             if (!(await this.ask(below, owners)).flat().length) this.problems.push(`${where}: nothing below ${JSON.stringify(led.choice)}`);
             if (number === 0 && column === next) way = led.choice;

@@ -66,7 +66,7 @@ function fromContext(name, context) {
   return undefined;
 }
 
-/** Replaces variables, and in data links what is told about the value clicked. */
+/** Replaces variables, and in data links the fields of the value clicked. */
 export function replacer(interpolate, variables, builtins) {
   return (text, scoped, format) => {
     if (typeof text !== 'string') return text;

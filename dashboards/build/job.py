@@ -1,0 +1,263 @@
+"""All GPUs of a pod, a workload or a Slurm job: what it has, what it uses, what slows it down, who shares them."""
+
+from kit import *
+from owners import (
+    CAUSE_TEXTS,
+    CAUSES,
+    OWNER_TERMS,
+    by_workload,
+    cause_number,
+    explore_table,
+    workload_variables,
+)
+
+NO_OWNER = "no owner of this choice has a GPU"
+NO_REPORT = "alerts/owners.rules.yml is not loaded, or the report has no data yet"
+BAD = steps(NONE, 1, RED)
+TICKET = steps(NONE, 1, ORANGE)
+FAR = steps(NONE, 0.5, ORANGE)
+
+
+def rate(metric: str) -> str:
+    return f"rate({metric}{{$CHOSEN}}[$__rate_interval])"
+
+
+def of_workloads(expr: str) -> str:
+    return or_none(f"sum by (workload) ({by_workload(expr)})", "$WORKLOADS", "workload")
+
+
+def of_nodes(expr: str) -> str:
+    """The expression by node, of the nodes chosen; NaN where it is absent."""
+    return or_none(f"({expr}) and on ($BY_NODE) $NODES", "$NODES", "$BY_NODE")
+
+
+def of_gpus(expr: str) -> str:
+    return or_none(f"({expr}) and on ($BY_GPU) $GPUS", "$GPUS", "$BY_GPU")
+
+
+def of_owners(expr: str) -> str:
+    return or_none(f"({expr}) and on ($BY_OWNER) $OWNERS", "$OWNERS", "$BY_OWNER")
+
+
+def rate_on_gpus(metric: str) -> str:
+    # A rate is drawn on to the ends of its range, so that it can be a little above what a GPU has.
+    return f"clamp_max(sum by ($BY_OWNER) (rate({metric}{{$GPU}}[$__rate_interval])), 1)"
+
+
+def of_the_job(expr: str) -> str:
+    """Of the GPUs on which the chosen owners work, the ten highest."""
+    return most(f"{by_gpu(expr)} and on ($BY_GPU) $GPUS", "$BY_GPU")
+
+
+def alerts(by: str, anchor: str, severities: str) -> str:
+    """Alerts that fire now; 0 only while rules are evaluated."""
+    return f"""count by ({by}) (ALERTS{{$NODE,alertname=~"Gpu.+",alertstate="firing",severity=~"{severities}"}})
+        or on ({by}) {anchor} * on () group_left () (0 * count(ALERTS{{alertname="GpuWatchdog"}}))"""
+
+
+def week(series: str) -> str:
+    """Hours in seven days of series that count once in five minutes."""
+    return f"sum by ($PAYER) (sum_over_time({series}[7d])) / 12"
+
+
+dashboard = Dashboard(
+    "gpu-node-job",
+    "GPU / Job",
+    "What do the GPUs of this pod, workload or Slurm job do, and who shares them?",
+    variables=[
+        *node_variables()[:3],
+        *workload_variables(),
+        node_variables()[3],
+        gpu_variable(),
+        *explore_variables(),
+    ],
+    terms=OWNER_TERMS
+    | {
+        # What the variables choose, of owners' series.
+        "CHOSEN": '$GPU,$OF_WORKLOAD,owner=~"$owner"',
+        "INFO": "gpu_owner_info{$CHOSEN}",
+        # The rows of each table: inventory, not measurements.
+        "WORKLOADS": f"max by (workload) ({by_workload('$INFO')})",
+        "NODES": "max by ($BY_NODE) ($INFO)",
+        "GPUS": "max by ($BY_GPU) ($INFO)",
+        # All owners on those GPUs, so that neighbours are seen too.
+        "OWNERS": "(max by ($BY_OWNER) (gpu_owner_info{$GPU}) and on ($BY_GPU) $INFO)",
+        "NAMES": "namespace, slurm_job, slurm_account, user",
+        "BUSY": f"sum by (workload) ({by_workload(rate('gpu_owner_busy_seconds_total'))})",
+        "HAD": f"sum by (workload) ({by_workload(rate('gpu_owner_allocated_seconds_total'))})",
+        "HELD_DOWN": 'reason!="gpu_idle"',
+        "LINE": "{{instance}} GPU {{gpu}}",
+        "OF_OWNER": "{{instance}} GPU {{gpu}} {{gpu_instance}} {{owner}}",
+        "FLEET": 'cluster=~"$cluster",job=~"$job"',
+        "PAYER": "cluster, namespace, workload, slurm_account, user",
+        "REPORTED": week("workload:gpu_owner_reported:places{$FLEET}"),
+    },
+)
+
+dashboard.row("Now", no_value=NO_OWNER).panels(
+    stat("GPUs unusable", steps=BAD_ABOVE_ZERO)
+    .help("GPUs of this choice that cannot be used.")
+    .query(or_zero("count($GPUS and on ($BY_GPU) (gpu_healthy{$GPU} == 0))", "gpu_healthy{$GPU} and on ($BY_GPU) $GPUS"),
+        "GPUs"),
+    stat("GPUs allocated", decimals=1)
+    .help("GPUs that this choice has, two halves as one.")
+    .query(f"sum({rate('gpu_owner_allocated_seconds_total')})", "GPUs"),
+    stat("Busy share", unit="percentunit", decimals=0, steps=steps(BLUE, 0.6, GREEN, 0.8, BLUE))
+    .help("Share of the allocated GPU time with work. Between 60 and 80 % a GPU is well used; neither side is a fault.")
+    .query(f"sum({rate('gpu_owner_busy_seconds_total')}) / (sum({rate('gpu_owner_allocated_seconds_total')}) > 0)",
+        "busy"),
+    stat("Memory", unit="bytes")
+    .help("Device memory that this choice uses.")
+    .query("sum(gpu_owner_memory_used_bytes{$CHOSEN})", "memory"),
+    stat("Power", unit="watt", decimals=0)
+    .help("Share of the boards' power that is this choice's.")
+    .query(f"sum({rate('gpu_owner_energy_joules_total')})", "power"),
+    stat("OOM kills", steps=BAD_ABOVE_ZERO, decimals=0)
+    .help("Processes of these owners that the host's OOM killer ended in the time shown.")
+    .query("""sum(increase(gpu_owner_host_oom_kills_total{$NODE,$OF_WORKLOAD,owner=~"$owner"}[$__range]))""", "kills"),
+)
+
+dashboard.row("Workloads of this choice").panels(
+    table("Workloads", sort_by="Unusable GPUs", no_value=NO_OWNER)
+    .help("""Pods by namespace and name, Slurm jobs, other owners. GPUs allocated and busy are in whole GPUs: two halves
+        are one.""")
+    .label("workload", links=[row_link("This workload alone", "gpu-node-job", "workload")], width=330)
+    .column("Unusable GPUs",
+        or_none(f"""sum by (workload) (max by (workload, $BY_GPU) ({by_workload('$INFO')})
+            * on ($BY_GPU) group_left () max by ($BY_GPU) (1 - gpu_healthy{{$GPU}}))""", "$WORKLOADS", "workload"),
+        steps=BAD)
+    .column("Held back by the host", of_workloads('gpu_bottleneck{$CHOSEN,cause=~"$HOST_CAUSES"}'), steps=TICKET)
+    .column("GPUs allocated", of_workloads(rate("gpu_owner_allocated_seconds_total")), decimals=2)
+    .column("GPUs busy", of_workloads(rate("gpu_owner_busy_seconds_total")), decimals=2)
+    .column("Memory", of_workloads("gpu_owner_memory_used_bytes{$CHOSEN}"), unit="bytes")
+    .column("Power", of_workloads(rate("gpu_owner_energy_joules_total")), unit="watt", decimals=0)
+    .column("Nodes",
+        or_none(f"count by (workload) (max by (workload, $BY_NODE) ({by_workload('$INFO')}))", "$WORKLOADS",
+            "workload")),
+)
+
+dashboard.row("Its nodes and GPUs").panels(
+    table("Nodes", sort_by="Pages", no_value=NO_OWNER, width=24, height=7)
+    .help("The nodes of this choice, and whether the node slows the work down.")
+    .label("instance",
+        links=[row_link("GPUs on this node", "gpu-node-job", "instance"),
+            row_link("Host", "gpu-node-host", "instance"),
+            row_link("On call, this node", "gpu-node-oncall", "instance")])
+    .column("Pages", of_nodes(alerts("$BY_NODE", "$NODES", "page")), steps=BAD)
+    .column("Tickets", of_nodes(alerts("$BY_NODE", "$NODES", "ticket")), steps=TICKET)
+    .column("Unusable GPUs", of_nodes("sum by ($BY_NODE) (1 - gpu_healthy{$NODE})"), steps=BAD)
+    .column("GPUs of this choice", "count by ($BY_NODE) (max by ($BY_GPU) ($INFO))")
+    .column("GPUs of the node", of_nodes("max by ($BY_NODE) (gpu_devices_expected{$NODE})"))
+    .column("GPUs busy", of_nodes(f"sum by ($BY_NODE) ({rate('gpu_owner_busy_seconds_total')})"), decimals=2)
+    .share("CPU busy",
+        of_nodes("""sum by ($BY_NODE) (rate(gpu_host_cpu_seconds_total{$NODE,mode=~"busy|steal"}[$__rate_interval]))
+            / sum by ($BY_NODE) (rate(gpu_host_cpu_seconds_total{$NODE}[$__rate_interval]))"""),
+        steps=steps(NONE, 0.9, ORANGE))
+    .share("Remote memory", of_nodes("max by ($BY_NODE) (gpu_owner_memory_remote_ratio{$CHOSEN})"), steps=FAR)
+    .yes_no("Topology as expected", of_nodes("min by ($BY_NODE) (gpu_host_topology_matches{$NODE})")),
+    table("GPUs", sort_by="Healthy", descending=False, no_value=NO_OWNER)
+    .help("The GPUs of this choice. Owners counts every owner with a process on the GPU, also those not chosen.")
+    .label("instance", links=[row_link("Host", "gpu-node-host", "instance")])
+    .label("gpu",
+        links=[row_link("Owners on this GPU", "gpu-node-job", "instance", "gpu"), GPU_FROM_ROW,
+            row_link("MIG", "gpu-node-mig", "instance", "gpu"),
+            row_link("Canary", "gpu-node-canary", "instance", "gpu")], width=60)
+    .label("model")
+    .labels_from(of_gpus("max by ($BY_GPU, model) (gpu_info{$GPU})"))
+    .yes_no("Healthy", of_gpus("min by ($BY_GPU) (gpu_healthy{$GPU})"))
+    .yes_no("Answers", of_gpus("min by ($BY_GPU) (gpu_up{$GPU})"))
+    .share("Busy", of_gpus("sum by ($BY_GPU) (rate(gpu_owner_busy_seconds_total{$GPU}[$__rate_interval]))"))
+    .share("Memory", of_gpus("max by ($BY_GPU) (gpu_memory_used_bytes{$GPU} / gpu_memory_total_bytes{$GPU})"),
+        steps=steps(NONE, 0.85, ORANGE))
+    .column("Degrees to slowdown", of_gpus("min by ($BY_GPU) (gpu_temperature_margin_celsius{$GPU})"), unit="celsius",
+        steps=steps(ORANGE, 3, NONE))
+    .column("Last Xid", of_gpus("max by ($BY_GPU) (gpu_xid_last_event_timestamp_seconds{$GPU}) * 1000"),
+        unit="dateTimeFromNow", mappings=[special("none seen")])
+    .column("Owners", of_gpus("count by ($BY_GPU) (gpu_owner_processes{$GPU} > 0)")),
+    table("Owners", labels_last=["namespace", "slurm_job", "slurm_account", "user"], sort_by="Chosen", no_value=NO_OWNER,
+        height=9)
+    .help("""All owners on the GPUs above, neighbours of the chosen ones too: what each has of the GPU, or of an instance
+        in MIG mode, and the cause that limits the work. Owners that ended stay for a quarter of an hour.""")
+    .gpus(170)
+    .label("gpu_instance", links=[row_link("MIG", "gpu-node-mig", "instance", "gpu")], width=110)
+    .label("owner", width=330)
+    .label("namespace", links=[row_link("Service", "gpu-node-service", "namespace")])
+    .labels("slurm_job", "slurm_account", "user")
+    .labels_from(of_owners("max by ($BY_OWNER, $NAMES) (gpu_owner_info{$GPU})"))
+    .column("Chosen", "max by ($BY_OWNER) ($INFO) or on ($BY_OWNER) $OWNERS * 0",
+        mappings=[mapped({1: ("yes", BLUE), 0: ("neighbour", GREY)}), ABSENT])
+    .column("Limited by", of_owners(cause_number("$GPU")), mappings=[CAUSE_TEXTS, ABSENT], width=130, paint=True)
+    .column("Processes", of_owners("sum by ($BY_OWNER) (gpu_owner_processes{$GPU})"))
+    .column("Memory", of_owners("sum by ($BY_OWNER) (gpu_owner_memory_used_bytes{$GPU})"), unit="bytes")
+    .share("Allocated", of_owners(rate_on_gpus("gpu_owner_allocated_seconds_total")))
+    .share("Busy", of_owners(rate_on_gpus("gpu_owner_busy_seconds_total")))
+    .share("Remote memory", of_owners("max by ($BY_OWNER) (gpu_owner_memory_remote_ratio{$GPU})"), steps=FAR),
+)
+
+dashboard.row("Over time", no_value=NO_OWNER).panels(
+    timeseries("Memory by owner", unit="bytes", minimum=0, stacked=True)
+    .help("Device memory of the ten owners of this choice with the most, all their GPUs together.")
+    .query(most("sum by (cluster, owner) (gpu_owner_memory_used_bytes{$CHOSEN})", "cluster, owner"), "{{owner}}"),
+    timeseries("GPUs allocated and busy", minimum=0, dashed=[".* allocated$"])
+    .help("In whole GPUs, of the ten workloads with the most. Allocated (dashed) and not busy is time without work.")
+    .query(most("$BUSY", "workload", ranked="$HAD"), "{{workload}} busy")
+    .query(most("$HAD", "workload"), "{{workload}} allocated"),
+    shares("Utilization of its GPUs", steps=UTILIZATION_BAND, draw_steps="area", links=[GPU_FROM_SERIES],
+        no_value="not measured (MIG, or no owner of this choice has a GPU)", width=8)
+    .help("Share of time with a kernel, of the ten busiest GPUs of this choice.")
+    .query(of_the_job("gpu_utilization_ratio{$GPU}"), "$LINE"),
+    timeseries("Power of its GPUs", unit="watt", minimum=0, links=[GPU_FROM_SERIES], width=8)
+    .help("Power of the ten GPUs of this choice that draw most. One that draws less than its peers waits for them.")
+    .query(of_the_job("gpu_power_watts{$GPU}"), "$LINE"),
+    shares("Share of time with clocks held down", steps=steps(NONE, 0.1, YELLOW), width=8,
+        no_value="not measured, or no owner of this choice has a GPU")
+    .help("Share of the time of its GPUs that each reason held clocks down. Idle time is left out.")
+    .query("""avg by (reason) (max by ($BY_GPU, reason) (rate(gpu_clock_event_seconds_total{$GPU,$HELD_DOWN}[$__rate_interval]))
+        and on ($BY_GPU) $GPUS)""", "{{reason}}"),
+    timeseries("Places by the cause that limits them", minimum=0, stacked=True, width=12,
+        colors={cause: color for cause, (_, _, color) in CAUSES.items()})
+    .help("""GPUs, or instances in MIG mode, by the first proven cause (docs/BOTTLENECKS.md). None: no cause is proven,
+        which does not prove speed.""")
+    .query("sum by (cause) (gpu_bottleneck{$CHOSEN}) > 0", "{{cause}}"),
+    timeseries("OOM kills of owners", minimum=0, decimals=0, steps=steps(NONE, 1, RED), width=12)
+    .help("Processes that the host's OOM killer ended, in the time between two points, by owner: the ten most.")
+    .query(most("""sum by (cluster, owner) (
+        increase(gpu_owner_host_oom_kills_total{$NODE,$OF_WORKLOAD,owner=~"$owner"}[$__rate_interval]))""",
+        "cluster, owner"), "{{owner}}"),
+)
+
+dashboard.row("Owner report of the last seven days", no_value=NO_REPORT).panels(
+    table("Advice by workload", sort_by="hours with advice", width=16, height=9,
+        labels_last=["slurm_account", "user"])
+    .help("""GPU-hours (or hours of MIG instances) of seven days to which an advice applies: docs/owner-report.md has the
+        advices and what to do. The twenty largest.""")
+    .labels("namespace", "workload", "advice", "slurm_account", "user")
+    .column("hours with advice", """topk(20, sum by ($PAYER, advice) (sum_over_time(
+        workload:gpu_advice:places{$FLEET}[7d])) / 12)""", unit="locale", decimals=1),
+    table("Hours and ends at full memory", sort_by="hours", width=8, height=9, labels_last=["slurm_account", "user"])
+    .help("""Hours of GPUs or MIG instances of seven days that the report covers, and ends with the GPU's memory full:
+        suspected out-of-memory errors of CUDA.""")
+    .labels("namespace", "workload", "slurm_account", "user")
+    .column("hours", "topk(20, $REPORTED)", unit="locale", decimals=1)
+    .column("ends", or_none("""sum by ($PAYER) (sum_over_time(
+            workload:gpu_owner_ended_at_full_memory:increase5m{$FLEET}[7d])) and on ($PAYER) topk(20, $REPORTED)""",
+            "topk(20, $REPORTED)", "$PAYER"), decimals=0),
+    table("MIG profile that would do", no_value="no owner has data of 24 h", width=12, height=7)
+    .help("""The smallest MIG profile that fits the owner's 95th percentiles of memory and active multiprocessors, for
+        owners with data of 24 h.""")
+    .label("instance", width=150)
+    .label("gpu", links=[GPU_FROM_ROW], width=60)
+    .label("owner")
+    .label("mig_profile", width=110)
+    .labels_from("max by ($BY_OWNER, mig_profile) (gpu_owner_mig_profile_hint_info{$CHOSEN})"),
+    timeseries("Start-up time by phase", unit="s", minimum=0, no_value="no process started", width=12, height=7)
+    .help("""Time from a process's start to its first context on a GPU and to its first work there, 95th percentile of all
+        processes of the chosen nodes. In this time an allocated GPU does nothing.""")
+    .query("""histogram_quantile(0.95,
+        sum by (phase, le) (rate(gpu_owner_start_seconds_bucket{$NODE}[$__rate_interval])))""", "{{phase}}"),
+)
+
+dashboard.row("Logs and traces").panels(
+    explore_table("Logs", "logs", 'gpu_owner_info{$CHOSEN,pod!=""}', width=12, height=6),
+    explore_table("Traces", "traces", 'gpu_owner_info{$CHOSEN,pod!=""}', width=12, height=6),
+)
