@@ -142,7 +142,7 @@ class Fleet:
             old = values.get(name + labels, value)
             family = name if name in types else re.sub(r"_(bucket|sum|count)$", "", name)
             if name.endswith("_timestamp_seconds") or name == "process_start_time_seconds":
-                # Times of what happened keep their age at the start; those that are told anew go on.
+                # Times of what happened keep their age at the start; those that are published again go on.
                 self.series.append((name, labels, value + self.start - second, float(value != old), None))
             elif types.get(family) in ("counter", "histogram"):
                 self.series.append((name, labels, value, max(0.0, (value - old) / (second - first)), None))
@@ -387,7 +387,7 @@ def main() -> int:
 
         # Times of evaluations as they pass; those of the first two minutes build what later ones stand on.
         end = time.monotonic() + options.minutes * 60
-        told: dict[tuple[str, str, int], dict[str, float]] = {}
+        evaluated: dict[tuple[str, str, int], dict[str, float]] = {}
         took: dict[str, dict[str, float]] = {}
         groups = []
         begun = time.monotonic()
@@ -401,7 +401,7 @@ def main() -> int:
             for group in groups:
                 took.setdefault(group["name"], {})[group["lastEvaluation"]] = group["evaluationTime"]
                 for i, rule in enumerate(group["rules"]):
-                    told.setdefault((group["name"], rule["name"], i), {})[rule["lastEvaluation"]] = rule["evaluationTime"]
+                    evaluated.setdefault((group["name"], rule["name"], i), {})[rule["lastEvaluation"]] = rule["evaluationTime"]
         share = (cpu_seconds(prometheus.child.pid) - cpu_begun[1]) / (time.monotonic() - cpu_begun[0])
         up = api(prometheus.url, "query", query="count(up == 1)")["result"]
         head = re.findall(r"(?m)^prometheus_tsdb_head_series (\S+)$", get(f"{prometheus.url}/metrics").decode())[0]
@@ -428,7 +428,7 @@ def main() -> int:
         for group in groups:
             for i, rule in enumerate(group["rules"]):
                 cpu, wall, found = costs[rule["query"]]
-                live = statistics.median(told.get((group["name"], rule["name"], i), {"": float("nan")}).values())
+                live = statistics.median(evaluated.get((group["name"], rule["name"], i), {"": float("nan")}).values())
                 rows.append(
                     {"file": Path(group["file"]).name, "group": group["name"], "name": rule["name"]}
                     | {"interval": seconds[group["name"]]}

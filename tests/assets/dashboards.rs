@@ -9,9 +9,9 @@ use super::promql::{Reader, parse};
 use super::vocabulary::Vocabulary;
 use super::{files, report};
 
-/// What stands for `$__rate_interval` where expressions are parsed: no other range is like it.
+/// The range in the place of `$__rate_interval` where expressions are parsed: no other range is like it.
 pub const RATE_INTERVAL: Duration = Duration::from_secs(607);
-/// Grafana's own variables, with what stands for them. The longer ones come first.
+/// Grafana's own variables, with the texts in their places. The longer ones come first.
 const BUILT_IN: [(&str, &str); 9] = [
     ("__rate_interval", "607s"),
     ("__interval_ms", "15000"),

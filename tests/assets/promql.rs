@@ -16,7 +16,7 @@ pub fn parse(text: &str) -> Result<Expr, String> {
     promql_parser::parser::parse(text)
 }
 
-/// Labels of a result: all that some series of it may have; `None` where that cannot be told.
+/// Labels of a result: all that some series of it may have; `None` where they are not known.
 pub type LabelNames = Option<BTreeSet<String>>;
 
 /// Reads one expression and keeps what it found.
@@ -257,7 +257,7 @@ fn literals(matcher: &Matcher) -> Vec<String> {
 }
 
 #[test]
-fn what_cannot_be_is_told() {
+fn impossible_expressions_are_found() {
     let vocabulary = Vocabulary::new();
     let read = |text: &str| {
         let mut reader = Reader::new(&vocabulary);

@@ -1,4 +1,4 @@
-//! What every rule must have: names and labels that exist, and what people need who are told of an alert.
+//! What every rule must have: names and labels that exist, and the texts that people who are notified need.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -114,7 +114,7 @@ fn every_alert_says_what_people_need() {
         {
             wrong(format!("speaks of $labels.{label}, which its expression has not"));
         }
-        // Without a node nobody knows where to look; these are of a fleet.
+        // Alerts without a node are of a fleet.
         let of_fleet = !labels.contains("instance");
         if !of_fleet && labels.contains("gpu") && !used.contains("gpu") && labels.contains("uuid") {
             wrong("is of one GPU and does not name it".into());
@@ -242,7 +242,7 @@ fn every_alert_leads_to_a_board_that_exists() {
 
 #[test]
 fn every_group_says_how_often_it_is_evaluated() {
-    // Else it follows the global setting of whoever loads it, which is a minute if he has none.
+    // Else it follows the global setting of Prometheus, a minute by default.
     let silent = files::intervals().into_iter().filter(|(_, interval)| interval.is_none());
     report(silent.map(|(group, _)| format!("{group} has no interval")).collect());
 }

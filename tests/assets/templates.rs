@@ -24,7 +24,7 @@ const STATES: &[&str] = &[
     "GpuWedged",
     "GpuWindowTooLong",
 ];
-/// What stands for a label's value where a query is parsed: no list of known values can have it.
+/// The text in the place of a label's value where a query is parsed: no list of known values can have it.
 const ANY: &str = "\"*\"";
 
 /// One query in a template: its text, and what is put in.
@@ -33,7 +33,7 @@ struct Query {
     arguments: Vec<String>,
 }
 
-/// The actions of a template: what stands between `{{` and `}}`.
+/// The actions of a template: the texts between `{{` and `}}`.
 fn actions(text: &str) -> impl Iterator<Item = &str> {
     text.split("{{").skip(1).filter_map(|rest| rest.split_once("}}").map(|(action, _)| action.trim()))
 }
@@ -141,15 +141,15 @@ fn every_name_in_a_query_of_an_annotation_exists() {
 fn descriptions_tell_the_value() {
     let mut problems = Vec::new();
     let mut states: BTreeSet<&str> = STATES.iter().copied().collect();
-    let mut told: BTreeMap<String, (String, bool)> = BTreeMap::new();
+    let mut shown: BTreeMap<String, (String, bool)> = BTreeMap::new();
     for (file, name, rule) in files::alerts() {
         let description = rule.annotations.get("description").map_or("", |text| text.as_str());
         let tells = actions(description).any(|action| action.contains("$value") || action.contains(".Value"));
         // Of an alert with several rules, some are states.
-        told.entry(name).or_insert((file, false)).1 |= tells;
+        shown.entry(name).or_insert((file, false)).1 |= tells;
     }
-    for (name, (file, told)) in told {
-        match (states.remove(name.as_str()), told) {
+    for (name, (file, shown)) in shown {
+        match (states.remove(name.as_str()), shown) {
             (false, false) => {
                 problems.push(format!("{file}: {name}: the description does not tell the value"))
             }

@@ -9,12 +9,12 @@ use super::{files, report};
 /// Most lines that are shown of what a tool says.
 const MOST_LINES: usize = 60;
 
-/// Runs a tool, the one that the variable of its name in capitals tells of, else that in `.tools/bin`; what it said if it
+/// Runs a tool: the path in the variable of its name in capitals, else the one in `.tools/bin`; what it said if it
 /// was not content.
 fn run(tool: &str, arguments: &[String], folder: &str) -> Vec<String> {
     let root = files::root();
-    let told = std::env::var(tool.to_uppercase()).ok().filter(|told| !told.is_empty());
-    let program = root.join(told.unwrap_or_else(|| format!(".tools/bin/{tool}")));
+    let given = std::env::var(tool.to_uppercase()).ok().filter(|given| !given.is_empty());
+    let program = root.join(given.unwrap_or_else(|| format!(".tools/bin/{tool}")));
     let mut command = Command::new(&program);
     command.args(arguments).current_dir(root.join(folder));
     // promtool keeps little and throws away much: with Go's own ratio a quarter of its time is collecting garbage.
@@ -57,7 +57,7 @@ fn the_tests_of_the_rules_pass() {
     let work = || {
         let mut problems = Vec::new();
         loop {
-            let Some(path) = left.lock().expect("nobody panics with it").pop() else { return problems };
+            let Some(path) = left.lock().expect("no holder panics").pop() else { return problems };
             problems.extend(run("promtool", &words(&["test", "rules", &name(&path)]), "tests/alerts"));
         }
     };

@@ -16,7 +16,7 @@ const FOREIGN: &str = include_str!("foreign.psv");
 /// What is known of one series.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Known {
-    /// Its labels; `None` where they cannot be told.
+    /// Its labels; `None` where they are not known.
     pub labels: Option<BTreeSet<String>>,
     /// Values of labels that have no others.
     pub values: BTreeMap<String, &'static [&'static str]>,

@@ -54,7 +54,7 @@ pub(super) struct Allocations {
 }
 
 /// The labels of one series, in the order of [`AllocationInfo`].
-type Holder = [String; 6];
+type AllocationHolder = [String; 6];
 
 /// What one read of an environment brought.
 enum EnvironmentRead {
@@ -151,7 +151,7 @@ impl Allocations {
 
     /// Adds the series, at most so many.
     pub(super) fn put(&mut self, rows: &mut Rows, work: &GpuWork, users: &Users, most: usize) {
-        let mut given: BTreeMap<AllocatedGpu, BTreeSet<Holder>> = BTreeMap::new();
+        let mut given: BTreeMap<AllocatedGpu, BTreeSet<AllocationHolder>> = BTreeMap::new();
         for claim in &self.claims.all {
             let holder = [&claim.namespace, &claim.pod, &claim.container].map(|text| label(text));
             let [namespace, pod, container] = holder;
@@ -177,7 +177,7 @@ impl Allocations {
             }
         }
         // The first of each place before the second of any.
-        let mut ranked: Vec<(usize, &AllocatedGpu, &Holder)> = given
+        let mut ranked: Vec<(usize, &AllocatedGpu, &AllocationHolder)> = given
             .iter()
             .flat_map(|(at, holders)| {
                 holders.iter().enumerate().map(move |(rank, holder)| (rank, at, holder))

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_break_begins_a_time_anew() {
+    fn a_break_begins_a_new_time() {
         assert_eq!(lasts(&[0, 60, 120, 300, 360]), 120);
         assert_eq!(lasts(&[60]), 0);
         assert_eq!(lasts(&[]), 0);
