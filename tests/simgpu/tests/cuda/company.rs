@@ -46,11 +46,15 @@ fn kernels_make_the_gpu_busy() {
     let gpu = cuda.nvml.device_by_index(0).expect("a device");
     assert_eq!(gpu.utilization_rates().expect("rates").gpu, 0);
     let kernel = cuda.kernel(c"launch");
-    // Each takes 2 us of the GPU's time; some 20 ms together.
-    for _ in 0..10_000 {
-        cuda.run(kernel, 132, 32, 0, &LaunchArgs::default()).expect("it runs");
-    }
-    assert!((1..100).contains(&gpu.utilization_rates().expect("rates").gpu));
+    // Each takes 2 us of the GPU's time, some 20 ms together: on a loaded machine they may spread until their share of the
+    // sampling period is below 1 %.
+    let is_busy = || {
+        for _ in 0..10_000 {
+            cuda.run(kernel, 132, 32, 0, &LaunchArgs::default()).expect("it runs");
+        }
+        (1..100).contains(&gpu.utilization_rates().expect("rates").gpu)
+    };
+    assert!((0..20).any(|_| is_busy()), "kernels leave the GPU idle, or fully busy");
 }
 
 #[test]
