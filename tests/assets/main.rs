@@ -8,6 +8,7 @@ mod dashboards;
 mod dashboards_links;
 mod dashboards_lint;
 mod files;
+mod inhibitions;
 mod promql;
 mod reasons;
 mod rollouts;

@@ -11,7 +11,7 @@ const MOST_LINES: usize = 60;
 
 /// Runs a tool: the path in the variable of its name in capitals, else the one in `.tools/bin`; what it said if it
 /// was not content.
-fn run(tool: &str, arguments: &[String], folder: &str) -> Vec<String> {
+pub fn run(tool: &str, arguments: &[String], folder: &str) -> Vec<String> {
     let root = files::root();
     let given = std::env::var(tool.to_uppercase()).ok().filter(|given| !given.is_empty());
     let program = root.join(given.unwrap_or_else(|| format!(".tools/bin/{tool}")));
@@ -35,7 +35,7 @@ fn run(tool: &str, arguments: &[String], folder: &str) -> Vec<String> {
     vec![format!("{tool} {}:\n{}", arguments.join(" "), first.join("\n"))]
 }
 
-fn words(words: &[&str]) -> Vec<String> {
+pub fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
