@@ -41,9 +41,25 @@ def of_these(expr: str, these: str) -> str:
     return by_gpu(f"({expr}) and on ($BY_GPU) ({these})")
 
 
-def in_a_day(function: str, expr: str) -> str:
-    """Of one value each quarter of an hour: for a fleet every sample of a day would be too many."""
-    return f"{function}(({expr})[1d:15m])"
+def changes(kind: str = ".+") -> str:
+    """Loads of the driver, resets of GPUs and reboots of a node in a day, where there are any."""
+    return f'sum by ($BY_NODE) (sum_over_time(instance:gpu_changes:increase5m{{$NODE,change=~"{kind}"}}[1d]))'
+
+
+def count_changes(kind: str) -> str:
+    """0 only where the rules that count changes are evaluated."""
+    return or_zero(f"sum({changes(kind)})", "instance:gpu_expected:gpus{$NODE}")
+
+
+def of_changed(expr: str) -> str:
+    """The value of each node that changed, or 0."""
+    return f"({expr}) and on ($BY_NODE) $CHANGED or on ($BY_NODE) $CHANGED * 0"
+
+
+def highest(series: str) -> str:
+    """The ten GPUs whose recorded value was highest in the time shown. No sums and no subqueries: for a fleet each of
+    them costs as much again."""
+    return f"{series} and on ($BY_GPU, uuid) topk(10, max_over_time({series}[$__range] @ end()))"
 
 
 dashboard = Dashboard(
@@ -70,7 +86,8 @@ dashboard = Dashboard(
         "PROBLEMS": """topk(30, count by ($BY_NODE) (gpu_healthy{$NODE} == 0) or max by ($BY_NODE) (gpu_driver_up{$NODE}
             == 0) + 1 or max by ($BY_NODE) (gpu_driver_stuck{$NODE} == 1) or $DOWN + 1)""",
         "STATE": """max by (instance, gpu) (3 - 3 * max by ($BY_GPU) (gpu_healthy{$NODE} and on ($BY_NODE) $PROBLEMS)
-            or on ($BY_GPU) max by ($BY_GPU) ((gpu_info{$NODE} or gpu_up{$NODE}) and on ($BY_NODE) $PROBLEMS) * 0 + 1
+            or on ($BY_GPU) max by ($BY_GPU) (gpu_info{$NODE} and on ($BY_NODE) $PROBLEMS) * 0 + 1
+            or on ($BY_GPU) max by ($BY_GPU) (gpu_up{$NODE} and on ($BY_NODE) $PROBLEMS) * 0 + 1
             or on ($BY_GPU) max by ($BY_GPU) ((gpu_info{$NODE} offset 1h) and on ($BY_NODE) $DOWN) * 0 + 2)""",
         "INFO": "model, serial, pci_address",
         "REASON": "max by ($BY_GPU, uuid, reason) (gpu_unhealthy_reason{$NODE} == 1)",
@@ -84,7 +101,7 @@ dashboard = Dashboard(
             "gpu_repair_pending{$NODE} == 1",
         ),
         "LINKS": any_of(
-            "gpu_pcie_link_width_lanes{$NODE} < gpu_pcie_link_max_width_lanes{$NODE}",
+            "gpu:gpu_pcie_lanes:fewer{$NODE}",
             "gpu_nvlink_links_up{$NODE} < gpu_nvlink_links{$NODE}",
             'gpu_fabric_state{$NODE,state=~"not_started|in_progress"} == 1',
         ),
@@ -94,12 +111,7 @@ dashboard = Dashboard(
             == 0)))""",
         "OWNER": "$BY_GPU, gpu_instance, owner",
         "PARTS": "namespace, pod, slurm_job, slurm_account, user",
-        "LOADS": in_a_day("increase", "gpu_driver_loads_total{$NODE}"),
-        "RESETS": "increase(gpu_resets_total{$NODE}[1d:30m])",
-        # The time since boot falls at a reboot. The time of the boot also moves when the clock is set.
-        "REBOOTS": in_a_day("resets", "time() - gpu_host_boot_timestamp_seconds{$NODE}"),
-        "CHANGED": """topk(30, sum by ($BY_NODE) ($LOADS) + sum by ($BY_NODE) ($REBOOTS) > 0
-            or sum by ($BY_NODE) ($RESETS) > 0)""",
+        "CHANGED": f"topk(30, {changes()})",
         # kube-state-metrics and Slurm's exporter have scrape jobs of their own.
         "CLUSTER": 'cluster=~"$cluster"',
     },
@@ -123,15 +135,15 @@ dashboard.row("Now", width=3, no_value=NO_RULES).panels(
     stat("Drained or in a window", steps=steps(BLUE, 1, YELLOW))
     .help("Nodes that are cordoned, draining or in a maintenance window: their alerts are inhibited.")
     .query(or_zero("count($QUIET)", "$WATCHDOG"), "nodes"),
-    stat("Driver loads, 24 h", steps=steps(BLUE, 1, YELLOW), decimals=0, no_value="too little data")
+    stat("Driver loads, 24 h", steps=steps(BLUE, 1, YELLOW), decimals=0)
     .help("Loads of the driver in the last 24 h.")
-    .query("sum($LOADS)", "loads"),
-    stat("GPU resets, 24 h", steps=steps(BLUE, 1, YELLOW), decimals=0, no_value="too little data")
+    .query(count_changes("driver_load"), "loads"),
+    stat("GPU resets, 24 h", steps=steps(BLUE, 1, YELLOW), decimals=0)
     .help("Resets of GPUs in the last 24 h.")
-    .query("sum($RESETS)", "resets"),
-    stat("Reboots, 24 h", steps=steps(BLUE, 1, YELLOW), decimals=0, no_value="too little data")
+    .query(count_changes("gpu_reset"), "resets"),
+    stat("Reboots, 24 h", steps=steps(BLUE, 1, YELLOW), decimals=0)
     .help("Reboots of nodes in the last 24 h.")
-    .query("sum($REBOOTS)", "reboots"),
+    .query(count_changes("reboot"), "reboots"),
 )
 
 dashboard.row("Sent").panels(
@@ -239,27 +251,25 @@ dashboard.row("Changes in 24 h").panels(
     .label("instance", links=[row_link("Host", "gpu-node-host", "instance")], width=180)
     .label("driver_version", width=120)
     .labels_from("max by ($BY_NODE, driver_version) (gpu_driver_info{$NODE}) and on ($BY_NODE) $CHANGED")
-    .column("reboots", "sum by ($BY_NODE) ($REBOOTS) and on ($BY_NODE) $CHANGED", decimals=0, steps=steps(NONE, 2, ORANGE))
+    .column("reboots", of_changed(changes("reboot")), decimals=0, steps=steps(NONE, 2, ORANGE))
     .column("booted", "max by ($BY_NODE) (gpu_host_boot_timestamp_seconds{$NODE} * 1000) and on ($BY_NODE) $CHANGED",
         unit="dateTimeFromNow")
-    .column("driver loads", "sum by ($BY_NODE) ($LOADS) and on ($BY_NODE) $CHANGED", decimals=0,
-        steps=steps(NONE, 2, ORANGE))
+    .column("driver loads", of_changed(changes("driver_load")), decimals=0, steps=steps(NONE, 2, ORANGE))
     .column("driver loaded",
         "max by ($BY_NODE) (gpu_driver_load_timestamp_seconds{$NODE} * 1000) and on ($BY_NODE) $CHANGED",
         unit="dateTimeFromNow")
-    .column("GPU resets", or_none("sum by ($BY_NODE) ($RESETS) and on ($BY_NODE) $CHANGED", "$CHANGED", "$BY_NODE"),
-        decimals=0, steps=steps(NONE, 2, ORANGE)),
+    .column("GPU resets", of_changed(changes("gpu_reset")), decimals=0, steps=steps(NONE, 2, ORANGE)),
 )
 
 dashboard.row("Trends", **TREND).panels(
     shares("Utilization", steps=UTILIZATION_BAND, draw_steps="area", links=[GPU_FROM_SERIES])
     .help("""Share of time with a kernel, of the ten busiest GPUs: all GPUs of one node. Between 60 and 80 % (green) a
         GPU is well used; neither side is a fault.""")
-    .query(most("max by ($BY_GPU) (gpu_utilization_ratio{$NODE})", "$BY_GPU", look="15m"), "$LINE"),
+    .query(highest("gpu:gpu_utilization:trend5m{$NODE}"), "$LINE"),
     shares("Memory used", steps=steps(NONE, 0.85, ORANGE), draw_steps="line", links=[GPU_FROM_SERIES])
-    .help("Share of device memory in use, of the ten fullest GPUs.")
-    .query(most("max by ($BY_GPU) (gpu:gpu_memory_used:ratio{$NODE})", "$BY_GPU", look="15m"), "$LINE"),
+    .help("Highest share of device memory in use in each 5 minutes, of the ten fullest GPUs.")
+    .query(highest("gpu:gpu_memory_used:trend5m{$NODE}"), "$LINE"),
     timeseries("Temperature", unit="celsius", steps=NOTHING, links=[GPU_FROM_SERIES])
-    .help("Temperature of the ten hottest GPUs. The GPU dashboard shows each GPU's own limits.")
-    .query(most('max by ($BY_GPU) (gpu_temperature_celsius{$NODE,sensor="gpu"})', "$BY_GPU", look="15m"), "$LINE"),
+    .help("Highest temperature of each 5 minutes, of the ten hottest GPUs. The GPU dashboard shows each GPU's own limits.")
+    .query(highest("gpu:gpu_temperature:trend5m{$NODE}"), "$LINE"),
 )

@@ -2,7 +2,7 @@
 """What all rules, and the queries of Fleet and On call, cost a Prometheus that scrapes nodes with eight GPUs each.
 
     tests/alerts/cost.py [--nodes 200] [--minutes 8] [--json FILE] [--check]
-    tests/alerts/cost.py --nodes 2000 --minutes 6          (25 minutes, 9 GB)
+    tests/alerts/cost.py --nodes 2000 --still       (15 minutes, 9 GB)
 
 Two simulated nodes are recorded, a healthy one and one with faults. From these one server plays as many nodes as are asked
 for, each with GPUs, pods and jobs of its own and counters that grow: one node of 67 has the faults, one of 500 does not
@@ -14,14 +14,20 @@ a rack and a node.
 Last, all groups are evaluated as Prometheus does it, side by side: two workers take one group after the other and ask for
 its rules in their order.
 
-Only metrics that a rule or one of the two dashboards asks for are served (--all serves everything): the others cost memory
+With --still nothing is scraped, so that a machine with little time left can have 2,000 nodes: the past ends with the newest
+values, rules are evaluated once in their order, and what they give is written as they would record it. Every alert whose
+condition is true fires.
+
+Only series that a rule or one of the two dashboards asks for are served (--all serves everything): the others cost memory
 and scraping, not evaluation. There is nothing of services, Kubernetes and Slurm, so their rules have nothing to work on.
 --keep leaves Prometheus running when all is measured; --against asks such a one for the queries of the dashboards alone.
 """
 
 import argparse
+import dataclasses
 import http.client
 import json
+import math
 import os
 import re
 import shutil
@@ -57,6 +63,8 @@ PAST_RECORDED = 86400
 # The time that dashboards show, and the pixels across.
 SHOWN = 6 * 3600
 PIXELS = 1600
+# For so long the nodes that are down have been so.
+SILENT = 1200
 # Labels of targets.
 PLACE = {"cluster", "job", "instance", "rack", "zone"}
 WORKERS = 2
@@ -229,15 +237,19 @@ class Fleet:
                     (at, max(0.0, value + rate * (at - self.start)) if rate else other if odd % 2 and other is not None else value)
                     for odd, at in enumerate(times)
                 ]
-                blobs.append((len(points), samples(points)))
+                blobs.append((points, samples(points)))
             for i in (i for i, other in enumerate(self.kinds) if other == kind):
                 labels = place(i).items()
-                for (count, blob), (name, own, *_) in zip(blobs, page.series, strict=True):
-                    to.add([("__name__", name), *labels_of(self.of(i, own)), *labels], count, blob)
+                for (points, blob), (name, own, *_) in zip(blobs, page.series, strict=True):
+                    if i in self.down:
+                        points = [point for point in points if point[0] < self.start - SILENT]
+                        blob = samples(points)
+                    if points:
+                        to.add([("__name__", name), *labels_of(self.of(i, own)), *labels], len(points), blob)
         times = spans.times("up", "", self.start)
-        blob = samples([(at, 1.0) for at in times])
+        up, down = (samples([(at, value if at > self.start - SILENT else 1.0) for at in times]) for value in (1.0, 0.0))
         for i in range(len(self.kinds)):
-            to.add([("__name__", "up"), *place(i).items()], len(times), blob)
+            to.add([("__name__", "up"), *place(i).items()], len(times), down if i in self.down else up)
         to.flush()
 
 
@@ -448,7 +460,7 @@ class Prometheus:
 
 
 class Query:
-    """A query of a dashboard as Grafana asks it, with these variables."""
+    """A query of a dashboard as Grafana asks it, with these variables. Annotations have a step of a minute."""
 
     def __init__(self, of: str, panel: dict, target: dict, variables: dict[str, str]):
         points = panel["gridPos"]["w"] * PIXELS // 24
@@ -481,44 +493,43 @@ def rule_files() -> list[Path]:
     return sorted((REPOSITORY / "alerts").glob("*.rules.yml")) + sorted((REPOSITORY / "alerts/optional").glob("*.rules.yml"))
 
 
-GROUP = re.compile(r"(?m)^  - name: (\S+)\n    interval: (\d+)([sm])$")
-# A rule's expression is on the line of `expr:` or on those below with more space before them.
-RECORDED = re.compile(r"(?m)^      - record: (\S+)\n        expr: (>-|\|-?)?(.*(?:\n {10}.*)*)")
-
-
-def intervals() -> dict[str, int]:
-    """Seconds between evaluations of each group, as the files have it."""
-    found = {}
-    for path in rule_files():
-        for name, count, unit in GROUP.findall(path.read_text()):
-            found[name] = int(count) * UNIT[unit]
-    return found
-
-
 # Files of rules that others are made of, before all others.
 ORDER = ("owners", "recording", "windows", "fleet", "workload", "slo", "capacity")
 
 
-def write_recorded(prometheus: Prometheus, spans: Spans, start: float) -> int:
-    """Recorded series have a past as well: the value at the start, at each evaluation of what they are asked for over."""
+def in_order(groups: list[dict]) -> list[dict]:
+    """Groups so that what is recorded comes before what asks for it."""
     rank = {f"{name}.rules.yml": number for number, name in enumerate(ORDER)}
+    return sorted(groups, key=lambda group: rank.get(Path(group["file"]).name, len(rank)))
+
+
+def write_recorded(prometheus: Prometheus, groups: list[dict], spans: Spans, start: float, *, alerts: bool) -> int:
+    """Recorded series have a past as well: the value at the start, at each evaluation of what they are asked for over.
+    `alerts`: so have alerts, which fire."""
     writer = Writer(prometheus.url)
-    for path in sorted(rule_files(), key=lambda path: rank.get(path.name, len(rank))):
-        interval = INTERVAL
-        for part in re.split(r"(?m)^(?=  - name: )", path.read_text()):
-            if group := GROUP.search(part):
-                interval = int(group[2]) * UNIT[group[3]]
-            for name, _, expr in RECORDED.findall(part):
-                answer = json.loads(prometheus.ask("query", query=expr, time=f"{start - 1:.3f}"))["data"]["result"]
-                blobs: dict[str, bytes] = {}
-                times = spans.times(name, "", start, interval)
-                for series in answer:
-                    value = series["value"][1]
-                    if value not in blobs:
-                        blobs[value] = samples([(at, float(value)) for at in times])
-                    labels = [(key, text) for key, text in series["metric"].items() if key != "__name__"]
-                    writer.add([("__name__", name), *labels], len(times), blobs[value])
-                writer.flush()
+    last = [(start - INTERVAL, 1.0)]
+    for group in in_order(groups):
+        interval = int(group["interval"])
+        for rule in group["rules"]:
+            alert = rule["type"] == "alerting"
+            if alert and not alerts:
+                continue
+            answer = json.loads(prometheus.ask("query", query=rule["query"], time=f"{start - 1:.3f}"))["data"]["result"]
+            blobs: dict[str, bytes] = {}
+            times = last if alert else spans.times(rule["name"], "", start, interval)
+            for series in answer:
+                labels = {key: text for key, text in series["metric"].items() if key != "__name__"} | rule.get("labels", {})
+                if alert:
+                    labels["alertname"] = rule["name"]
+                    since = samples([(start - INTERVAL, start - SILENT)])
+                    writer.add([("__name__", "ALERTS"), ("alertstate", "firing"), *labels.items()], 1, samples(last))
+                    writer.add([("__name__", "ALERTS_FOR_STATE"), *labels.items()], 1, since)
+                    continue
+                value = series["value"][1]
+                if value not in blobs:
+                    blobs[value] = samples([(at, float(value)) for at in times])
+                writer.add([("__name__", rule["name"]), *labels.items()], len(times), blobs[value])
+            writer.flush()
     return writer.sent
 
 
@@ -526,7 +537,11 @@ def panels_of(board: dict) -> list[dict]:
     def panels(some: list[dict]) -> list[dict]:
         return [inner for panel in some for inner in (panel, *panels(panel.get("panels", [])))]
 
-    return [panel for panel in panels(board["panels"]) if panel.get("targets")]
+    annotations = [
+        {"title": f"annotation {one['name']}", "gridPos": {"w": 24}, "interval": "60s", "targets": [{"expr": one["expr"]}]}
+        for one in board["annotations"]["list"]
+    ]
+    return [panel for panel in panels(board["panels"]) if panel.get("targets")] + annotations
 
 
 def boards(folder: Path) -> dict[str, dict]:
@@ -573,7 +588,7 @@ def measure_boards(prometheus: Prometheus, of: dict[str, dict], at: float, repea
     """The middle of several answers to each query."""
     asked = []
     for query in board_queries(of):
-        found = prometheus.cost(lambda query=query: query.answer(prometheus, at), repeats)
+        found = prometheus.cost(lambda query=query: query.answer(prometheus, at), max(3, repeats))
         cpu, wall = (statistics.median(one[key] for one in found) for key in (0, 1))
         asked.append({"title": query.title, "cpu": cpu, "wall": wall, "least": min(one[1] for one in found), "series": found[0][2]})
     return asked
@@ -619,6 +634,39 @@ def rules_in(folder: Path, hurry: bool) -> list[Path]:
     return rules
 
 
+@dataclasses.dataclass
+class Live:
+    """What was seen while nodes were scraped and rules evaluated."""
+
+    share: float
+    load: float
+    # Times by group and rule, by the time of the evaluation.
+    took: dict[str, dict[str, float]]
+    evaluated: dict[tuple[str, str, int], dict[str, float]]
+    failed: list[str]
+
+
+def watch(prometheus: Prometheus, minutes: float) -> Live:
+    """Times of evaluations as they pass; those of the first two minutes build what later ones stand on."""
+    live = Live(math.nan, math.nan, {}, {}, [])
+    begun, cpu_begun, groups = time.monotonic(), None, []
+    while time.monotonic() < begun + minutes * 60:
+        time.sleep(10)
+        if time.monotonic() - begun < min(120, minutes * 30):
+            continue
+        groups = api(prometheus.url, "rules", **{"exclude_alerts": "true"})["groups"]
+        cpu_begun = cpu_begun or (time.monotonic(), cpu_seconds(prometheus.pid))
+        for group in groups:
+            live.took.setdefault(group["name"], {})[group["lastEvaluation"]] = group["evaluationTime"]
+            for i, rule in enumerate(group["rules"]):
+                times = live.evaluated.setdefault((group["name"], rule["name"], i), {})
+                times[rule["lastEvaluation"]] = rule["evaluationTime"]
+    live.share = (cpu_seconds(prometheus.pid) - cpu_begun[1]) / (time.monotonic() - cpu_begun[0])
+    live.load = os.getloadavg()[0]
+    live.failed = [f"{rule['name']}: {rule['lastError']}" for group in groups for rule in group["rules"] if rule.get("lastError")]
+    return live
+
+
 def head_series(prometheus: Prometheus) -> float:
     return float(re.findall(r"(?m)^prometheus_tsdb_head_series (\S+)$", get(f"{prometheus.url}/metrics").decode())[0])
 
@@ -634,6 +682,7 @@ def main() -> int:
     parser.add_argument("--prometheus", type=Path, default=REPOSITORY / ".tools/bin/prometheus")
     parser.add_argument("--pages", type=Path, help="keep the recorded pages in this file, and read them if it is there")
     parser.add_argument("--all", action="store_true", help="serve all metrics")
+    parser.add_argument("--still", action="store_true", help="scrape nothing, evaluate rules once")
     parser.add_argument("--hurry", action="store_true", help="evaluate groups of 1m and 5m every 30s, for a short run")
     parser.add_argument("--repeats", type=int, default=5, help="how often each rule and each query is asked for")
     parser.add_argument("--keep", action="store_true", help="leave Prometheus running, and print how to ask it")
@@ -667,42 +716,34 @@ def main() -> int:
         prometheus = Prometheus(options.prometheus, folder, options.port + 1)
         writer, begun = Writer(prometheus.url), time.monotonic()
         fleet.write_past(writer, spans)
-        recorded = write_recorded(prometheus, spans, fleet.start)
+        # Prometheus reads the rules; for what they give to be written they must not be evaluated beside.
+        prometheus.configure([], [str(path) for path in rules], "30m")
+        groups = api(prometheus.url, "rules")["groups"]
+        prometheus.configure([], [], "30m")
+        seconds = {group["name"]: group["interval"] for group in groups}
+        recorded = write_recorded(prometheus, groups, spans, fleet.start, alerts=options.still)
         took_past = time.monotonic() - begun
         print(f"{(writer.sent + recorded) / 1e6:.1f} million samples of the past written in {took_past:.0f} s", flush=True)
-        serve(fleet, options.port)
-        targets = [
-            {
-                "targets": [f"127.0.0.1:{options.port}"],
-                "labels": {"__metrics_path__": f"/node/{i}"} | {k: v for k, v in place(i).items() if k != "job"},
-            }
-            for i in range(options.nodes)
-        ]
-        prometheus.configure(targets, [str(path) for path in rules], f"{INTERVAL}s")
-
-        # Times of evaluations as they pass; those of the first two minutes build what later ones stand on.
-        end = time.monotonic() + options.minutes * 60
-        evaluated: dict[tuple[str, str, int], dict[str, float]] = {}
-        took: dict[str, dict[str, float]] = {}
-        groups = []
-        begun = time.monotonic()
-        cpu_begun = None
-        while time.monotonic() < end:
+        live = Live(math.nan, math.nan, {}, {}, [])
+        at = fleet.start - 1
+        if not options.still:
+            serve(fleet, options.port)
+            targets = [
+                {
+                    "targets": [f"127.0.0.1:{options.port}"],
+                    "labels": {"__metrics_path__": f"/node/{i}"} | {k: v for k, v in place(i).items() if k != "job"},
+                }
+                for i in range(options.nodes)
+            ]
+            prometheus.configure(targets, [str(path) for path in rules], f"{INTERVAL}s")
+            live = watch(prometheus, options.minutes)
+            at = time.time()
+            # Quiet: scrapes so rare that they are no load, and no rules.
+            prometheus.configure(targets, [], "30m")
             time.sleep(10)
-            if time.monotonic() - begun < min(120, options.minutes * 30):
-                continue
-            groups = api(prometheus.url, "rules", **{"exclude_alerts": "true"})["groups"]
-            cpu_begun = cpu_begun or (time.monotonic(), cpu_seconds(prometheus.pid))
-            for group in groups:
-                took.setdefault(group["name"], {})[group["lastEvaluation"]] = group["evaluationTime"]
-                for i, rule in enumerate(group["rules"]):
-                    evaluated.setdefault((group["name"], rule["name"], i), {})[rule["lastEvaluation"]] = rule["evaluationTime"]
-        share = (cpu_seconds(prometheus.pid) - cpu_begun[1]) / (time.monotonic() - cpu_begun[0])
-        up = api(prometheus.url, "query", query="count(up == 1)")["result"]
+        up = api(prometheus.url, "query", query="count(up == 1)", time=f"{at:.3f}")["result"]
         head = head_series(prometheus)
-        busy = os.getloadavg()[0]
-        at = time.time()
-        failed = [f"{rule['name']}: {rule['lastError']}" for group in groups for rule in group["rules"] if rule.get("lastError")]
+        failed = list(live.failed)
         # What rules add: recorded series and alerts, of nodes and of the fleet.
         added = {}
         for what, selector in (("recorded", '{__name__=~".+:.+"}'), ("alerts", '{__name__=~"ALERTS.*"}')):
@@ -710,10 +751,7 @@ def main() -> int:
                 found = api(prometheus.url, "query", query=f"count({selector[:-1]},{matcher}}})", time=f"{at:.3f}")["result"]
                 added[what, level] = float(found[0]["value"][1]) if found else 0.0
 
-        # Quiet: scrapes so rare that they are no load, and no rules.
-        prometheus.configure(targets, [], "30m")
-        time.sleep(10)
-        rows, seconds = [], intervals()
+        rows = []
         # Several times over, and the least of them: what else the machine does comes and goes.
         costs: dict[str, tuple[float, float, int]] = {}
         for _ in range(2):
@@ -728,11 +766,11 @@ def main() -> int:
         for group in groups:
             for i, rule in enumerate(group["rules"]):
                 cpu, wall, found = costs[rule["query"]]
-                live = statistics.median(evaluated.get((group["name"], rule["name"], i), {"": float("nan")}).values())
+                took = statistics.median(live.evaluated.get((group["name"], rule["name"], i), {"": math.nan}).values())
                 rows.append(
                     {"file": Path(group["file"]).name, "group": group["name"], "name": rule["name"]}
                     | {"interval": seconds[group["name"]]}
-                    | {"cpu": cpu, "wall": wall, "live": live, "series": found}
+                    | {"cpu": cpu, "wall": wall, "live": took, "series": found}
                 )
         asked = measure_boards(prometheus, dashboards, at, options.repeats)
         quiet = os.getloadavg()[0]
@@ -758,11 +796,12 @@ def main() -> int:
     for name, members in sorted(by_group.items(), key=lambda item: -sum(row["cpu"] for row in item[1])):
         interval = members[0]["interval"]
         cpu, wall = (sum(row[key] for row in members) for key in ("cpu", "wall"))
-        live = statistics.median(took.get(name, {"": float("nan")}).values())
+        took = statistics.median(live.took.get(name, {"": math.nan}).values())
         share_alone += cpu / interval
-        share_live += live / interval
-        live_all += live
-        print(f"{name:55} {interval:7.0f}s {cpu * 1e3:8.1f} {wall * 1e3:8.1f} {live * 1e3:8.1f} {len(members):7}")
+        share_live += took / interval
+        live_all += took
+        print(f"{name:55} {interval:7.0f}s {cpu * 1e3:8.1f} {wall * 1e3:8.1f} {took * 1e3:8.1f} {len(members):7}")
+    core = [row for row in rows if (REPOSITORY / "alerts" / row["file"]).exists()]
     by_interval: dict[float, float] = {}
     for row in rows:
         by_interval[row["interval"]] = by_interval.get(row["interval"], 0.0) + row["cpu"]
@@ -777,11 +816,13 @@ series added by rules: {added["recorded", "a node"] / options.nodes:.1f} recorde
 {added["recorded", "of the fleet"]:.0f} of the fleet; alerts {added["alerts", "a node"]:.0f} of nodes and {added["alerts", "of the fleet"]:.0f} of the fleet
 all {len(rows)} rules once, asked for alone: CPU {cpu:.3f} s, wall {wall:.3f} s, load average {quiet:.1f}
 of that CPU {parts}
+the {len(core)} rules that are not optional: CPU {sum(row["cpu"] for row in core):.3f} s once, \
+{sum(row["cpu"] / row["interval"] for row in core):.4f} of one CPU
 all {len(by_group)} groups once, {WORKERS} at a time: wall {least:.3f} s at best, \
 {statistics.median(wall for _, wall in together):.3f} s as the median of {len(together)}; CPU {min(cpu for cpu, _ in together):.3f} s, \
 load average {quiet:.1f}
-all {len(by_group)} groups once, while the nodes were scraped: wall {live_all:.3f} s, load average {busy:.1f}
-share of one CPU: {share_alone:.3f} by rules alone, {share_live:.3f} while scraped; all of Prometheus {share:.3f}""")
+all {len(by_group)} groups once, while the nodes were scraped: wall {live_all:.3f} s, load average {live.load:.1f}
+share of one CPU: {share_alone:.3f} by rules alone, {share_live:.3f} while scraped; all of Prometheus {live.share:.3f}""")
     print(f"most expensive query: {dearest['cpu'] * 1e3:.0f} ms of CPU ({dearest['title']})")
     print(f"slowest query: {slowest['wall'] * 1e3:.0f} ms, {slowest['least'] * 1e3:.0f} ms at best ({slowest['title']})")
     most = MOST_FOR_A_QUERY[options.nodes > 200]
@@ -798,7 +839,7 @@ share of one CPU: {share_alone:.3f} by rules alone, {share_live:.3f} while scrap
     for fault in failed:
         print(f"FAILED {fault}")
     if options.json:
-        options.json.write_text(json.dumps({"rules": rows, "queries": asked, "failed": failed}, indent=1))
+        options.json.write_text(json.dumps({"rules": rows, "queries": asked, "failed": failed, "added": {" ".join(k): v for k, v in added.items()}}, indent=1))
     return 1 if failed else 0
 
 
