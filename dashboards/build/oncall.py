@@ -10,7 +10,7 @@ NOT_SCRAPED = "not scraped"
 # Texts in cells that are 0 or 1.
 NO_OR_ORANGE = mapped({0: ("no", GREEN), 1: ("yes", ORANGE)})
 NO_OR_RED = mapped({0: ("no", GREEN), 1: ("yes", RED)})
-TREND = {"no_value": "not measured", "interval": "5m", "width": 8, "height": 7}
+TREND = {"no_value": "not measured", "interval": "5m", "width": 8, "height": 8}
 OF_OWNER = [row_link("Job", "gpu-node-job", "owner")]
 
 
@@ -20,7 +20,8 @@ def alert_table(title: str, severity: str, help: str, *, height: int) -> Table:
     every = f"(({of_gpus} * on (cluster, instance, gpu) group_left (owner) $HIT) or on ($ROW) {since(sent(severity))})"
     return (
         add_columns(table(title, no_value=f"no {severity} is sent, or rules are not evaluated", sort_by="for",
-            height=height))
+            height=height), summary_width=None)
+        .widths(alertname=220, reason=165)
         .help(help)
         .label("instance", links=[row_link("Host", "gpu-node-host", "instance")], width=150)
         .label("gpu", links=[GPU_FROM_ROW], width=50)
@@ -78,8 +79,8 @@ dashboard = Dashboard(
         # The rack may be a label of the exporter's own series alone.
         "UP": 'up{cluster=~"$cluster",job=~"$job",instance=~"$instance"}',
         "TARGETS": """(up{$NODE,job=~".*gpu-node-exporter.*"} or $UP and on ($BY_NODE) $SEEN)""",
-        "HIT": """topk by (cluster, instance, gpu) (1, max by (cluster, instance, gpu, owner) (
-            gpu_owner_memory_used_bytes{$NODE} and on (cluster, instance, gpu) $ALERTS_OF_GPUS)) * 0 + 1""",
+        "HIT": """(topk by (cluster, instance, gpu) (1, max by (cluster, instance, gpu, owner) (
+            gpu_owner_memory_used_bytes{$NODE} and on (cluster, instance, gpu) $ALERTS_OF_GPUS)) * 0 + 1)""",
         # What keeps clocks down and is neither idleness nor a setting.
         "HELD_DOWN": 'reason=~"hw_slowdown|hw_thermal_slowdown|hw_power_brake_slowdown|sw_thermal_slowdown"',
         "DOWN": "max by ($BY_NODE) ($TARGETS == 0)",
@@ -110,7 +111,7 @@ dashboard = Dashboard(
             (max by (cluster, instance, gpu) ($ALERTS_OF_GPUS) or max by (cluster, instance, gpu) (gpu_healthy{$NODE}
             == 0)))""",
         "OWNER": "$BY_GPU, gpu_instance, owner",
-        "PARTS": "namespace, pod, slurm_job, slurm_account, user",
+        "PARTS": "slurm_account, user",
         "CHANGED": f"topk(30, {changes()})",
         # kube-state-metrics and Slurm's exporter have scrape jobs of their own.
         "CLUSTER": 'cluster=~"$cluster"',
@@ -132,7 +133,7 @@ dashboard.row("Now", width=3, no_value=NO_RULES).panels(
         links=[dashboard_link("Exporter", "gpu-node-exporter")])
     .help("Targets that Prometheus cannot scrape. The state of their GPUs is unknown.")
     .query(or_zero("count($DOWN)", "$TARGETS"), "nodes"),
-    stat("Drained or in a window", steps=steps(BLUE, 1, YELLOW))
+    stat("Drained, window", steps=steps(BLUE, 1, YELLOW))
     .help("Nodes that are cordoned, draining or in a maintenance window: their alerts are inhibited.")
     .query(or_zero("count($QUIET)", "$WATCHDOG"), "nodes"),
     stat("Driver loads, 24 h", steps=steps(BLUE, 1, YELLOW), decimals=0)
@@ -165,24 +166,25 @@ dashboard.row("Sent").panels(
 )
 
 dashboard.row("Who is hit").panels(
-    table("Owners on GPUs with an alert", sort_by="memory", no_value="no owner is on a GPU with an alert", width=16,
-        height=8, labels_last=["slurm_account", "user"])
+    table("Owners on GPUs with an alert", sort_by="memory", no_value="no owner is on a GPU with an alert", width=12,
+        height=6, labels_last=["slurm_account", "user"])
     .help("Owners with processes, now or within a quarter of an hour, on GPUs that have an alert or cannot be used.")
     .label("instance", width=130)
     .label("gpu", links=[GPU_FROM_ROW], width=50)
-    .label("owner", links=OF_OWNER, width=250)
-    .labels("namespace", "pod", "slurm_job", "slurm_account", "user", width=110)
+    .label("owner", links=OF_OWNER, width=240)
+    .labels("slurm_account", "user", width=125)
     .column("memory", or_none("max by ($OWNER) (gpu_owner_memory_used_bytes{$NODE}) and on ($OWNER) $HIT_OWNERS",
             "$HIT_OWNERS", "$OWNER"), unit="bytes", width=90)
     .labels_from("max by ($OWNER, $PARTS) (gpu_owner_info{$NODE}) and on ($OWNER) $HIT_OWNERS"),
-    stat("GPU pods pending", steps=TICKET_ABOVE_ZERO, no_value=NOT_SCRAPED, width=4)
+    stat("GPU pods pending", steps=TICKET_ABOVE_ZERO, no_value=NOT_SCRAPED, width=3, height=6)
     .help("Pending pods that request GPUs, of the cluster. Needs kube-state-metrics and the optional Kubernetes rules.")
     .query("sum(cluster:kube_gpu_pods_pending:count{$CLUSTER})", "pods"),
-    stat("Longest wait of a GPU pod", unit="s", steps=steps(GREEN, 1800, ORANGE), no_value=NOT_SCRAPED, width=4)
+    stat("Longest pod wait", unit="s", steps=steps(GREEN, 1800, ORANGE), no_value=NOT_SCRAPED, width=3,
+        height=6)
     .help("Age of the oldest pending pod that requests GPUs.")
     .query("max(namespace:kube_gpu_pods_pending_wait:max{$CLUSTER}) or on () 0 * max(kube_state_metrics:up{$CLUSTER})",
         "wait"),
-    table("Failed GPU jobs, 24 h", sort_by="failed", no_value=NOT_SCRAPED, width=8, height=4)
+    table("Failed GPU jobs, 24 h", sort_by="failed", no_value=NOT_SCRAPED, width=6, height=6)
     .help("The ten workloads with the most failed runs. Needs kube-state-metrics and the optional Kubernetes rules.")
     .labels("namespace", "workload")
     .column("failed", """topk(10, sum by (cluster, namespace, workload) (
@@ -202,47 +204,48 @@ dashboard.row("Faults").panels(
     table("Reasons", no_value="no GPU has a reason", width=12, height=8)
     .help("Reasons why GPUs cannot be used, and the serial number that the vendor asks for.")
     .gpus(150)
-    .label("reason", width=140)
-    .labels("serial", "model", "pci_address", width=120)
-    .labels_from("""$REASON * on ($BY_GPU, uuid) group_left ($INFO) max by ($BY_GPU, uuid, $INFO) (gpu_info{$NODE}
-        and on ($BY_GPU, uuid) gpu_unhealthy_reason{$NODE} == 1) or on ($BY_GPU, uuid, reason) $REASON"""),
-    table("Xids, 24 h", no_value="no Xid within 24 h", width=12, sort_by="newest")
+    .label("reason", width=150)
+    .labels("serial", "model", "pci_address", width=135)
+    .labels_from("""max by ($BY_GPU, reason, $INFO) ($REASON * on ($BY_GPU, uuid) group_left ($INFO)
+        max by ($BY_GPU, uuid, $INFO) (gpu_info{$NODE} and on ($BY_GPU, uuid) gpu_unhealthy_reason{$NODE} == 1)
+        or on ($BY_GPU, uuid, reason) $REASON)"""),
+    table("Xids, 24 h", no_value="no Xid within 24 h", width=10, sort_by="newest")
     .help("""GPUs with an Xid within 24 h, and the newest code. All codes with their first action are on the GPU
         dashboard. Codes of a GPU that the driver does not list are in the events of the exporter.""")
     .gpus(150)
     .column("newest code", "max by ($BY_GPU) (gpu_xid_last_code{$NODE} and on ($BY_GPU, uuid) ($RECENT))", unit="none",
         width=110)
     .column("newest", "max by ($BY_GPU) ($RECENT) * 1000", unit="dateTimeFromNow"),
-    table("Memory errors", no_value="no GPU has memory errors", width=12, sort_by="uncorrected")
+    table("Memory errors", no_value="no GPU has memory errors", width=14, sort_by="uncorrected")
     .help("""GPUs with uncorrected errors since the driver was loaded, with a repair that waits for a reset, or with one
         that failed. Failed, or above the vendor's limit of SRAM errors: a candidate for return.""")
     .gpus(150)
     .column("uncorrected", of_these('gpu_ecc_total_errors{$NODE,counter="volatile",error="uncorrected"}', "$MEMORY"),
-        steps=BAD_ABOVE_ZERO, width=90)
+        steps=BAD_ABOVE_ZERO, width=110)
     .column("corrected", of_these('gpu_ecc_total_errors{$NODE,counter="volatile",error="corrected"}', "$MEMORY"),
-        width=80)
+        width=95)
     .column("remap pending", of_these("gpu_row_remap_pending{$NODE} or gpu_retired_pages_pending{$NODE}", "$MEMORY"),
-        steps=TICKET_ABOVE_ZERO, mappings=[NO_OR_ORANGE, ABSENT], width=110)
+        steps=TICKET_ABOVE_ZERO, mappings=[NO_OR_ORANGE, ABSENT], width=130)
     .column("remap failed", of_these("gpu_row_remap_failure{$NODE}", "$MEMORY"), steps=BAD_ABOVE_ZERO,
-        mappings=[NO_OR_RED, ABSENT], width=95)
+        mappings=[NO_OR_RED, ABSENT], width=115)
     .column("SRAM limit", of_these("gpu_ecc_sram_threshold_exceeded{$NODE}", "$MEMORY"), steps=BAD_ABOVE_ZERO,
-        mappings=[NO_OR_RED, ABSENT], width=80)
+        mappings=[NO_OR_RED, ABSENT], width=105)
     .column("repair pending", of_these("gpu_repair_pending{$NODE}", "$MEMORY"), steps=TICKET_ABOVE_ZERO,
-        mappings=[NO_OR_ORANGE, ABSENT], width=110),
+        mappings=[NO_OR_ORANGE, ABSENT], width=125),
     bargauge("Clocks held down, by reason", unit="percentunit", steps=steps(GREEN, 0.001, YELLOW, 0.01, ORANGE),
-        no_value="not measured", decimals=2, width=8, height=7)
+        no_value="not measured", decimals=2, width=9, height=7)
     .help("""Share of the GPUs' time that each reason takes: heat and the power brake. Two reasons can hold the same
         GPU. A power cap is often a setting and is not shown.""")
     .query("avg by (reason) (rate(gpu_clock_event_seconds_total{$NODE,$HELD_DOWN}[$__rate_interval]))", "{{reason}}"),
-    table("Links below their maximum", no_value="no GPU has a link below its maximum", width=16, height=7)
+    table("Links below their maximum", no_value="no GPU has a link below its maximum", width=15, height=7)
     .help("GPUs whose PCIe link has fewer lanes than it could, that lack NVLinks, or whose fabric is not ready.")
     .gpus(150)
-    .column("PCIe lanes", of_these("gpu_pcie_link_width_lanes{$NODE}", "$LINKS"), width=90)
-    .column("maximum lanes", of_these("gpu_pcie_link_max_width_lanes{$NODE}", "$LINKS"), width=110)
-    .column("NVLinks up", of_these("gpu_nvlink_links_up{$NODE}", "$LINKS"), width=95)
-    .column("NVLinks", of_these("gpu_nvlink_links{$NODE}", "$LINKS"), width=75)
+    .column("PCIe lanes", of_these("gpu_pcie_link_width_lanes{$NODE}", "$LINKS"), width=110)
+    .column("maximum lanes", of_these("gpu_pcie_link_max_width_lanes{$NODE}", "$LINKS"), width=140)
+    .column("NVLinks up", of_these("gpu_nvlink_links_up{$NODE}", "$LINKS"), width=120)
+    .column("NVLinks", of_these("gpu_nvlink_links{$NODE}", "$LINKS"), width=100)
     .column("fabric joined", of_these('gpu_fabric_state{$NODE,state="completed"}', "$LINKS"),
-        mappings=[YES_NO, special("", NONE)], steps=GOOD_AT_ONE),
+        mappings=[YES_NO, special("", NONE)], steps=GOOD_AT_ONE, width=130),
 )
 
 dashboard.row("Changes in 24 h").panels(

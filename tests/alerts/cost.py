@@ -9,8 +9,8 @@ for, each with GPUs, pods and jobs of its own and counters that grow: one node o
 answer, 25 are a rack. What rules ask for over more than ten minutes has an hour of past, what dashboards ask for over a time
 all of that time; recorded series as well. A real Prometheus scrapes the nodes every 15 s and evaluates all rules but the
 example prices. Then it is left quiet, and each rule and each query is asked for alone, several times, with its CPU time
-counted: on a machine that has other work the clock says little. Fleet is asked for the whole fleet, On call for the whole fleet,
-a rack and a node.
+counted: on a machine that has other work the clock says little. Fleet is asked for the whole fleet, On call for the whole
+fleet, a rack and a node.
 Last, all groups are evaluated as Prometheus does it, side by side: two workers take one group after the other and ask for
 its rules in their order.
 
@@ -71,6 +71,8 @@ WORKERS = 2
 # Of Go: rather more CPU time for collecting garbage than more of a shared machine's memory.
 MEMORY = {"GOMEMLIMIT": "8GiB"}
 BOARDS = ("gpu-node-fleet", "gpu-node-oncall")
+# A query that takes less CPU time is asked for once.
+QUICK = 0.05
 # What --check wants by the clock: all rules once on two cores for 200 nodes, and each query of the dashboards, up to 200
 # nodes and above.
 MOST_FOR_RULES = 1.0
@@ -99,7 +101,7 @@ def wait_for(url: str, child: subprocess.Popen, seconds: float = 90) -> None:
             time.sleep(0.5)
 
 
-def record(built: Path, scenario: Path, folder: Path, port: int) -> list[tuple[float, str]]:
+def record(built: Path, scenario: Path, folder: Path, port: int, groups: str) -> list[tuple[float, str]]:
     """Two pages of an exporter on a simulated node, started as tests/tools/run.sh does."""
     (folder / "lib").mkdir(parents=True)
     library = next(path for path in (built / "libsimgpu.so", built / "deps/libsimgpu.so") if path.exists())
@@ -117,6 +119,7 @@ def record(built: Path, scenario: Path, folder: Path, port: int) -> list[tuple[f
     settings = {
         "HOST__ROOT": root,
         "CPU__ENABLED": "true",
+        "METRICS__GROUPS": groups,
         "CANARY__INTERVAL": "1m",
         "CANARY__IDLE_FOR": "5s",
         "CANARY__MAX_DUTY_RATIO": "0.01",
@@ -233,9 +236,9 @@ class Fleet:
             blobs = []
             for name, labels, value, rate, other in page.series:
                 times = spans.times(name, labels, self.start)
+                to_and_fro = (value, value if other is None else other)
                 points = [
-                    (at, max(0.0, value + rate * (at - self.start)) if rate else other if odd % 2 and other is not None else value)
-                    for odd, at in enumerate(times)
+                    (at, max(0.0, value + rate * (at - self.start)) if rate else to_and_fro[n % 2]) for n, at in enumerate(times)
                 ]
                 blobs.append((points, samples(points)))
             for i in (i for i, other in enumerate(self.kinds) if other == kind):
@@ -394,9 +397,9 @@ class Prometheus:
         self.url = f"http://127.0.0.1:{port}"
         self.kept = threading.local()
         self.pid = pid
+        self.config = folder / "prometheus.yml"
         if not program:
             return
-        self.config = folder / "prometheus.yml"
         self.config.write_text("{}\n")
         command = [program, f"--config.file={self.config}", f"--storage.tsdb.path={folder / 'data'}"]
         command += [f"--web.listen-address=127.0.0.1:{port}", "--web.enable-lifecycle", "--log.level=warn"]
@@ -420,12 +423,14 @@ class Prometheus:
         urllib.request.urlopen(request, timeout=60).close()
 
     def ask(self, path: str, **query: str) -> bytes:
-        """On a connection that is kept, as rules are evaluated without one."""
-        if not hasattr(self.kept, "connection"):
+        """On a connection that is kept, as rules are evaluated without one; Prometheus closes it after five minutes."""
+        now = time.monotonic()
+        if now - getattr(self.kept, "used", -math.inf) > 200:
             self.kept.connection = http.client.HTTPConnection(urllib.parse.urlsplit(self.url).netloc, timeout=300)
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
         self.kept.connection.request("POST", f"/api/v1/{path}", urllib.parse.urlencode(query), headers)
         answer = self.kept.connection.getresponse()
+        self.kept.used = time.monotonic()
         body = answer.read()
         if answer.status != 200:
             raise SystemExit(f"{query.get('query')}: {body.decode()}")
@@ -584,13 +589,39 @@ def spans_of(rules: list[Path], of: dict[str, dict]) -> Spans:
     return spans
 
 
+def read_rules(prometheus: Prometheus, rules: list[Path]) -> list[dict]:
+    """As Prometheus reads them. For what they give to be written they must not be evaluated beside."""
+    prometheus.configure([], [str(path) for path in rules], "30m")
+    groups = api(prometheus.url, "rules")["groups"]
+    prometheus.configure([], [], "30m")
+    return groups
+
+
+def measure_rules(
+    prometheus: Prometheus, groups: list[dict], at: float, repeats: int
+) -> tuple[dict[str, tuple[float, float, int]], list[tuple[float, float]]]:
+    """CPU and wall time of each rule and what it gives, and times of all groups side by side. Several times over, and the
+    least of them: what else the machine does comes and goes."""
+    costs: dict[str, tuple[float, float, int]] = {}
+    for _ in range(min(2, repeats)):
+        for query in (rule["query"] for group in groups for rule in group["rules"]):
+            found = prometheus.cost(lambda query=query: prometheus.count(query, at), (repeats + 1) // 2)
+            found += [costs[query]] if query in costs else []
+            costs[query] = (min(one[0] for one in found), min(one[1] for one in found), found[0][2])
+    queries = [[rule["query"] for rule in group["rules"]] for group in groups]
+    return costs, [prometheus.side_by_side(queries, at) for _ in range(repeats)]
+
+
 def measure_boards(prometheus: Prometheus, of: dict[str, dict], at: float, repeats: int) -> list[dict]:
-    """The middle of several answers to each query."""
+    """The middle of several answers to each query; one answer is enough where it is quick."""
     asked = []
     for query in board_queries(of):
-        found = prometheus.cost(lambda query=query: query.answer(prometheus, at), max(3, repeats))
+        found = prometheus.cost(lambda query=query: query.answer(prometheus, at), 1)
+        if found[0][0] > QUICK:
+            found += prometheus.cost(lambda query=query: query.answer(prometheus, at), max(2, repeats - 1))
         cpu, wall = (statistics.median(one[key] for one in found) for key in (0, 1))
-        asked.append({"title": query.title, "cpu": cpu, "wall": wall, "least": min(one[1] for one in found), "series": found[0][2]})
+        least, series = min(one[1] for one in found), found[0][2]
+        asked.append({"title": query.title, "cpu": cpu, "wall": wall, "least": least, "series": series})
     return asked
 
 
@@ -609,7 +640,9 @@ def record_all(options: argparse.Namespace, folder: Path) -> dict[str, list[tupl
     built = options.built.resolve()
     with ThreadPoolExecutor(2) as both:
         made = {
-            name: both.submit(record, built, options.scenarios.resolve() / f"{name}.toml", folder / name, options.port + 2 + i)
+            name: both.submit(
+                record, built, options.scenarios.resolve() / f"{name}.toml", folder / name, options.port + 2 + i, options.groups
+            )
             for i, name in enumerate(("healthy", "faults"))
         }
         pages = {name: one.result() for name, one in made.items()}
@@ -663,7 +696,8 @@ def watch(prometheus: Prometheus, minutes: float) -> Live:
                 times[rule["lastEvaluation"]] = rule["evaluationTime"]
     live.share = (cpu_seconds(prometheus.pid) - cpu_begun[1]) / (time.monotonic() - cpu_begun[0])
     live.load = os.getloadavg()[0]
-    live.failed = [f"{rule['name']}: {rule['lastError']}" for group in groups for rule in group["rules"] if rule.get("lastError")]
+    rules = [rule for group in groups for rule in group["rules"]]
+    live.failed = [f"{rule['name']}: {rule['lastError']}" for rule in rules if rule.get("lastError")]
     return live
 
 
@@ -681,6 +715,7 @@ def main() -> int:
     parser.add_argument("--boards", type=Path, default=REPOSITORY / "dashboards", help="folder of the dashboards")
     parser.add_argument("--prometheus", type=Path, default=REPOSITORY / ".tools/bin/prometheus")
     parser.add_argument("--pages", type=Path, help="keep the recorded pages in this file, and read them if it is there")
+    parser.add_argument("--groups", default="", help="groups of metrics beside the default set, as all")
     parser.add_argument("--all", action="store_true", help="serve all metrics")
     parser.add_argument("--still", action="store_true", help="scrape nothing, evaluate rules once")
     parser.add_argument("--hurry", action="store_true", help="evaluate groups of 1m and 5m every 30s, for a short run")
@@ -716,10 +751,7 @@ def main() -> int:
         prometheus = Prometheus(options.prometheus, folder, options.port + 1)
         writer, begun = Writer(prometheus.url), time.monotonic()
         fleet.write_past(writer, spans)
-        # Prometheus reads the rules; for what they give to be written they must not be evaluated beside.
-        prometheus.configure([], [str(path) for path in rules], "30m")
-        groups = api(prometheus.url, "rules")["groups"]
-        prometheus.configure([], [], "30m")
+        groups = read_rules(prometheus, rules)
         seconds = {group["name"]: group["interval"] for group in groups}
         recorded = write_recorded(prometheus, groups, spans, fleet.start, alerts=options.still)
         took_past = time.monotonic() - begun
@@ -752,17 +784,7 @@ def main() -> int:
                 added[what, level] = float(found[0]["value"][1]) if found else 0.0
 
         rows = []
-        # Several times over, and the least of them: what else the machine does comes and goes.
-        costs: dict[str, tuple[float, float, int]] = {}
-        for _ in range(2):
-            for query in (rule["query"] for group in groups for rule in group["rules"]):
-                found = prometheus.cost(lambda query=query: prometheus.count(query, at), (options.repeats + 1) // 2)
-                found += [costs[query]] if query in costs else []
-                costs[query] = (min(one[0] for one in found), min(one[1] for one in found), found[0][2])
-        together = [
-            prometheus.side_by_side([[rule["query"] for rule in group["rules"]] for group in groups], at)
-            for _ in range(options.repeats)
-        ]
+        costs, together = measure_rules(prometheus, groups, at, options.repeats)
         for group in groups:
             for i, rule in enumerate(group["rules"]):
                 cpu, wall, found = costs[rule["query"]]
@@ -808,18 +830,20 @@ def main() -> int:
     parts = ", ".join(f"{cpu:.3f} s every {interval:.0f} s" for interval, cpu in sorted(by_interval.items()))
     cpu, wall = (sum(row[key] for row in rows) for key in ("cpu", "wall"))
     show_boards(asked, 60)
-    least, slowest, dearest = min(wall for _, wall in together), max(asked, key=lambda row: row["wall"]), max(asked, key=lambda row: row["cpu"])
+    least, middle = min(wall for _, wall in together), statistics.median(wall for _, wall in together)
+    slowest, dearest = (max(asked, key=lambda row: row[key]) for key in ("wall", "cpu"))
     print(f"""
 nodes {options.nodes}, up {up[0]["value"][1] if up else 0}, series of a node {page.total} ({len(page.series)} served), \
 series in all {head:.0f}, {memory:.1f} GB
 series added by rules: {added["recorded", "a node"] / options.nodes:.1f} recorded a node and \
-{added["recorded", "of the fleet"]:.0f} of the fleet; alerts {added["alerts", "a node"]:.0f} of nodes and {added["alerts", "of the fleet"]:.0f} of the fleet
+{added["recorded", "of the fleet"]:.0f} of the fleet; series of alerts {added["alerts", "a node"]:.0f} of nodes and \
+{added["alerts", "of the fleet"]:.0f} of the fleet
 all {len(rows)} rules once, asked for alone: CPU {cpu:.3f} s, wall {wall:.3f} s, load average {quiet:.1f}
 of that CPU {parts}
 the {len(core)} rules that are not optional: CPU {sum(row["cpu"] for row in core):.3f} s once, \
 {sum(row["cpu"] / row["interval"] for row in core):.4f} of one CPU
 all {len(by_group)} groups once, {WORKERS} at a time: wall {least:.3f} s at best, \
-{statistics.median(wall for _, wall in together):.3f} s as the median of {len(together)}; CPU {min(cpu for cpu, _ in together):.3f} s, \
+{middle:.3f} s as the median of {len(together)}; CPU {min(cpu for cpu, _ in together):.3f} s, \
 load average {quiet:.1f}
 all {len(by_group)} groups once, while the nodes were scraped: wall {live_all:.3f} s, load average {live.load:.1f}
 share of one CPU: {share_alone:.3f} by rules alone, {share_live:.3f} while scraped; all of Prometheus {live.share:.3f}""")
@@ -839,7 +863,8 @@ share of one CPU: {share_alone:.3f} by rules alone, {share_live:.3f} while scrap
     for fault in failed:
         print(f"FAILED {fault}")
     if options.json:
-        options.json.write_text(json.dumps({"rules": rows, "queries": asked, "failed": failed, "added": {" ".join(k): v for k, v in added.items()}}, indent=1))
+        figures = {"rules": rows, "queries": asked, "failed": failed, "added": {" ".join(key): n for key, n in added.items()}}
+        options.json.write_text(json.dumps(figures, indent=1))
     return 1 if failed else 0
 
 
