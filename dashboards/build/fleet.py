@@ -128,26 +128,29 @@ dashboard.row("By state, rack, model and driver", no_value="no node").panels(
     table("Racks", sort_by="unusable", width=6, height=9)
     .help(f"""The {WORST} racks with the most unusable GPUs. The rack is a label of the target or a setting of the
         exporter; nodes without one are one row.""")
-    .label("zone", width=50)
-    .label("rack", links=[row_link("On call, this rack", ON_CALL, "rack")], width=65)
+    .label("cluster", width=80)
+    .label("zone", width=45)
+    .label("rack", links=[row_link("On call, this rack", ON_CALL, "rack")], width=60)
     .column("unusable", of_racks("sum by ($BY_RACK) (instance:gpu_unhealthy:gpus{$NODE})"), steps=steps(NONE, 1, RED),
-        width=90)
-    .column("GPUs", of_racks("sum by ($BY_RACK) (instance:gpu_expected:gpus{$NODE})"), width=65)
-    .column("nodes", of_racks("count by ($BY_RACK) (instance:gpu_expected:gpus{$NODE})"), width=65),
+        width=85)
+    .column("GPUs", of_racks("sum by ($BY_RACK) (instance:gpu_expected:gpus{$NODE})"), width=55)
+    .column("nodes", of_racks("count by ($BY_RACK) (instance:gpu_expected:gpus{$NODE})"), width=55),
     table("Models", sort_by="unusable", width=6, height=9)
     .help("Models of GPUs, with those that cannot be used.")
-    .label("model")
+    .label("cluster", width=80)
+    .label("model", width=145)
     .column("unusable", of_models("""count by (cluster, model) (gpu:gpu_info:model{$NODE}
             and on ($BY_GPU, uuid) (gpu_healthy{$NODE} == 0)) or $MODELS * 0"""), steps=steps(NONE, 1, RED), width=90)
     .column("GPUs", "$MODELS", width=65),
     table("Drivers", sort_by="share", width=6, height=9)
     .help("""Driver versions, with the share of unusable GPUs of their nodes. A version that is worse than the others
         is a reason to stop its roll-out.""")
+    .label("cluster", width=75)
     .label("driver_version", width=125)
     .share("share", of_drivers(f"{with_driver('instance:gpu_unhealthy:gpus{$NODE}')} / "
-        f"({with_driver('instance:gpu_expected:gpus{$NODE}')} > 0)"), steps=steps(NONE, 0.01, ORANGE), width=65)
-    .column("GPUs", of_drivers(with_driver("instance:gpu_expected:gpus{$NODE}")), width=65)
-    .column("nodes", "$DRIVERS", width=65),
+        f"({with_driver('instance:gpu_expected:gpus{$NODE}')} > 0)"), steps=steps(NONE, 0.01, ORANGE), width=60)
+    .column("GPUs", of_drivers(with_driver("instance:gpu_expected:gpus{$NODE}")), width=60)
+    .column("nodes", "$DRIVERS", width=60),
 )
 
 dashboard.row("Broken now").panels(
@@ -156,6 +159,7 @@ dashboard.row("Broken now").panels(
             no_value="nothing is sent, or rules are not evaluated", labels_last=["team"])
         .help("""Alerts that are sent, by name and reason: how many nodes and GPUs, and how long the oldest has been true.
             The name leads to the runbook. Nodes are on the On call dashboard.""")
+        .label("cluster", width=90)
         .label("severity", width=75,
             mappings=[mapped({"page": ("page", RED), "ticket": ("ticket", ORANGE)})], paint=True),
         summary_width=None)
@@ -169,6 +173,7 @@ dashboard.row("Broken now").panels(
     table("Repair queue", sort_by="waits", width=24, height=8, no_value="no GPU waits for repair")
     .help("""GPUs with a fault that ends with a repair, the longest wait first, and GPUs that are unusable without an
         alert yet. Boards of nodes that are not scraped are those of an hour or a day ago.""")
+    .label("cluster", width=90)
     .label("instance", links=[row_link("On call, this node", ON_CALL, "instance")], width=180)
     .label("gpu", links=[GPU_FROM_ROW], width=60)
     .label("alertname", links=[incidents.RUNBOOK], width=230)

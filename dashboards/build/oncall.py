@@ -10,7 +10,7 @@ NOT_SCRAPED = "not scraped"
 # Texts in cells that are 0 or 1.
 NO_OR_ORANGE = mapped({0: ("no", GREEN), 1: ("yes", ORANGE)})
 NO_OR_RED = mapped({0: ("no", GREEN), 1: ("yes", RED)})
-TREND = {"no_value": "not measured", "interval": "5m", "width": 8, "height": 8}
+TREND = {"no_value": "not measured", "interval": "5m", "width": 8, "height": 9}
 OF_OWNER = [row_link("Job", "gpu-node-job", "owner")]
 
 
@@ -20,7 +20,7 @@ def alert_table(title: str, severity: str, help: str, *, height: int) -> Table:
     every = f"(({of_gpus} * on (cluster, instance, gpu) group_left (owner) $HIT) or on ($ROW) {since(sent(severity))})"
     return (
         add_columns(table(title, no_value=f"no {severity} is sent, or rules are not evaluated", sort_by="for",
-            height=height), summary_width=None)
+            height=height).label("cluster", width=90), summary_width=None)
         .widths(alertname=220, reason=165)
         .help(help)
         .label("instance", links=[row_link("Host", "gpu-node-host", "instance")], width=150)
@@ -157,8 +157,9 @@ dashboard.row("Sent").panels(
     table("Inhibited", no_value="no alert is inhibited", sort_by="alertname", descending=False, height=5)
     .help("""Alerts that fire and are not sent: another alert covers them, or the node is drained or in a maintenance
         window.""")
-    .label("alertname", links=[incidents.RUNBOOK], width=190)
-    .label("reason", width=130)
+    .label("cluster", width=90)
+    .label("alertname", links=[incidents.RUNBOOK], width=220)
+    .label("reason", width=165)
     .label("instance", width=150)
     .label("gpu", links=[GPU_FROM_ROW], width=50)
     .column("alerts",
@@ -169,10 +170,11 @@ dashboard.row("Who is hit").panels(
     table("Owners on GPUs with an alert", sort_by="memory", no_value="no owner is on a GPU with an alert", width=12,
         height=6, labels_last=["slurm_account", "user"])
     .help("Owners with processes, now or within a quarter of an hour, on GPUs that have an alert or cannot be used.")
+    .label("cluster", width=80)
     .label("instance", width=130)
     .label("gpu", links=[GPU_FROM_ROW], width=50)
-    .label("owner", links=OF_OWNER, width=240)
-    .labels("slurm_account", "user", width=125)
+    .label("owner", links=OF_OWNER, width=230)
+    .labels("slurm_account", "user", width=105)
     .column("memory", or_none("max by ($OWNER) (gpu_owner_memory_used_bytes{$NODE}) and on ($OWNER) $HIT_OWNERS",
             "$HIT_OWNERS", "$OWNER"), unit="bytes", width=90)
     .labels_from("max by ($OWNER, $PARTS) (gpu_owner_info{$NODE}) and on ($OWNER) $HIT_OWNERS"),
@@ -186,7 +188,8 @@ dashboard.row("Who is hit").panels(
         "wait"),
     table("Failed GPU jobs, 24 h", sort_by="failed", no_value=NOT_SCRAPED, width=6, height=6)
     .help("The ten workloads with the most failed runs. Needs kube-state-metrics and the optional Kubernetes rules.")
-    .labels("namespace", "workload")
+    .label("cluster", width=80)
+    .labels("namespace", "workload", width=110)
     .column("failed", """topk(10, sum by (cluster, namespace, workload) (
         last_over_time(workload:kube_gpu_runs_failed:count1d{$CLUSTER}[10m]))) or on () label_replace(
         0 * max(kube_state_metrics:up{$CLUSTER}), "workload", "none failed", "", "")""", decimals=0, width=70),
@@ -203,23 +206,26 @@ dashboard.row("Faults").panels(
     .query("$STATE"),
     table("Reasons", no_value="no GPU has a reason", width=12, height=8)
     .help("Reasons why GPUs cannot be used, and the serial number that the vendor asks for.")
-    .gpus(150)
+    .label("cluster", width=80)
+    .gpus(130)
     .label("reason", width=150)
-    .labels("serial", "model", "pci_address", width=135)
+    .labels("serial", "model", "pci_address", width=125)
     .labels_from("""max by ($BY_GPU, reason, $INFO) ($REASON * on ($BY_GPU, uuid) group_left ($INFO)
         max by ($BY_GPU, uuid, $INFO) (gpu_info{$NODE} and on ($BY_GPU, uuid) gpu_unhealthy_reason{$NODE} == 1)
         or on ($BY_GPU, uuid, reason) $REASON)"""),
-    table("Xids, 24 h", no_value="no Xid within 24 h", width=10, sort_by="newest")
+    table("Xids, 24 h", no_value="no Xid within 24 h", width=9, sort_by="newest")
     .help("""GPUs with an Xid within 24 h, and the newest code. All codes with their first action are on the GPU
         dashboard. Codes of a GPU that the driver does not list are in the events of the exporter.""")
-    .gpus(150)
+    .label("cluster", width=80)
+    .gpus(130)
     .column("newest code", "max by ($BY_GPU) (gpu_xid_last_code{$NODE} and on ($BY_GPU, uuid) ($RECENT))", unit="none",
         width=110)
     .column("newest", "max by ($BY_GPU) ($RECENT) * 1000", unit="dateTimeFromNow"),
-    table("Memory errors", no_value="no GPU has memory errors", width=14, sort_by="uncorrected")
+    table("Memory errors", no_value="no GPU has memory errors", width=15, sort_by="uncorrected")
     .help("""GPUs with uncorrected errors since the driver was loaded, with a repair that waits for a reset, or with one
         that failed. Failed, or above the vendor's limit of SRAM errors: a candidate for return.""")
-    .gpus(150)
+    .label("cluster", width=80)
+    .gpus(130)
     .column("uncorrected", of_these('gpu_ecc_total_errors{$NODE,counter="volatile",error="uncorrected"}', "$MEMORY"),
         steps=BAD_ABOVE_ZERO, width=110)
     .column("corrected", of_these('gpu_ecc_total_errors{$NODE,counter="volatile",error="corrected"}', "$MEMORY"),
@@ -239,7 +245,8 @@ dashboard.row("Faults").panels(
     .query("avg by (reason) (rate(gpu_clock_event_seconds_total{$NODE,$HELD_DOWN}[$__rate_interval]))", "{{reason}}"),
     table("Links below their maximum", no_value="no GPU has a link below its maximum", width=15, height=7)
     .help("GPUs whose PCIe link has fewer lanes than it could, that lack NVLinks, or whose fabric is not ready.")
-    .gpus(150)
+    .label("cluster", width=80)
+    .gpus(130)
     .column("PCIe lanes", of_these("gpu_pcie_link_width_lanes{$NODE}", "$LINKS"), width=110)
     .column("maximum lanes", of_these("gpu_pcie_link_max_width_lanes{$NODE}", "$LINKS"), width=140)
     .column("NVLinks up", of_these("gpu_nvlink_links_up{$NODE}", "$LINKS"), width=120)
@@ -251,6 +258,7 @@ dashboard.row("Faults").panels(
 dashboard.row("Changes in 24 h").panels(
     table("Driver loads, resets and reboots", sort_by="reboots", no_value="no node changed in 24 h", height=7)
     .help("At most 30 nodes whose driver was loaded, or with a GPU that was reset, or that booted, in the last 24 h.")
+    .label("cluster", width=90)
     .label("instance", links=[row_link("Host", "gpu-node-host", "instance")], width=180)
     .label("driver_version", width=120)
     .labels_from("max by ($BY_NODE, driver_version) (gpu_driver_info{$NODE}) and on ($BY_NODE) $CHANGED")
