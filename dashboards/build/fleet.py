@@ -128,8 +128,8 @@ dashboard.row("By state, rack, model and driver", no_value="no node").panels(
     table("Racks", sort_by="unusable", width=6, height=9)
     .help(f"""The {WORST} racks with the most unusable GPUs. The rack is a label of the target or a setting of the
         exporter; nodes without one are one row.""")
-    .label("cluster", width=80)
-    .label("zone", width=45)
+    .label("cluster", width=70)
+    .label("zone", width=40)
     .label("rack", links=[row_link("On call, this rack", ON_CALL, "rack")], width=60)
     .column("unusable", of_racks("sum by ($BY_RACK) (instance:gpu_unhealthy:gpus{$NODE})"), steps=steps(NONE, 1, RED),
         width=85)
@@ -184,7 +184,7 @@ dashboard.row("Broken now").panels(
         or on ($BY_GPU, alertname, reason) ($QUEUE or $ILL)"""),
 )
 
-dashboard.row("Since when", no_value=NO_RULES).panels(
+dashboard.row("Since when", no_value=NO_RULES, interval="2m").panels(
     timeseries("Unusable GPUs by rack", steps=NOTHING, minimum=0, decimals=0, stacked=True, width=8, height=7)
     .help("The ten racks with the most unusable GPUs in the time shown. Planned windows are not counted.")
     .query(f"label_replace({most('sum by ($BY_RACK) (instance:gpu_unhealthy:gpus{$NODE})', '$BY_RACK')}, "

@@ -26,9 +26,9 @@ def alert_table(title: str, severity: str, help: str, *, height: int) -> Table:
         .label("instance", links=[row_link("Host", "gpu-node-host", "instance")], width=150)
         .label("gpu", links=[GPU_FROM_ROW], width=50)
         .label("gpu_instance", width=110)
-        .label("owner", links=OF_OWNER, width=260)
+        .label("owner", links=OF_OWNER, width=220)
         .label("team", width=80)
-        .column("for", f"max by ($ROW, summary, owner) ({with_summary(every)})", unit="dtdurations", width=160)
+        .column("for", f"max by ($ROW, summary, owner) ({with_summary(every)})", unit="dtdurations", width=130)
     )
 
 
@@ -86,10 +86,10 @@ dashboard = Dashboard(
         "DOWN": "max by ($BY_NODE) ($TARGETS == 0)",
         "PROBLEMS": """topk(30, count by ($BY_NODE) (gpu_healthy{$NODE} == 0) or max by ($BY_NODE) (gpu_driver_up{$NODE}
             == 0) + 1 or max by ($BY_NODE) (gpu_driver_stuck{$NODE} == 1) or $DOWN + 1)""",
-        "STATE": """max by (instance, gpu) (3 - 3 * max by ($BY_GPU) (gpu_healthy{$NODE} and on ($BY_NODE) $PROBLEMS)
-            or on ($BY_GPU) max by ($BY_GPU) (gpu_info{$NODE} and on ($BY_NODE) $PROBLEMS) * 0 + 1
-            or on ($BY_GPU) max by ($BY_GPU) (gpu_up{$NODE} and on ($BY_NODE) $PROBLEMS) * 0 + 1
-            or on ($BY_GPU) max by ($BY_GPU) ((gpu_info{$NODE} offset 1h) and on ($BY_NODE) $DOWN) * 0 + 2)""",
+        # 0 ok, 1 unknown, 2 not scraped, 3 down, of a selection of all GPUs as few times as can be.
+        "STATE": """max by (instance, gpu) ((3 - 3 * gpu_healthy{$NODE} or on ($BY_GPU) gpu_up{$NODE} * 0 + 1)
+            and on ($BY_NODE) $PROBLEMS
+            or (gpu_info{$NODE} offset 1h) * 0 + 2 and on ($BY_NODE) $DOWN)""",
         "INFO": "model, serial, pci_address",
         "REASON": "max by ($BY_GPU, uuid, reason) (gpu_unhealthy_reason{$NODE} == 1)",
         "RECENT": "gpu_xid_last_event_timestamp_seconds{$NODE} > time() - 86400",
@@ -170,11 +170,12 @@ dashboard.row("Who is hit").panels(
     table("Owners on GPUs with an alert", sort_by="memory", no_value="no owner is on a GPU with an alert", width=12,
         height=6, labels_last=["slurm_account", "user"])
     .help("Owners with processes, now or within a quarter of an hour, on GPUs that have an alert or cannot be used.")
-    .label("cluster", width=80)
+    .label("cluster", width=70)
     .label("instance", width=130)
     .label("gpu", links=[GPU_FROM_ROW], width=50)
-    .label("owner", links=OF_OWNER, width=230)
-    .labels("slurm_account", "user", width=105)
+    .label("owner", links=OF_OWNER, width=215)
+    .label("slurm_account", width=125)
+    .label("user", width=95)
     .column("memory", or_none("max by ($OWNER) (gpu_owner_memory_used_bytes{$NODE}) and on ($OWNER) $HIT_OWNERS",
             "$HIT_OWNERS", "$OWNER"), unit="bytes", width=90)
     .labels_from("max by ($OWNER, $PARTS) (gpu_owner_info{$NODE}) and on ($OWNER) $HIT_OWNERS"),
