@@ -238,7 +238,8 @@ class Fleet:
                 times = spans.times(name, labels, self.start)
                 to_and_fro = (value, value if other is None else other)
                 points = [
-                    (at, max(0.0, value + rate * (at - self.start)) if rate else to_and_fro[n % 2]) for n, at in enumerate(times)
+                    (at, max(0.0, value + rate * (at - self.start)) if rate else to_and_fro[n % 2])
+                    for n, at in enumerate(times)
                 ]
                 blobs.append((points, samples(points)))
             for i in (i for i, other in enumerate(self.kinds) if other == kind):
@@ -741,7 +742,12 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="rulecost-"))
     prometheus = None
     try:
-        pages = record_all(options, folder)
+        # The simulated host does not say when its driver was loaded, which annotations ask for.
+        loaded = "gpu_driver_load_timestamp_seconds {}\n"
+        pages = {
+            name: [(at, text if "\n" + loaded[:33] in text else text + loaded.format(at - 3 * 3600)) for at, text in two]
+            for name, two in record_all(options, folder).items()
+        }
         rules = rules_in(folder, options.hurry)
         wanted = Wanted([path.read_text() for path in rules] + [query.expr for query in board_queries(dashboards)])
         fleet = Fleet(pages, options.nodes, None if options.all else wanted)
