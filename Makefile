@@ -83,11 +83,11 @@ prove-rules:
 		tests/tools/stage.sh 'scrapes, newest Prometheus' \
 		cargo test --test e2e -- prometheus promtool recording_rules hostile_names
 
-# All rules once, and each query of the on-call board, on 200 nodes with eight GPUs each (11 minutes).
+# All rules once, and each query of Fleet and On call, on 200 nodes with eight GPUs each (13 minutes).
 prove-cost:
 	@tests/tools/ensure-tools.sh build test prometheus-3
 	@cargo build --workspace
-	@SHOW='^nodes|^all|^of that|^share|^most expensive' tests/tools/stage.sh 'what rules cost' tests/alerts/cost.py --built $(TARGET)/debug --hurry --check \
+	@SHOW='^nodes|^series|^all|^of that|^share|^most expensive|^slowest' tests/tools/stage.sh 'what rules cost' tests/alerts/cost.py --built $(TARGET)/debug --hurry --check \
 		--prometheus $(NEWEST)/prometheus
 
 prove-boards: boards

@@ -70,7 +70,7 @@ dashboard = Dashboard(
             or on ($BY_GPU) max by ($BY_GPU, $BOARD) ((gpu_info{$NODE} offset 1h) and on ($BY_GPU) ($QUEUE or $ILL))
             or on ($BY_GPU) max by ($BY_GPU, $BOARD) ((gpu_info{$NODE} offset 1d) and on ($BY_GPU) ($QUEUE or $ILL)))""",
         "FIRES": sent("page|ticket"),
-        "SENT": with_summary("$FIRES"),
+        "SENT_OF_NODES": with_summary(sent("page|ticket", 'instance!=""')),
         "SENT_OF_GPUS": with_summary(sent("page|ticket", 'gpu!=""')),
         "WHAT": "cluster, severity, alertname, reason",
     },
@@ -94,10 +94,10 @@ dashboard.row("Now", width=3, no_value=NO_RULES).panels(
     stat("Drivers down", steps=BAD_ABOVE_ZERO, no_value="not scraped")
     .help("Nodes whose driver does not answer or is stuck. A driver released for an upgrade is not counted.")
     .query(or_zero("count($NO_DRIVER)", "gpu_driver_stuck{$NODE}"), "nodes"),
-    stat("Drained or in a window", steps=steps(BLUE, 1, YELLOW))
+    stat("Drained, window", steps=steps(BLUE, 1, YELLOW))
     .help("Nodes that are cordoned, draining or in a maintenance window: their alerts are inhibited.")
     .query(or_zero("count($QUIET)", "$WATCHDOG"), "nodes"),
-    stat("Error budget burn, 1 h", steps=steps(GREEN, 1, YELLOW, 2, ORANGE, 14.4, RED), decimals=1,
+    stat("Budget burn, 1 h", steps=steps(GREEN, 1, YELLOW, 2, ORANGE, 14.4, RED), decimals=1,
         links=[dashboard_link("Capacity", "gpu-node-capacity")])
     .help("Rate at which unusable GPUs use the budget of 1 % of GPU time. At 1 the budget lasts exactly 30 days.")
     .query("max(job:gpu_unhealthy:burnrate1h{$NODE})", "burn"),
@@ -108,7 +108,7 @@ dashboard.row("Now", width=3, no_value=NO_RULES).panels(
 )
 
 dashboard.row("By state, rack, model and driver", no_value="no node").panels(
-    bargauge("Nodes by state", width=4, height=9, decimals=0, no_value="no target", steps=BAD_ABOVE_ZERO,
+    bargauge("Nodes by state", width=3, height=9, decimals=0, no_value="no target", steps=BAD_ABOVE_ZERO,
         colors={"drained, window": YELLOW, "ready": GREEN})
     .help("Nodes by their worst state: not scraped, driver down, with an unusable GPU, drained or in a window, ready.")
     .query(or_zero("count($DOWN)", "$TARGETS"), "not scraped")
@@ -119,7 +119,7 @@ dashboard.row("By state, rack, model and driver", no_value="no node").panels(
     .query(or_zero("""count(max by ($BY_NODE) ($TARGETS == 1) unless on ($BY_NODE) $NO_DRIVER
             unless on ($BY_NODE) (instance:gpu_unhealthy:gpus{$NODE} > 0) unless on ($BY_NODE) $QUIET)""", "$TARGETS"),
         "ready"),
-    bargauge("GPUs by state", width=4, height=9, decimals=0, no_value="no GPU", steps=BAD_ABOVE_ZERO,
+    bargauge("GPUs by state", width=3, height=9, decimals=0, no_value="no GPU", steps=BAD_ABOVE_ZERO,
         colors={"healthy": GREEN})
     .help("GPUs of nodes that are not scraped, unusable GPUs by reason, and healthy ones.")
     .query("sum(instance:gpu_expected:gpus{$NODE} and on ($BY_NODE) $DOWN)", "not scraped")
@@ -128,60 +128,67 @@ dashboard.row("By state, rack, model and driver", no_value="no node").panels(
     table("Racks", sort_by="unusable", width=6, height=9)
     .help(f"""The {WORST} racks with the most unusable GPUs. The rack is a label of the target or a setting of the
         exporter; nodes without one are one row.""")
-    .label("zone", width=70)
-    .label("rack", links=[row_link("On call, this rack", ON_CALL, "rack")], width=90)
+    .label("cluster", width=70)
+    .label("zone", width=40)
+    .label("rack", links=[row_link("On call, this rack", ON_CALL, "rack")], width=60)
     .column("unusable", of_racks("sum by ($BY_RACK) (instance:gpu_unhealthy:gpus{$NODE})"), steps=steps(NONE, 1, RED),
-        width=75)
-    .column("GPUs", of_racks("sum by ($BY_RACK) (instance:gpu_expected:gpus{$NODE})"), width=65)
-    .column("nodes", of_racks("count by ($BY_RACK) (instance:gpu_expected:gpus{$NODE})"), width=65),
-    table("Models", sort_by="unusable", width=5, height=9)
+        width=85)
+    .column("GPUs", of_racks("sum by ($BY_RACK) (instance:gpu_expected:gpus{$NODE})"), width=55)
+    .column("nodes", of_racks("count by ($BY_RACK) (instance:gpu_expected:gpus{$NODE})"), width=55),
+    table("Models", sort_by="unusable", width=6, height=9)
     .help("Models of GPUs, with those that cannot be used.")
-    .label("model")
+    .label("cluster", width=80)
+    .label("model", width=145)
     .column("unusable", of_models("""count by (cluster, model) (gpu:gpu_info:model{$NODE}
-            and on ($BY_GPU, uuid) (gpu_healthy{$NODE} == 0)) or $MODELS * 0"""), steps=steps(NONE, 1, RED), width=75)
+            and on ($BY_GPU, uuid) (gpu_healthy{$NODE} == 0)) or $MODELS * 0"""), steps=steps(NONE, 1, RED), width=90)
     .column("GPUs", "$MODELS", width=65),
-    table("Drivers", sort_by="share", width=5, height=9)
+    table("Drivers", sort_by="share", width=6, height=9)
     .help("""Driver versions, with the share of unusable GPUs of their nodes. A version that is worse than the others
         is a reason to stop its roll-out.""")
-    .label("driver_version")
+    .label("cluster", width=75)
+    .label("driver_version", width=125)
     .share("share", of_drivers(f"{with_driver('instance:gpu_unhealthy:gpus{$NODE}')} / "
-        f"({with_driver('instance:gpu_expected:gpus{$NODE}')} > 0)"), steps=steps(NONE, 0.01, ORANGE), width=65)
-    .column("GPUs", of_drivers(with_driver("instance:gpu_expected:gpus{$NODE}")), width=65)
-    .column("nodes", "$DRIVERS", width=65),
+        f"({with_driver('instance:gpu_expected:gpus{$NODE}')} > 0)"), steps=steps(NONE, 0.01, ORANGE), width=60)
+    .column("GPUs", of_drivers(with_driver("instance:gpu_expected:gpus{$NODE}")), width=60)
+    .column("nodes", "$DRIVERS", width=60),
 )
 
 dashboard.row("Broken now").panels(
     add_columns(
-        table("What is broken", sort_by="severity", descending=False, width=12, height=10,
+        table("What is broken", sort_by="severity", descending=False, width=24, height=8,
             no_value="nothing is sent, or rules are not evaluated", labels_last=["team"])
         .help("""Alerts that are sent, by name and reason: how many nodes and GPUs, and how long the oldest has been true.
             The name leads to the runbook. Nodes are on the On call dashboard.""")
+        .label("cluster", width=90)
         .label("severity", width=75,
             mappings=[mapped({"page": ("page", RED), "ticket": ("ticket", ORANGE)})], paint=True),
-        summary_width=230)
-    .column("nodes", "count by ($WHAT, summary, team) (max by ($WHAT, summary, team, instance) ($SENT))", width=60)
+        summary_width=None)
+    .widths(alertname=230, reason=170)
+    .column("nodes", "count by ($WHAT, summary, team) (max by ($WHAT, summary, team, instance) ($SENT_OF_NODES))",
+        mappings=[special("", NONE)], width=60)
     .column("GPUs", "count by ($WHAT, summary, team) (max by ($WHAT, summary, team, instance, gpu) ($SENT_OF_GPUS))",
         mappings=[special("", NONE)], width=60)
-    .column("oldest", f"max by ($WHAT, summary, team) ({with_summary(since('$FIRES'))})", unit="dtdurations", width=120)
-    .label("team", width=75),
-    table("Repair queue", sort_by="waits", width=12, height=10, no_value="no GPU waits for repair")
+    .column("oldest", f"max by ($WHAT, summary, team) ({with_summary(since('$FIRES'))})", unit="dtdurations", width=150)
+    .label("team", width=90),
+    table("Repair queue", sort_by="waits", width=24, height=8, no_value="no GPU waits for repair")
     .help("""GPUs with a fault that ends with a repair, the longest wait first, and GPUs that are unusable without an
         alert yet. Boards of nodes that are not scraped are those of an hour or a day ago.""")
-    .label("instance", links=[row_link("On call, this node", ON_CALL, "instance")], width=120)
-    .label("gpu", links=[GPU_FROM_ROW], width=50)
-    .label("alertname", links=[incidents.RUNBOOK], width=150)
-    .label("reason", width=130)
-    .labels("serial", "model", "pci_address", width=120)
+    .label("cluster", width=90)
+    .label("instance", links=[row_link("On call, this node", ON_CALL, "instance")], width=180)
+    .label("gpu", links=[GPU_FROM_ROW], width=60)
+    .label("alertname", links=[incidents.RUNBOOK], width=230)
+    .labels("reason", "serial", "model", "pci_address", width=180)
     .column("waits", f"max by ($BY_GPU, alertname, reason) ({since('$REPAIRS')}) or $ILL * NaN", unit="dtdurations",
-        width=110)
+        width=150)
     .labels_from("""($QUEUE or $ILL) * on ($BY_GPU) group_left ($BOARD) $BOARDS
         or on ($BY_GPU, alertname, reason) ($QUEUE or $ILL)"""),
 )
 
-dashboard.row("Since when", no_value=NO_RULES).panels(
+dashboard.row("Since when", no_value=NO_RULES, interval="2m").panels(
     timeseries("Unusable GPUs by rack", steps=NOTHING, minimum=0, decimals=0, stacked=True, width=8, height=7)
     .help("The ten racks with the most unusable GPUs in the time shown. Planned windows are not counted.")
-    .query(most("sum by ($BY_RACK) (instance:gpu_unhealthy:gpus{$NODE})", "$BY_RACK"), "{{cluster}} {{zone}} {{rack}}"),
+    .query(f"label_replace({most('sum by ($BY_RACK) (instance:gpu_unhealthy:gpus{$NODE})', '$BY_RACK')}, "
+        '"rack", "no rack", "rack", "^$")', "{{cluster}} {{zone}} {{rack}}"),
     timeseries("Nodes not scraped and drivers down", steps=NOTHING, minimum=0, decimals=0, width=8, height=7,
         no_value="not scraped", colors={"not scraped": RED, "driver down": ORANGE})
     .help("Nodes that cannot be scraped, and nodes whose driver does not answer.")

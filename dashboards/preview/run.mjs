@@ -4,6 +4,7 @@ import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync,
 import { join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
+import { writeAlerts } from './lib/alerts.mjs';
 import { checkLinks, Drawer, faultsOf } from './lib/draw.mjs';
 import { groupsOf, namesIn, writePast, writeRules } from './lib/history.mjs';
 import { inventCpu, inventPrices, inventRare, inventSlurmOwner } from './lib/invented.mjs';
@@ -143,10 +144,13 @@ async function writeAll({ from: begun, own, nodes, gap }, groups) {
   return sent + await writeRules(own, groups, { far: begun - FAR, near: begun - NEAR, to, step: 60000, gap });
 }
 
-// Half an hour of the series that the dashboards query; recorded series of the same time.
+// Half an hour of the series that the dashboards query, and recorded series of the same time; six hours of what Fleet draws.
 async function writeThousands({ from: begun, own, nodes }, groups) {
   const from = begun - 0.5 * HOUR;
-  let sent = await writePast(own, nodes, from, begun, 60000);
+  const drawn = inputsOf(['instance:gpu_unhealthy:gpus', 'gpu_driver_up', 'up'], groups);
+  let sent = await writePast(own, nodes, begun - NEAR, from, 300000, drawn);
+  sent += await writeRules(own, neededOf(groups, drawn), { far: begun - NEAR, near: from, to: from - 1, step: 300000 });
+  sent += await writePast(own, nodes, from, begun, 60000);
   const to = Date.now();
   sent += await writePast(own, nodes, begun, to, 60000);
   return sent + await writeRules(own, groups, { far: from, near: from, to, step: 300000 });
@@ -159,7 +163,7 @@ async function writeFleet({ from: begun, own, nodes }, groups) {
   const asked = new Set([...askedFor(all, true), ...recorded, 'up']);
   const ofFleet = new Set([...askedFor(all.filter(isOfFleet), true), ...recorded, 'up']);
   const oncall = askedFor(all.filter(({ uid }) => uid === 'gpu-node-oncall'), true).add('up');
-  const [long, short] = [1.5 * HOUR, 0.5 * HOUR];
+  const [long, short] = [nodes.length > 50 ? 1.5 * HOUR : NEAR, 0.5 * HOUR];
   const [first, others] = [nodes.slice(0, 1), nodes.slice(1)];
   let sent = await writePast(own, first, begun - NEAR, begun, 30000, asked);
   sent += await writePast(own, others, begun - NEAR, begun - long, 60000, oncall);
@@ -249,7 +253,9 @@ async function main() {
     played[situation] = nodes;
     const past = { from: begun, own, nodes, gap: nodes[0].gap };
     const write = wanted ? writeThousands : many ? writeFleet : writeAll;
-    const sent = await write(past, groups);
+    let sent = await write(past, groups);
+    // Of thousands of nodes too many expressions over too many series.
+    if (!ONLY[situation]) sent += await writeAlerts(own, groupsOf(loaded), { from: begun - 1.5 * HOUR, to: Date.now(), step: 60000 });
     const targets = nodes.map(({ labels }, n) => ({ job: labels.job, address: `127.0.0.1:${PORT}`, path: `/node/${situation}/${n}`, labels }));
     await own.scrape(targets, wanted ? '60s' : many ? '15s' : '5s', loaded);
     Object.assign(own, { since: Date.now(), events: eventsOf(situation, turn) });

@@ -24,13 +24,14 @@ def _annotation(name: str, color: str, title: str, text: str, expr: str, *, valu
     }
 
 
+# Of the two hours after it, so that the nodes of a fleet are not joined at every step.
 DRIVER_LOADED = _annotation(
     "Driver loaded",
     "purple",
     "Driver {{driver_version}} loaded",
     "{{instance}}",
     """max by ($BY_NODE, driver_version) (
-        gpu_driver_load_timestamp_seconds{$NODE} * 1000
+        (gpu_driver_load_timestamp_seconds{$NODE} > time() - 7200) * 1000
         * on ($BY_NODE) group_left (driver_version) gpu_driver_info{$NODE})""",
     value_is_time=True,
 )

@@ -69,6 +69,11 @@ class Table(Panel):
         """A row for each GPU, which leads to the dashboard of that GPU."""
         return self.label("instance", width=width).label("gpu", links=[GPU_FROM_ROW], width=60)
 
+    def widths(self, **pixels: int) -> "Table":
+        """Other widths of columns of labels that are there."""
+        self.keys = [dataclasses.replace(key, width=pixels.get(key.name, key.width)) for key in self.keys]
+        return self
+
     def column(self, title: str, expr: str, **look: typing.Any) -> "Table":
         """A column of values. `steps` or `paint` colour the cell."""
         look.setdefault("paint", "steps" in look)
