@@ -142,8 +142,8 @@ struct File {
     rest: BTreeMap<String, Value>,
 }
 
-/// The rules of these groups that a case needs: those that it asks for, and those that these read; and what it asks
-/// for in vain.
+/// The rules of these groups that a case needs: those that it asks for, and those that these read. An error names an alert
+/// that none of them has.
 fn needed(groups: &[&(Value, Vec<Rule>)], asked: &Asked) -> Result<Vec<Value>, String> {
     let mut reads = Reads::default();
     for asked in &asked.promql_expr_test {
