@@ -75,10 +75,12 @@ prove-chart:
 	@cargo build -q -p gpu-node-exporter
 	$(STAGE) 'Helm chart' tests/tools/chart.sh $(TARGET)/debug/gpu-node-exporter .tools/helm/helm
 
-# What `make test` does with the oldest Prometheus: rules and their tests, pages as promtool wants them, scrapes without loss.
+# What `make test` does with the oldest Prometheus: rules and their tests (here each case with every rule of its file), pages as
+# promtool wants them, scrapes without loss.
 prove-rules:
 	@tests/tools/ensure-tools.sh build test prometheus-3
-	@SHOW='^test result:' PROMTOOL=$(NEWEST)/promtool tests/tools/stage.sh 'rules, newest Prometheus' cargo test -p assets
+	@SHOW='^test result:' PROMTOOL=$(NEWEST)/promtool WHOLE_RULE_FILES=1 \
+		tests/tools/stage.sh 'rules, newest Prometheus' cargo test -p assets
 	@SHOW='^test result:' PROMTOOL=$(NEWEST)/promtool PROMETHEUS=$(NEWEST)/prometheus \
 		tests/tools/stage.sh 'scrapes, newest Prometheus' \
 		cargo test --test e2e -- prometheus promtool recording_rules hostile_names

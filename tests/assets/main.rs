@@ -3,6 +3,7 @@
 //!
 //! Every check collects all that is wrong before it fails.
 
+mod cases;
 mod coverage;
 mod dashboards;
 mod dashboards_links;

@@ -1,38 +1,54 @@
 //! What Prometheus's and Alertmanager's own tools say.
 
+use std::io::Read;
 use std::num::NonZero;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-use super::{files, report};
+use super::{cases, files, report};
 
 /// Most lines that are shown of what a tool says.
 const MOST_LINES: usize = 60;
 
-/// Runs a tool: the path in the variable of its name in capitals, else the one in `.tools/bin`; what it said if it
+/// Runs a tool: the path in the variable of its name in capitals, else the one in `.tools/bin`; all that it said if it
 /// was not content.
-pub fn run(tool: &str, arguments: &[String], folder: &str) -> Vec<String> {
+fn said(tool: &str, arguments: &[String], folder: &str) -> Result<(), String> {
     let root = files::root();
     let given = std::env::var(tool.to_uppercase()).ok().filter(|given| !given.is_empty());
     let program = root.join(given.unwrap_or_else(|| format!(".tools/bin/{tool}")));
+    // One pipe for both: promtool names the file on one and what fails on the other.
+    let (mut reader, writer) = std::io::pipe().expect("there are files left");
     let mut command = Command::new(&program);
     command.args(arguments).current_dir(root.join(folder));
-    // promtool keeps little and throws away much: with Go's own ratio a quarter of its time is collecting garbage.
-    if std::env::var_os("GOGC").is_none() {
-        command.env("GOGC", "400");
+    command.stdout(writer.try_clone().expect("there are files left")).stderr(writer);
+    // promtool keeps little and throws away much: with Go's own ratio, and threads that collect garbage ahead on every core,
+    // a third of its time is collecting.
+    for (variable, value) in [("GOGC", "400"), ("GOMAXPROCS", "1")] {
+        if std::env::var_os(variable).is_none() {
+            command.env(variable, value);
+        }
     }
-    let output = command.output();
-    let output = output.unwrap_or_else(|error| {
+    let mut child = command.spawn().unwrap_or_else(|error| {
         panic!("{}: {error}; tests/tools/ensure-tools.sh test fetches it", program.display())
     });
-    if output.status.success() {
-        return Vec::new();
-    }
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    // The first case that fails tells most.
-    let first: Vec<&str> = said.lines().take(MOST_LINES).collect();
-    vec![format!("{tool} {}:\n{}", arguments.join(" "), first.join("\n"))]
+    // Its ends of the pipe are this process's too.
+    drop(command);
+    let mut said = Vec::new();
+    reader.read_to_end(&mut said).expect("a pipe can be read");
+    let status = child.wait().expect("it is waited for once");
+    if status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&said).into_owned()) }
+}
+
+/// The start of a text: the first case that fails tells most.
+fn shortened(said: &str) -> String {
+    said.lines().take(MOST_LINES).collect::<Vec<_>>().join("\n")
+}
+
+/// What a tool says, if it is not content.
+pub fn run(tool: &str, arguments: &[String], folder: &str) -> Vec<String> {
+    let said = said(tool, arguments, folder).err();
+    said.map(|said| format!("{tool} {}:\n{}", arguments.join(" "), shortened(&said))).into_iter().collect()
 }
 
 pub fn words(words: &[&str]) -> Vec<String> {
@@ -49,23 +65,42 @@ fn promtool_takes_the_rules() {
 #[test]
 fn the_tests_of_the_rules_pass() {
     let mut tests = files::list("tests/alerts", ".test.yml");
-    let name =
-        |path: &std::path::PathBuf| path.file_name().expect("it was listed").to_string_lossy().into_owned();
+    let folder = PathBuf::from(format!("{}/cases-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id()));
+    std::fs::create_dir_all(&folder).expect("it can be made");
+    let rules = cases::rules(&files::rule_files());
+    // As the files are, with every rule in every case: `make prove` takes the time.
+    let whole = std::env::var_os("WHOLE_RULE_FILES").is_some();
     // Each on its own, so that what fails is named by its file; one on each core, the longest first.
     tests.sort_by_key(|path| std::fs::metadata(path).expect("it was listed").len());
     let left = Mutex::new(tests);
+    let test = |path: &Path| {
+        if whole {
+            return run("promtool", &words(&["test", "rules", &path.to_string_lossy()]), ".");
+        }
+        let split = match cases::split(path, &rules, &folder) {
+            Ok(split) => split,
+            Err(problem) => return vec![problem],
+        };
+        let mut arguments = words(&["test", "rules"]);
+        arguments.extend(split.iter().map(|case| case.path.display().to_string()));
+        let Err(said) = said("promtool", &arguments, ".") else { return Vec::new() };
+        let failed: Vec<&str> = said.split("Unit Testing:").filter(|part| part.contains("FAILED")).collect();
+        let failed = if failed.is_empty() { vec![said.as_str()] } else { failed };
+        failed.into_iter().map(|part| cases::named(&split, &shortened(part))).collect()
+    };
     let work = || {
         let mut problems = Vec::new();
         loop {
             let Some(path) = left.lock().expect("no holder panics").pop() else { return problems };
-            problems.extend(run("promtool", &words(&["test", "rules", &name(&path)]), "tests/alerts"));
+            problems.extend(test(&path));
         }
     };
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let problems = std::thread::scope(|scope| {
+    let problems: Vec<String> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
         workers.into_iter().flat_map(|worker| worker.join().expect("it ends")).collect()
     });
+    std::fs::remove_dir_all(&folder).expect("it can be removed");
     report(problems);
 }
 

@@ -344,4 +344,6 @@ pub(crate) fn slurm_id(text: &str) -> Option<String> {
 }
 
 #[cfg(test)]
+pub(crate) mod fixture;
+#[cfg(test)]
 mod tests;

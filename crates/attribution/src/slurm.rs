@@ -131,17 +131,7 @@ fn folders(path: &Path, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn host(files: &[(&str, &str)]) -> (tempfile::TempDir, Host) {
-        let root = tempfile::tempdir().unwrap();
-        for (path, text) in files {
-            let path = root.path().join("sys/fs/cgroup").join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-        let host = Host::new(root.path());
-        (root, host)
-    }
+    use crate::cgroup::fixture::host;
 
     fn steps(job: &JobGroup) -> Vec<(&str, &[u32])> {
         job.steps.iter().map(|(step, pids)| (step.as_str(), pids.as_slice())).collect()

@@ -155,25 +155,13 @@ fn add(nodes: &mut BTreeMap<u32, u64>, counts: &str, unit: u64) {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
+    use crate::cgroup::fixture::host;
     use proptest::prelude::*;
-
-    fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, Host) {
-        let root = tempfile::tempdir().unwrap();
-        for (path, text) in files {
-            let path = root.path().join("sys/fs/cgroup").join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-        let host = Host::new(root.path());
-        (root, host)
-    }
 
     #[test]
     fn version_2_is_read() {
-        let (_root, host) = tree(&[
+        let (_root, host) = host(&[
             ("cgroup.controllers", "cpu memory\n"),
             ("a/b/memory.numa_stat", "anon N0=100 N1=20\nfile N0=5 N1=1\nkernel_stack N0=9 N1=9\n"),
             ("a/b/cpu.stat", "usage_usec 2500000\nuser_usec 2000000\nsystem_usec 500000\n"),
@@ -192,7 +180,7 @@ mod tests {
 
     #[test]
     fn version_1_is_read_where_only_some_controllers_know_the_group() {
-        let (_root, host) = tree(&[
+        let (_root, host) = host(&[
             ("memory/j/memory.numa_stat", "total=9 N0=5 N1=4\nfile=3 N0=3 N1=0\nanon=6 N0=2 N1=4\n"),
             ("memory/j/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"),
             ("cpu/j/cpu.cfs_quota_us", "-1\n"),

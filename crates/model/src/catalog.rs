@@ -1,7 +1,7 @@
 //! Every entity, label and metric, declared once.
 //!
 //! `# HELP`, `# TYPE`, `# UNIT`, `docs/METRICS.md`, `gpu-node-exporter metrics` and the checks of names and
-//! labels elsewhere all come from here; entities and labels are in `catalog/labels.rs`. To add a metric: one
+//! labels elsewhere all come from here; entities, labels and groups are in `catalog/`. To add a metric: one
 //! entry below, one line where it is read (`CONTRIBUTING.md` shows it). The first line of an entry's doc comment
 //! is its `# HELP`; a second paragraph is for `docs/METRICS.md` alone.
 
@@ -9,10 +9,16 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+mod entities;
+mod groups;
+mod infos;
 pub mod joins;
 mod labels;
 pub mod schema;
 
+pub use entities::*;
+pub use groups::*;
+pub use infos::*;
 pub use labels::*;
 use schema::metrics;
 pub use schema::{Kind, MetricDef, MetricId};

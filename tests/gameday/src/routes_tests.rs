@@ -132,6 +132,23 @@ fn every_alert_goes_where_the_table_says_and_every_receiver_is_tested() {
     assert!(missing.is_empty(), "no line has the labels of {missing:#?}");
 }
 
+/// Starts Alertmanager with this file, sends it these alerts, and asks for the list at this path until nothing is wrong
+/// with it.
+#[track_caller]
+fn settles(file: &str, alerts: &[Value], path: &str, wrong: impl Fn(&[Value]) -> Option<String>) {
+    let dir = tempfile::tempdir().unwrap();
+    // Nothing listens at that port: the receivers do not matter here.
+    let alertmanager = Alertmanager::start(dir.path(), &config(file), 9).unwrap();
+    post(alertmanager.port, "/api/v2/alerts", &Value::Array(alerts.to_vec())).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let answer: Vec<Value> = serde_json::from_str(&get(alertmanager.port, path).unwrap()).unwrap();
+        let Some(wrong) = wrong(&answer) else { break };
+        assert!(Instant::now() < deadline, "{file}: {wrong}");
+        pause();
+    }
+}
+
 /// A notification is about a job of an owner: alerts of a team's other jobs are notifications of their own.
 #[test]
 fn alerts_of_owners_are_grouped_by_job() {
@@ -165,13 +182,7 @@ fn alerts_of_owners_are_grouped_by_job() {
     let wanted: BTreeSet<BTreeSet<String>> =
         wanted.into_values().map(|alerts| alerts.into_iter().map(str::to_owned).collect()).collect();
     for file in FILES {
-        let dir = tempfile::tempdir().unwrap();
-        let alertmanager = Alertmanager::start(dir.path(), &config(file), 9).unwrap();
-        post(alertmanager.port, "/api/v2/alerts", &Value::Array(sent.clone())).unwrap();
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let answer = get(alertmanager.port, "/api/v2/alerts/groups").unwrap();
-            let groups: Vec<Value> = serde_json::from_str(&answer).unwrap();
+        settles(file, &sent, "/api/v2/alerts/groups", |groups| {
             let name = |labels: &Value| {
                 let from = ["pod", "slurm_job"].iter().find_map(|label| labels[label].as_str());
                 format!("{} {}", labels["alertname"].as_str().unwrap(), from.unwrap())
@@ -180,12 +191,8 @@ fn alerts_of_owners_are_grouped_by_job() {
                 group["alerts"].as_array().unwrap().iter().map(|alert| name(&alert["labels"])).collect()
             };
             let grouped: BTreeSet<BTreeSet<String>> = groups.iter().map(alerts).collect();
-            if grouped == wanted {
-                break;
-            }
-            assert!(Instant::now() < deadline, "{file}: grouped as {grouped:#?}");
-            pause();
-        }
+            (grouped != wanted).then(|| format!("grouped as {grouped:#?}"))
+        });
     }
 }
 
@@ -250,32 +257,16 @@ fn an_alert_is_inhibited_by_what_the_table_says_and_by_nothing_else() {
         targets.push((inhibited == "yes", target, line));
     }
     for file in FILES {
-        let dir = tempfile::tempdir().unwrap();
-        // Nothing listens at that port: the receivers do not matter here.
-        let alertmanager = Alertmanager::start(dir.path(), &config(file), 9).unwrap();
-        post(alertmanager.port, "/api/v2/alerts", &Value::Array(sent.clone())).unwrap();
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let answer: Value =
-                serde_json::from_str(&get(alertmanager.port, "/api/v2/alerts").unwrap()).unwrap();
-            let alerts = answer.as_array().unwrap();
+        settles(file, &sent, "/api/v2/alerts", |alerts| {
             let state = |labels: &BTreeMap<String, String>| {
                 let found = alerts.iter().find(|alert| alert["labels"] == json!(labels));
                 found.map(|alert| !alert["status"]["inhibitedBy"].as_array().unwrap().is_empty())
             };
             let differ: Vec<_> =
                 targets.iter().filter(|(inhibited, labels, _)| state(labels) != Some(*inhibited)).collect();
-            if alerts.len() == sent.len() && differ.is_empty() {
-                break;
-            }
-            assert!(
-                Instant::now() < deadline,
-                "{file}: {} of {} alerts; differ: {differ:#?}",
-                alerts.len(),
-                sent.len()
-            );
-            pause();
-        }
+            let settled = alerts.len() == sent.len() && differ.is_empty();
+            (!settled).then(|| format!("{} of {} alerts; differ: {differ:#?}", alerts.len(), sent.len()))
+        });
     }
 }
 
