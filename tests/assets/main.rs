@@ -4,6 +4,7 @@
 //! Every check collects all that is wrong before it fails.
 
 mod cases;
+mod commands;
 mod coverage;
 mod dashboards;
 mod dashboards_links;
