@@ -27,6 +27,9 @@ impl Ledger {
             b.put(&m::gpu_devices_missing, &Node {}, (), missing as f64);
         }
         let missing = missing.unwrap_or(0);
+        if self.settings.expected_gpus > 0 {
+            b.put(&m::gpu_devices_declared, &Node {}, (), self.settings.expected_gpus as f64);
+        }
         let value =
             |metric: MetricId, subject: &Subject, labels: &[LabelText]| b.number(metric, subject, labels);
         let evidence = HealthEvidence { snapshot, missing, value: &value };

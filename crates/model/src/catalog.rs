@@ -313,6 +313,10 @@ metrics! {
     ///
     /// Expected: as configured, or the most listed since the node booted. Absent while the driver is away.
     gpu_devices_missing: Gauge<Node>, None, Computed, "0.1.0";
+    /// GPUs that `health.expected_gpus` declares.
+    ///
+    /// Others on PCI belong to someone else, as with vfio-pci. Absent where nothing is declared.
+    gpu_devices_declared: Gauge<Node>, None, Computed, "0.1.0";
 
     // --- NVLink and fabric ----------------------------------------------------------------------
     /// 1 if the link is up.

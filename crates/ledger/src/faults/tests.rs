@@ -56,6 +56,10 @@ impl Bench {
     }
 
     fn knowing(seen: SeenGpus, faulty: PersistedFaults) -> Bench {
+        Bench::expecting(0, seen, faulty)
+    }
+
+    fn expecting(expected_gpus: usize, seen: SeenGpus, faulty: PersistedFaults) -> Bench {
         let mut ledger = Ledger::new(LedgerSettings {
             max_series: 10_000,
             off: HashSet::new(),
@@ -66,7 +70,7 @@ impl Bench {
             faults: faulty,
             wrong_results: Default::default(),
             history: Default::default(),
-            expected_gpus: 0,
+            expected_gpus,
             keep_events: 100,
             owners: settings::Owners::default(),
             declared: None,
@@ -709,6 +713,19 @@ fn a_gpu_that_the_driver_lists_no_more_is_missing_and_no_other_is() {
     b.list(2);
     b.identify(1);
     assert_eq!(b.reasons(&gpu(1)), Some(vec![]));
+}
+
+#[test]
+fn a_declared_number_is_published_also_while_the_driver_is_away() {
+    let mut b = Bench::expecting(4, SeenGpus::default(), PersistedFaults::default());
+    b.list(3);
+    let page = b.publish();
+    assert_eq!(page.number(&m::gpu_devices_declared, &Node {}, ()), Some(4.0));
+    assert_eq!(page.number(&m::gpu_devices_missing, &Node {}, ()), Some(1.0));
+    let error = m::DriverError::DriverNotLoaded;
+    b.ledger.event(LedgerEvent::DriverAway { error, text: "gone".into(), epoch: 1 });
+    assert_eq!(b.publish().number(&m::gpu_devices_declared, &Node {}, ()), Some(4.0));
+    assert_eq!(Bench::new().publish().number(&m::gpu_devices_declared, &Node {}, ()), None);
 }
 
 /// A call that failed.
