@@ -7,7 +7,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::faults::{EIGHT, Host, events, pci};
-use super::node::{Metrics, Node, Setup, open_window};
+use super::node::{Metrics, Node, Setup};
 
 fn incidents(m: &Metrics, gpu: &str) -> Option<f64> {
     m.value("gpu_unhealthy_total", &[("gpu", gpu)])
@@ -133,14 +133,19 @@ fn a_node_that_comes_back_with_seven_gpus_is_short_of_one_until_a_declared_remov
         m.value("gpu_devices", &[]) == Some(7.0) && on_pci(m) == Some(8.0)
     });
     assert_eq!((highest(&m), m.value("gpu_devices_expected", &[])), (Some(8.0), Some(7.0)));
-    open_window(machine.files.root());
-    seven.wait_metrics("the window", |m| {
-        m.value("gpu_window_active", &[("kind", "maintenance")]) == Some(1.0)
-    });
-    seven
-        .hold("the board is still there", Duration::from_millis(300), |n| highest(&n.metrics()) == Some(8.0));
     fs::remove_file(machine.files.device("0000:00:0d.0")).unwrap();
-    seven.wait_metrics("the board is pulled", |m| on_pci(m) == Some(7.0) && highest(m) == Some(7.0));
+    let window = |more: &[&str]| {
+        let start = ["window", "start", "--for", "1h", "--reason", "board"];
+        assert!(seven.command(&[&start, more].concat()).output().unwrap().status.success());
+    };
+    window(&["--name", "reboot"]);
+    seven.wait_metrics("the window, and the board is off PCI", |m| {
+        m.value("gpu_window_active", &[("kind", "maintenance")]) == Some(1.0) && on_pci(m) == Some(7.0)
+    });
+    seven.hold("no removal is declared", Duration::from_millis(300), |n| highest(&n.metrics()) == Some(8.0));
+    window(&["--name", "removal", "--expected-gpus", "7"]);
+    seven.wait_metrics("one is declared", |m| highest(m) == Some(7.0));
+    seven.wait_said(&["INFO", "kind=\"devices_declared\"", "8 to 7 by window removal"]);
     wait_kept_in(&machine.state(), &seven, "history.json", "\"devices_highest\":7");
     assert!(seven.terminate().0.success());
 

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::builder::Builder;
-use model::catalog::{self as m, Gpu, Node, WindowKind};
+use model::catalog::{self as m, FaultAction, Gpu, Node, Severity, WindowKind};
 use model::clock::Mono;
 use model::health::{Condition, GpuHealth};
 use model::persisted::{GpuHistory, NodeHistory};
-use model::snapshot::{GpuState, Snapshot};
-use model::topology::{Device, DeviceKind};
+use model::snapshot::{Event, EventKind, GpuState, Snapshot};
+use model::window::Window;
 
 /// Most GPUs remembered; far more than a node ever has. The one whose newest incident is oldest gives way.
 const MAX_GPUS: usize = 256;
@@ -75,37 +75,52 @@ impl HistoryState {
     }
 
     /// Takes in a publication. `listed`: GPUs that the driver lists, if that is known; `absent`: those that it does not
-    /// list any more.
-    pub fn follow(&mut self, snapshot: &Snapshot, listed: Option<usize>, absent: &[Gpu], now: Mono) {
-        if let Some(listed) = listed {
-            let open = snapshot.windows.iter().any(|window| {
+    /// list any more. Gives the event of a declared removal.
+    pub fn follow(
+        &mut self,
+        snapshot: &Snapshot,
+        listed: Option<usize>,
+        absent: &[Gpu],
+        now: Mono,
+    ) -> Option<Event> {
+        let lowered = listed.and_then(|listed| {
+            let open = |window: &&Window| {
                 window.kind == WindowKind::Maintenance && window.is_open(snapshot.unix_seconds)
-            });
-            let devices = snapshot.topology.as_ref().map(|update| &update.topology.devices);
-            let gpus = |all: &Vec<Device>| all.iter().filter(|device| device.kind == DeviceKind::Gpu).count();
-            self.count(listed, devices.filter(|_| open).map(gpus));
-        }
+            };
+            let declared =
+                snapshot.windows.iter().filter(open).filter(|window| window.expected_gpus.is_some());
+            self.count(listed, declared.min_by_key(|window| window.expected_gpus))
+        });
         for (health, view) in snapshot.health.gpus.iter().zip(&snapshot.gpus) {
             self.judge(&health.gpu.uuid, GpuVerdict::of(health, &view.state), now);
         }
         for gpu in absent {
             self.judge(&gpu.uuid, GpuVerdict::Unhealthy, now);
         }
+        lowered.map(|text| {
+            let meaning = "The number of GPUs that the node should have was lowered, as declared.";
+            let (kind, at) = (EventKind::DevicesDeclared, snapshot.unix_seconds);
+            Event { meaning, text, ..Event::new(kind, at, Severity::Info, FaultAction::Ignore) }
+        })
     }
 
-    /// Notes how many GPUs the driver lists. `planned`: GPUs on PCI, in a maintenance window. A GPU that is on PCI and
-    /// that the driver does not list was not taken out.
-    fn count(&mut self, listed: usize, planned: Option<usize>) {
+    /// Notes how many GPUs the driver lists; gives from how many to how many the most GPUs were lowered, and by what.
+    /// Only a declared number lowers them: a window alone is also that of a reboot, from which a GPU may not come back.
+    fn count(&mut self, listed: usize, declared: Option<&Window>) -> Option<String> {
         let before = self.kept.devices_highest;
-        let mut highest = before.max(listed);
-        if let Some(on_pci) = planned {
-            highest = highest.min(listed.max(on_pci));
+        let (mut highest, mut by) = (before.max(listed), String::new());
+        if let Some(window) = declared
+            && let Some(most) = window.expected_gpus.map(|expected| listed.max(expected as usize))
+            && most < highest
+        {
+            (highest, by) = (most, format!("window {}", window.name));
         }
-        if self.configured > 0 {
-            highest = highest.min(self.configured);
+        if self.configured > 0 && self.configured < highest {
+            (highest, by) = (self.configured, "health.expected_gpus".to_owned());
         }
         self.kept.devices_highest = highest;
         self.changed |= highest != before;
+        (highest < before).then(|| format!("{before} to {highest} by {by}"))
     }
 
     fn judge(&mut self, uuid: &Arc<str>, verdict: GpuVerdict, now: Mono) {
@@ -194,24 +209,53 @@ mod tests {
         known.map_or(0, |known| known.unhealthy_total)
     }
 
+    /// A publication within these windows.
+    fn published(unix_seconds: f64, windows: &[Window]) -> Snapshot {
+        Snapshot { unix_seconds, windows: windows.into(), ..Snapshot::default() }
+    }
+
+    /// A window that forgets all but so many GPUs, if it says so.
+    fn window(start: f64, end: f64, expected_gpus: Option<u32>) -> Window {
+        let (name, kind, reason) = ("board".into(), WindowKind::Maintenance, String::new());
+        Window { name, kind, reason, start, end, cut: false, expected_gpus }
+    }
+
     #[test]
-    fn the_most_gpus_fall_only_where_they_were_taken_out_on_purpose() {
+    fn a_gpu_that_does_not_come_back_from_a_planned_reboot_stays_missing() {
+        let mut first = state(NodeHistory::default());
+        first.follow(&published(50.0, &[]), Some(8), &[], at(50));
+        // The runbook of a missing GPU has a window around the reboot.
+        let reboot = [window(100.0, 200.0, None)];
+        first.follow(&published(110.0, &reboot), Some(8), &[], at(110));
+        let mut second = state(first.take_changed().unwrap());
+        for seconds in [150_u32, 210] {
+            second.follow(&published(f64::from(seconds), &reboot), Some(7), &[], at(u64::from(seconds)));
+        }
+        assert_eq!((second.kept.devices_highest, second.take_changed()), (8, None));
+    }
+
+    #[test]
+    fn the_most_gpus_fall_only_to_a_declared_number() {
         let mut state = state(NodeHistory::default());
-        let mut count = |listed, planned| {
-            state.count(listed, planned);
-            (state.kept.devices_highest, state.take_changed().is_some())
+        let other = Window { name: "other".into(), ..window(100.0, 200.0, None) };
+        let windows = [other, window(100.0, 200.0, Some(7))];
+        let mut follow = |seconds: u32, listed| {
+            let snapshot = published(f64::from(seconds), &windows);
+            let event = state.follow(&snapshot, Some(listed), &[], at(u64::from(seconds)));
+            let text = event.map(|event| event.text).unwrap_or_default();
+            (state.kept.devices_highest, text)
         };
-        assert_eq!(count(8, None), (8, true));
-        assert_eq!(count(7, None), (8, false), "one is missing");
-        assert_eq!(count(7, Some(8)), (8, false), "a board that is there was not pulled");
-        assert_eq!(count(6, Some(7)), (7, true), "one was pulled, another does not answer");
-        assert_eq!(count(7, Some(7)), (7, false));
-        assert_eq!(count(8, Some(7)), (8, true), "PCI was read before the board came back");
-        assert_eq!(count(8, Some(0)), (8, false), "PCI cannot be read as the driver reads it");
+        assert_eq!(follow(90, 8), (8, String::new()));
+        assert_eq!(follow(95, 7), (8, String::new()), "not yet");
+        assert_eq!(follow(110, 8), (8, String::new()), "the board is still there");
+        assert_eq!(follow(120, 6), (7, "8 to 7 by window board".into()), "another one does not answer");
+        assert_eq!(follow(130, 7), (7, String::new()));
+        assert_eq!(follow(140, 8), (8, String::new()), "the board is back");
+        assert_eq!(follow(210, 6), (8, String::new()), "the window is over");
         let mut declared = HistoryState::new(state.kept.clone(), 4, Duration::ZERO);
-        declared.count(8, None);
-        assert_eq!(declared.kept.devices_highest, 4, "as declared");
-        declared.count(3, None);
+        let event = declared.follow(&published(300.0, &[]), Some(8), &[], at(300)).unwrap();
+        assert_eq!((declared.kept.devices_highest, &*event.text), (4, "8 to 4 by health.expected_gpus"));
+        assert!(declared.follow(&published(301.0, &[]), Some(3), &[], at(301)).is_none());
         assert_eq!(declared.kept.devices_highest, 4);
     }
 

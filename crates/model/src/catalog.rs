@@ -63,8 +63,8 @@ metrics! {
     gpu_devices_expected: Gauge<Node>, None, Computed, "0.1.0";
     /// Most GPUs ever listed on this node.
     ///
-    /// Kept on disk over restarts and reboots. Falls to the present number in a maintenance window in which PCI has fewer
-    /// GPUs too, and to `health.expected_gpus`. Absent before the driver listed any.
+    /// Kept on disk over restarts and reboots. Falls only to a declared number: `health.expected_gpus`, or
+    /// `expected_gpus` of an open maintenance window. Absent before the driver listed any.
     gpu_devices_highest: Gauge<Node>, None, Computed, "0.1.0";
     /// Identity of the GPU.
     ///

@@ -89,7 +89,7 @@ pub struct FaultyGpu {
 pub struct NodeHistory {
     /// `/etc/machine-id` of the machine that had so many GPUs; empty if it has none.
     pub machine_id: String,
-    /// The greatest number of GPUs ever listed; lower after GPUs were taken out on purpose.
+    /// The greatest number of GPUs ever listed; lower after a smaller number was declared.
     pub devices_highest: usize,
     /// The GPUs that became unhealthy at least once.
     pub gpus: Vec<GpuHistory>,
