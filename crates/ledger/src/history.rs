@@ -11,13 +11,14 @@ use model::catalog::{self as m, FaultAction, Gpu, Node, Severity, WindowKind};
 use model::clock::Mono;
 use model::health::{Condition, GpuHealth};
 use model::persisted::{GpuHistory, NodeHistory};
-use model::snapshot::{Event, EventKind, GpuState, Snapshot};
+use model::snapshot::{DriverState, Event, EventKind, GpuState, Snapshot};
 use model::window::Window;
 
 /// Most GPUs remembered; far more than a node ever has. The one whose newest incident is oldest gives way.
 const MAX_GPUS: usize = 256;
-/// How long a GPU without an answer is no incident yet: a reset of a peer holds NVML for 45 s, and a host that was held
-/// up reads nothing.
+/// How long a GPU without an answer, or one that the driver does not list, is no incident yet: a reset of a peer holds NVML
+/// for 45 s, and a host that was held up reads nothing. As long after planned work a lost GPU is none either: its reset may
+/// not be over.
 const SILENT: Duration = Duration::from_secs(60);
 
 /// A verdict on a GPU.
@@ -25,8 +26,10 @@ const SILENT: Duration = Duration::from_secs(60);
 enum GpuVerdict {
     Unknown,
     Healthy,
-    /// Unhealthy for want of an answer alone: no error was seen.
+    /// Unhealthy for want of an answer alone, or not listed: no error was seen.
     Silent,
+    /// Unhealthy by errors of calls alone, as during a reset.
+    Lost,
     Unhealthy,
 }
 
@@ -39,15 +42,19 @@ impl GpuVerdict {
         };
         let known = |condition: Condition| {
             condition.unhealthy().is_some()
-                && !matches!(condition, Condition::Stuck | Condition::Lost | Condition::Failing)
+                && !matches!(
+                    condition,
+                    Condition::Stuck | Condition::Lost | Condition::Failing | Condition::Missing
+                )
         };
         match health.healthy {
             None => GpuVerdict::Unknown,
             Some(true) => GpuVerdict::Healthy,
-            Some(false) if silent && !health.reasons.iter().any(|reason| known(reason.condition)) => {
-                GpuVerdict::Silent
+            Some(false) if health.reasons.iter().any(|reason| known(reason.condition)) => {
+                GpuVerdict::Unhealthy
             }
-            Some(false) => GpuVerdict::Unhealthy,
+            Some(false) if silent => GpuVerdict::Silent,
+            Some(false) => GpuVerdict::Lost,
         }
     }
 }
@@ -65,6 +72,8 @@ pub struct HistoryState {
     recovered: BTreeMap<Arc<str>, Mono>,
     /// GPUs that do not answer, and since when.
     silent: BTreeMap<Arc<str>, Mono>,
+    /// The newest publication in a maintenance window or with the driver released.
+    planned: Option<Mono>,
 }
 
 impl HistoryState {
@@ -83,19 +92,26 @@ impl HistoryState {
         absent: &[Gpu],
         now: Mono,
     ) -> Option<Event> {
+        let kind = WindowKind::Maintenance;
+        let open = |window: &&Window| window.kind == kind && window.is_open(snapshot.unix_seconds);
+        let open: Vec<&Window> = snapshot.windows.iter().filter(open).collect();
         let lowered = listed.and_then(|listed| {
-            let open = |window: &&Window| {
-                window.kind == WindowKind::Maintenance && window.is_open(snapshot.unix_seconds)
-            };
-            let declared =
-                snapshot.windows.iter().filter(open).filter(|window| window.expected_gpus.is_some());
+            let declared = open.iter().copied().filter(|window| window.expected_gpus.is_some());
             self.count(listed, declared.min_by_key(|window| window.expected_gpus))
         });
-        for (health, view) in snapshot.health.gpus.iter().zip(&snapshot.gpus) {
-            self.judge(&health.gpu.uuid, GpuVerdict::of(health, &view.state), now);
+        if !open.is_empty() || matches!(snapshot.driver, DriverState::Paused { .. }) {
+            self.planned = Some(now);
         }
-        for gpu in absent {
-            self.judge(&gpu.uuid, GpuVerdict::Unhealthy, now);
+        let planned = self.planned.is_some_and(|last| now.since(last) < SILENT);
+        let known = snapshot.health.gpus.iter().zip(&snapshot.gpus);
+        let known = known.map(|(health, view)| (&health.gpu.uuid, GpuVerdict::of(health, &view.state)));
+        let absent = absent.iter().map(|gpu| (&gpu.uuid, GpuVerdict::Silent));
+        let verdicts: BTreeMap<&Arc<str>, GpuVerdict> = known.chain(absent).collect();
+        self.silent.retain(|uuid, _| verdicts.contains_key(uuid));
+        for (uuid, verdict) in verdicts {
+            // How the GPU is shows when the work is over.
+            let resets = planned && matches!(verdict, GpuVerdict::Silent | GpuVerdict::Lost);
+            self.judge(uuid, if resets { GpuVerdict::Unknown } else { verdict }, now);
         }
         lowered.map(|text| {
             let meaning = "The number of GPUs that the node should have was lowered, as declared.";
@@ -136,7 +152,7 @@ impl HistoryState {
         match verdict {
             GpuVerdict::Unknown => {}
             GpuVerdict::Healthy => self.healthy(uuid, now),
-            GpuVerdict::Unhealthy => self.unhealthy(uuid),
+            GpuVerdict::Lost | GpuVerdict::Unhealthy => self.unhealthy(uuid),
             GpuVerdict::Silent => {
                 let since = *self.silent.entry(Arc::clone(uuid)).or_insert(now);
                 if now.since(since) >= SILENT {
@@ -279,13 +295,13 @@ mod tests {
         };
         let stuck = || GpuState::Stuck { call: "nvmlX".into(), age: SILENT };
         let failing = |error| GpuState::Failing { error, text: String::new() };
-        use Condition::{FatalXid, Lost, RecentFault, Stuck};
+        use Condition::{FatalXid, Lost, Missing, RecentFault, Stuck};
         assert_eq!(verdict(stuck(), &[Stuck, RecentFault], Some(false)), GpuVerdict::Silent);
         assert_eq!(verdict(stuck(), &[Stuck, FatalXid], Some(false)), GpuVerdict::Unhealthy);
-        assert_eq!(verdict(failing(None), &[Lost], Some(false)), GpuVerdict::Silent);
+        assert_eq!(verdict(failing(None), &[Lost, Missing], Some(false)), GpuVerdict::Silent);
         assert_eq!(
-            verdict(failing(Some(DriverError::GpuIsLost)), &[Lost], Some(false)),
-            GpuVerdict::Unhealthy
+            verdict(failing(Some(DriverError::GpuIsLost)), &[Lost, Missing], Some(false)),
+            GpuVerdict::Lost
         );
         assert_eq!(verdict(GpuState::Up, &[FatalXid], Some(false)), GpuVerdict::Unhealthy);
         assert_eq!(verdict(GpuState::Up, &[RecentFault], Some(true)), GpuVerdict::Healthy);

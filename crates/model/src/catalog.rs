@@ -300,8 +300,9 @@ metrics! {
     /// Times that the GPU became unhealthy since the exporter saw it first.
     ///
     /// Counts changes of `gpu_healthy` to 0, kept on disk by UUID over restarts and reboots. A GPU that fails again before
-    /// it was healthy for a minute was not back. A GPU that only does not answer counts after 60 s: a reset of a peer holds
-    /// NVML for 45 s.
+    /// it was healthy for a minute was not back. A GPU that only does not answer, or is not listed, counts after 60 s: a reset
+    /// of a peer holds NVML for 45 s. In a maintenance window, while the driver is released, and for 60 s after them, a GPU
+    /// that is lost or does not answer does not count: a planned reset looks so.
     gpu_unhealthy_total: Counter<Gpu>, None, Computed, "0.1.0";
     /// Expected GPUs that the driver does not list.
     ///
