@@ -248,7 +248,11 @@ fn faults(config: &Config, state: &Store) -> (PersistedFaults, Remember<Persiste
         );
     }
     for SwitchFault { nvswitch, code, .. } in &faults.switches {
-        tracing::warn!(nvswitch, code, "a fault before the restart still counts: no driver load since");
+        tracing::warn!(
+            nvswitch,
+            code,
+            "a fault before the restart still counts: no driver load since, and not cleared"
+        );
     }
     let remember = move |faults| keeper.save(FaultBooks { boot_id: boot_id.clone(), faults });
     (PersistedFaults { load, ..faults }, Box::new(remember))
@@ -320,12 +324,16 @@ async fn serve_control(
             let line = request.line.as_str();
             match orders::handle_request(line, &parts.switch, &context.inbox) {
                 Some(answer) => answer,
-                None if line.starts_with("canary clear ") => {
+                None if line.starts_with("canary clear ") || line.starts_with("nvswitch clear ") => {
                     let shared = Arc::clone(&shared);
                     let clear = move || {
                         let (Context { inbox, .. }, Parts { snapshots, .. }, _) = &*shared;
                         let answer = orders::handle_clear(&request, inbox, snapshots);
-                        answer.unwrap_or_else(|| Err("canary clear GPU REASON".to_owned()))
+                        let answer =
+                            answer.or_else(|| orders::handle_switches_clear(&request, inbox, snapshots));
+                        answer.unwrap_or_else(|| {
+                            Err("canary clear GPU REASON, nvswitch clear REASON".to_owned())
+                        })
                     };
                     control::run_blocking(&free, control::BLOCKING_TIMEOUT, clear).await
                 }

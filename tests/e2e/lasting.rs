@@ -212,6 +212,45 @@ fn a_fault_of_a_switch_lasts_over_restarts_until_the_driver_is_loaded_or_the_nod
     });
 }
 
+/// Runs a command of the program on the node: whether it went well, and what it said.
+fn said(node: &Node, args: &[&str]) -> (bool, String) {
+    let out = node.command(args).output().unwrap();
+    (out.status.success(), String::from_utf8([out.stdout, out.stderr].concat()).unwrap())
+}
+
+#[test]
+fn a_fault_of_a_switch_that_was_reset_as_the_runbook_says_ends() {
+    let mut host = Host::new();
+    host.load_module();
+    let mut node = host.start(EIGHT);
+    let clear = ["nvswitch", "clear", "--reason", "reset with all GPUs, case 4711"];
+    let (well, text) = said(&node, &clear);
+    assert!(!well && text.contains("no fault of an NVSwitch is known"), "{text}");
+    let fault = "nvidia-nvswitch3: SXid (PCI:0000:c5:00.0): 29999, Fatal, Link 25 Never Heard Of";
+    host.log(fault);
+    host.log(&fault.replace("nvswitch3", "nvswitch1"));
+    node.wait_metrics("the faults", |m| m.all("gpu_nvswitch_fault_active", &[]) == [1.0, 1.0]);
+    for order in ["release", "resume"] {
+        assert!(said(&node, &["driver", order]).0, "{order}");
+    }
+    node.wait_ready();
+    node.hold("the switches may not have been reset", Duration::from_millis(300), |node| {
+        node.metrics().all("gpu_nvswitch_fault_active", &[]) == [1.0, 1.0]
+    });
+    let (well, text) = said(&node, &clear);
+    assert!(well, "{text}");
+    assert!(node.metrics().all("gpu_nvswitch_fault_active", &[]).is_empty(), "when the command has ended");
+    node.wait_said(&["uid=", "nvswitch clear reset with all GPUs"]);
+    node.wait_said(&["INFO", "kind=\"switches_cleared\"", "case 4711"]);
+    node.wait_for("it is kept", |node| {
+        fs::read_to_string(node.state_dir().join("faults.json"))
+            .is_ok_and(|kept| !kept.contains("nvswitch\":\"3"))
+    });
+    host.log(fault);
+    node.wait_metrics("another one", |m| switch_fault(m, "3") == Some(1.0));
+    assert!(node.terminate().0.success());
+}
+
 #[test]
 fn a_ticket_logged_while_the_exporter_was_down_counts_once() {
     let mut host = Host::new();

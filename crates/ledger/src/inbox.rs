@@ -96,6 +96,8 @@ pub enum LedgerEvent {
     CollectorUnavailable(CollectorName, Option<String>),
     /// Since when the kernel log is read: every fault from then on is reported. `None`: it is not read.
     ReadsKernelLog(Option<Mono>),
+    /// An operator says that the NVSwitches were reset: who, and why.
+    SwitchesCleared(String),
 }
 
 /// A release of the driver.

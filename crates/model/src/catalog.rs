@@ -277,9 +277,10 @@ metrics! {
     gpu_xid_unknown_gpu_total: Counter<Node, (XidCode, Severity, FaultAction)>, None, Computed, "0.1.0";
     /// NVSwitch faults in the kernel log, by code.
     gpu_nvswitch_sxid_errors_total: Counter<Node, (SwitchName, SxidCode, Severity, FaultAction)>, None, Computed, "0.1.0";
-    /// 1 from an SXid of severity `page` until the driver is loaded again or the node boots.
+    /// 1 from an SXid of severity `page` until the driver is loaded again, the node boots, or `nvswitch clear`.
     ///
-    /// Kept over restarts of the exporter. No series without a fault.
+    /// Kept over restarts of the exporter. A reset of the switches shows nowhere, so `gpu-node-exporter nvswitch clear` tells
+    /// the exporter. No series without a fault.
     gpu_nvswitch_fault_active: Gauge<Node, (SwitchName, SxidCode, FaultAction)>, None, Computed, "0.1.0", at most 1.0;
     /// Time of the newest event in `/api/v1/events`.
     gpu_last_event_timestamp_seconds: Gauge<Node>, Seconds, Computed, "0.1.0", group Events;

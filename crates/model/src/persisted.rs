@@ -56,7 +56,7 @@ pub struct PersistedFaults {
     pub switches: Vec<SwitchFault>,
 }
 
-/// A fault of an NVSwitch that only a load of the driver ends.
+/// A fault of an NVSwitch that a load of the driver or an operator ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwitchFault {
     /// Number of the switch.
