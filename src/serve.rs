@@ -18,9 +18,9 @@ use exposition::http::{self, AppState, Hosts, Limits};
 use exposition::response_cache::{ResponseCache, SnapshotCell};
 use host::Host;
 use host::child;
-use host::state::{Document, Keeper, Store};
+use host::state::{Document, Keeper, Known, Store};
 use host::stop::Stop;
-use ledger::inbox::Inbox;
+use ledger::inbox::{Inbox, LedgerEvent};
 use ledger::{self, Hooks, KnownWrongResults, LedgerSettings, NodeHistory, PersistedFaults, SeenGpus};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, BuildInfo, METRICS, MetricId};
@@ -73,7 +73,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     let (seen, remember_seen) = inventory(&config, &state);
     let (faults, remember_faults) = faults(&config, &state);
     let (wrong_results, remember_wrong_results) = wrong_results(&state);
-    let (history, remember_history) = history(&config, &state);
+    let (history, remember_history) = history(&config, &state, &inbox);
     let settings = LedgerSettings {
         max_series: config.metrics.max_series as usize,
         off: HashSet::clone(&off),
@@ -274,19 +274,40 @@ fn wrong_results(state: &Store) -> (KnownWrongResults, Remember<KnownWrongResult
     (known, Box::new(move |wrong| keeper.save(wrong)))
 }
 
-/// What earlier daemons knew of the node and its GPUs, whatever the boot, and how to remember more.
-fn history(config: &Config, state: &Store) -> (NodeHistory, Remember<NodeHistory>) {
+/// What earlier daemons knew of the node and its GPUs, whatever the boot, and how to remember more. What cannot be read
+/// comes to the ledger later: begun anew, it would forget a lost GPU and how often each GPU failed.
+fn history(config: &Config, state: &Store, inbox: &Arc<Inbox>) -> (NodeHistory, Remember<NodeHistory>) {
     let machine_id = Host::new(&config.host.root).machine_id();
-    let (known, remember): (_, Remember<NodeHistory>) = match state.open::<NodeHistory>() {
-        Ok((known, keeper)) => (known.unwrap_or_default(), Box::new(move |history| keeper.save(history))),
-        Err(error) => {
-            tracing::warn!(%error, "no thread: the history of the GPUs is not kept over restarts");
-            (NodeHistory::default(), Box::new(|_| {}))
+    let late = {
+        let (inbox, machine_id) = (Arc::clone(inbox), machine_id.clone());
+        move |known: Option<NodeHistory>| {
+            inbox.event(LedgerEvent::History(Some(of_machine(&machine_id, known.unwrap_or_default()))));
         }
     };
-    // How many GPUs another machine had, whose disk this is, does not count. Its GPUs may have moved with the disk.
+    match state.open_late(late) {
+        Ok((known, keeper)) => {
+            let known = match known {
+                Known::Document(known) => known,
+                Known::None => NodeHistory::default(),
+                Known::Unread => {
+                    inbox.event(LedgerEvent::History(None));
+                    NodeHistory::default()
+                }
+            };
+            (of_machine(&machine_id, known), Box::new(move |history| keeper.save(history)))
+        }
+        Err(error) => {
+            tracing::warn!(%error, "no thread: the history of the GPUs is not kept over restarts");
+            (of_machine(&machine_id, NodeHistory::default()), Box::new(|_| {}))
+        }
+    }
+}
+
+/// The history as that of this machine. How many GPUs another machine had, whose disk this is, does not count. Its GPUs
+/// may have moved with the disk.
+fn of_machine(machine_id: &str, known: NodeHistory) -> NodeHistory {
     let devices_highest = if known.machine_id == machine_id { known.devices_highest } else { 0 };
-    (NodeHistory { machine_id, devices_highest, ..known }, remember)
+    NodeHistory { machine_id: machine_id.to_owned(), devices_highest, ..known }
 }
 
 /// Opens a document: the boot id, what an earlier daemon left, and the keeper of what comes. `None` without a boot id: it is

@@ -160,6 +160,29 @@ fn a_node_that_comes_back_with_seven_gpus_is_short_of_one_until_a_declared_remov
     assert_eq!(highest(&other.metrics()), Some(4.0), "the disk is in another machine");
 }
 
+#[test]
+fn a_history_that_cannot_be_read_at_the_start_is_not_begun_anew() {
+    let machine = Machine::new();
+    let mut eight = machine.boot("first", 8);
+    wait_kept_in(&machine.state(), &eight, "history.json", "\"devices_highest\":8");
+    assert!(eight.terminate().0.success());
+    let away = machine.folder.path().join("away");
+    fs::rename(machine.state(), &away).unwrap();
+    // Also root cannot read a folder that is a file.
+    fs::write(machine.state(), "in the way").unwrap();
+    let seven = machine.boot("second", 7);
+    seven.wait_metrics("seven are listed", |m| m.value("gpu_devices", &[]) == Some(7.0));
+    seven.hold("nothing is said of the past", Duration::from_millis(300), |node| {
+        let m = node.metrics();
+        highest(&m).is_none() && m.all("gpu_unhealthy_total", &[]).is_empty()
+    });
+    fs::remove_file(machine.state()).unwrap();
+    fs::rename(&away, machine.state()).unwrap();
+    let m = seven.wait_metrics("it is read", |m| highest(m) == Some(8.0));
+    assert_eq!(m.all("gpu_unhealthy_total", &[]), [0.0; 7]);
+    wait_kept_in(&machine.state(), &seven, "history.json", "\"devices_highest\":8");
+}
+
 fn on_pci(m: &Metrics) -> Option<f64> {
     m.value("gpu_host_objects", &[("object", "gpu")])
 }

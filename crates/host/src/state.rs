@@ -18,7 +18,7 @@ use model::persisted::{FaultBooks, Inventory, KnownWrongResults, NodeHistory};
 use model::plain_file;
 use model::sync::lock;
 
-pub use keeper::Keeper;
+pub use keeper::{Keeper, Known};
 
 /// Faults of a node and names of its jobs are not for every user.
 const STATE_MODE: u32 = 0o600;

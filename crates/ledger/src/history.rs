@@ -64,6 +64,8 @@ impl GpuVerdict {
 pub struct HistoryState {
     kept: NodeHistory,
     changed: bool,
+    /// Whether the history of earlier daemons is there and not read: nothing is published or kept before.
+    unread: bool,
     /// GPUs that the operator says the node has; 0: not said.
     configured: usize,
     /// How long a GPU is healthy before its incident is over: one that fails again sooner was not back.
@@ -81,6 +83,27 @@ impl HistoryState {
     pub fn new(mut kept: NodeHistory, configured: usize, steady: Duration) -> HistoryState {
         kept.gpus.truncate(MAX_GPUS);
         HistoryState { kept, configured, steady, ..HistoryState::default() }
+    }
+
+    /// The history of earlier daemons cannot be read yet.
+    pub fn unread(&mut self) {
+        self.unread = true;
+    }
+
+    /// Joins the history of earlier daemons with what was seen since the start: of each number the greater one.
+    pub fn join(&mut self, earlier: NodeHistory) {
+        let own = std::mem::replace(&mut self.kept, earlier);
+        self.kept.gpus.truncate(MAX_GPUS);
+        self.kept.devices_highest = self.kept.devices_highest.max(own.devices_highest);
+        for gpu in own.gpus {
+            if let Some(known) = self.kept.gpus.iter_mut().find(|known| known.uuid == gpu.uuid) {
+                known.unhealthy_total = known.unhealthy_total.max(gpu.unhealthy_total);
+                known.unhealthy = gpu.unhealthy;
+            } else if self.kept.gpus.len() < MAX_GPUS {
+                self.kept.gpus.push(gpu);
+            }
+        }
+        (self.unread, self.changed) = (false, true);
     }
 
     /// Takes in a publication. `listed`: GPUs that the driver lists, if that is known; `absent`: those that it does not
@@ -190,6 +213,9 @@ impl HistoryState {
 
     /// The history of the node and of these GPUs.
     pub fn put<'a>(&self, b: &mut Builder<'_>, gpus: impl Iterator<Item = &'a Gpu>) {
+        if self.unread {
+            return;
+        }
         if self.kept.devices_highest > 0 {
             b.put(&m::gpu_devices_highest, &Node {}, (), self.kept.devices_highest as f64);
         }
@@ -202,7 +228,8 @@ impl HistoryState {
 
     /// The history, if it changed since the last call.
     pub fn take_changed(&mut self) -> Option<NodeHistory> {
-        std::mem::take(&mut self.changed).then(|| self.kept.clone())
+        let changed = !self.unread && std::mem::take(&mut self.changed);
+        changed.then(|| self.kept.clone())
     }
 }
 
@@ -210,6 +237,7 @@ impl HistoryState {
 mod tests {
     use super::*;
     use model::catalog::DriverError;
+    use model::catalog::schema::Entity;
     use model::health::{HealthLevel, HealthReason};
 
     fn at(seconds: u64) -> Mono {
@@ -273,6 +301,42 @@ mod tests {
         assert_eq!((declared.kept.devices_highest, &*event.text), (4, "8 to 4 by health.expected_gpus"));
         assert!(declared.follow(&published(301.0, &[]), Some(3), &[], at(301)).is_none());
         assert_eq!(declared.kept.devices_highest, 4);
+    }
+
+    /// The published numbers of this GPU and of the node.
+    fn shown(state: &HistoryState) -> [Option<f64>; 2] {
+        let gpu = Gpu { gpu: 3, uuid: "GPU-3".into() };
+        let off = std::collections::HashSet::new();
+        let mut b = Builder::new(Default::default(), &off);
+        state.put(&mut b, std::iter::once(&gpu));
+        let number = |metric, subject: &m::Subject| b.number(metric, subject, &[]);
+        let node = Node {}.subject();
+        [number(m::gpu_unhealthy_total.id(), &gpu.subject()), number(m::gpu_devices_highest.id(), &node)]
+    }
+
+    #[test]
+    fn what_is_not_read_is_not_published_and_joined_by_the_greater_numbers_when_it_is() {
+        let of = |uuid: &str, unhealthy_total, unhealthy| GpuHistory {
+            uuid: uuid.to_owned(),
+            unhealthy_total,
+            unhealthy,
+        };
+        let mut state = state(NodeHistory::default());
+        state.unread();
+        state.follow(&published(50.0, &[]), Some(7), &[], at(50));
+        state.judge(&"GPU-3".into(), GpuVerdict::Unhealthy, at(50));
+        state.judge(&"GPU-4".into(), GpuVerdict::Unhealthy, at(50));
+        assert_eq!(shown(&state), [None, None], "7 of 8, and a GPU that failed five times");
+        assert_eq!(state.take_changed(), None, "nothing takes the place of what is not read");
+        let gpus = vec![of("GPU-3", 5, false), of("GPU-5", 2, true)];
+        state.join(NodeHistory { machine_id: String::new(), devices_highest: 8, gpus });
+        assert_eq!(shown(&state), [Some(5.0), Some(8.0)]);
+        let kept = state.take_changed().unwrap();
+        let mut gpus = kept.gpus;
+        gpus.sort_by(|a, b| a.uuid.cmp(&b.uuid));
+        assert_eq!(gpus, [of("GPU-3", 5, true), of("GPU-4", 1, true), of("GPU-5", 2, true)]);
+        state.judge(&"GPU-3".into(), GpuVerdict::Unhealthy, at(60));
+        assert_eq!(total(&state, "GPU-3"), 5, "the same incident");
     }
 
     #[test]

@@ -64,7 +64,8 @@ metrics! {
     /// Most GPUs ever listed on this node.
     ///
     /// Kept on disk over restarts and reboots. Falls only to a declared number: `health.expected_gpus`, or
-    /// `expected_gpus` of an open maintenance window. Absent before the driver listed any.
+    /// `expected_gpus` of an open maintenance window. Absent before the driver listed any, and while the number on disk cannot
+    /// be read.
     gpu_devices_highest: Gauge<Node>, None, Computed, "0.1.0";
     /// Identity of the GPU.
     ///
@@ -303,7 +304,8 @@ metrics! {
     /// Counts changes of `gpu_healthy` to 0, kept on disk by UUID over restarts and reboots. A GPU that fails again before
     /// it was healthy for a minute was not back. A GPU that only does not answer, or is not listed, counts after 60 s: a reset
     /// of a peer holds NVML for 45 s. In a maintenance window, while the driver is released, and for 60 s after them, a GPU
-    /// that is lost or does not answer does not count: a planned reset looks so.
+    /// that is lost or does not answer does not count: a planned reset looks so. Absent while the number on disk cannot be
+    /// read.
     gpu_unhealthy_total: Counter<Gpu>, None, Computed, "0.1.0";
     /// Expected GPUs that the driver does not list.
     ///
