@@ -69,7 +69,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     let responses = Arc::new(ResponseCache::new(Arc::clone(&board)));
 
     let retry = (config.metrics.publish_interval * 60).min(Duration::from_secs(60));
-    let state = Store::new(&config.state.dir).with_retry(retry);
+    let state = Store::new(&config.state.dir).with_retry(retry).exclusive();
     let (seen, remember_seen) = inventory(&config, &state);
     let (faults, remember_faults) = faults(&config, &state);
     let (wrong_results, remember_wrong_results) = wrong_results(&state);
