@@ -300,7 +300,8 @@ pub async fn read(
         _ => {
             return Err(format!(
                 "unknown request {request:?}; known: snapshot json, snapshot text, snapshot openmetrics, status, \
-                 driver release, driver resume, driver status, gpm off, gpm on, canary status, canary clear"
+                 driver release, driver resume, driver status, gpm off, gpm on, canary status, canary clear, \
+                 nvswitch clear"
             ));
         }
     };

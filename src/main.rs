@@ -123,6 +123,11 @@ enum Command {
         #[command(subcommand)]
         what: DriverOrder,
     },
+    /// Tell the running daemon that the NVSwitches were reset
+    Nvswitch {
+        #[command(subcommand)]
+        what: NvswitchOrder,
+    },
     /// Leave the profiling counters (GPM) to a profiler such as Nsight for a while, and read them again
     ///
     /// The counters of Hopper and later have one reader at a time. After `gpm off` the values derived from
@@ -163,6 +168,19 @@ enum DriverOrder {
     Resume,
     /// Tell whether the driver is in use, and by which process
     Status,
+}
+
+#[derive(Clone, Subcommand)]
+enum NvswitchOrder {
+    /// End the faults of all NVSwitches (gpu_nvswitch_fault_active)
+    ///
+    /// After `nvidia-smi --gpu-reset` without `-i`, which resets the NVSwitches with all GPUs and shows nowhere. Not needed
+    /// after a load of the driver or a boot: they end the faults by themselves. The daemon logs who asked and why.
+    Clear {
+        /// How the switches were repaired
+        #[arg(long, value_name = "TEXT", value_parser = orders::is_reason)]
+        reason: String,
+    },
 }
 
 #[derive(Clone, Copy, Subcommand)]
@@ -231,6 +249,9 @@ fn main() -> ExitCode {
             DriverOrder::Resume => orders::ask(socket, "driver resume").map(|status| describe(&status)),
             DriverOrder::Status => orders::ask(socket, "driver status").map(|status| describe(&status)),
         }),
+        Command::Nvswitch { what: NvswitchOrder::Clear { reason } } => {
+            with_socket(overrides, |socket, _| orders::clear_switch_faults(socket, &reason))
+        }
         Command::Gpm { what } => with_socket(overrides, |socket, _| {
             let (request, text) = match what {
                 GpmOrder::Off => (

@@ -18,9 +18,9 @@ use exposition::http::{self, AppState, Hosts, Limits};
 use exposition::response_cache::{ResponseCache, SnapshotCell};
 use host::Host;
 use host::child;
-use host::state::{Document, Keeper, Store};
+use host::state::{Document, Keeper, Known, Store};
 use host::stop::Stop;
-use ledger::inbox::Inbox;
+use ledger::inbox::{Inbox, LedgerEvent};
 use ledger::{self, Hooks, KnownWrongResults, LedgerSettings, NodeHistory, PersistedFaults, SeenGpus};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, BuildInfo, METRICS, MetricId};
@@ -69,11 +69,11 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     let responses = Arc::new(ResponseCache::new(Arc::clone(&board)));
 
     let retry = (config.metrics.publish_interval * 60).min(Duration::from_secs(60));
-    let state = Store::new(&config.state.dir).with_retry(retry);
+    let state = Store::new(&config.state.dir).with_retry(retry).exclusive();
     let (seen, remember_seen) = inventory(&config, &state);
     let (faults, remember_faults) = faults(&config, &state);
     let (wrong_results, remember_wrong_results) = wrong_results(&state);
-    let (history, remember_history) = history(&config, &state);
+    let (history, remember_history) = history(&config, &state, &inbox);
     let settings = LedgerSettings {
         max_series: config.metrics.max_series as usize,
         off: HashSet::clone(&off),
@@ -248,7 +248,11 @@ fn faults(config: &Config, state: &Store) -> (PersistedFaults, Remember<Persiste
         );
     }
     for SwitchFault { nvswitch, code, .. } in &faults.switches {
-        tracing::warn!(nvswitch, code, "a fault before the restart still counts: no driver load since");
+        tracing::warn!(
+            nvswitch,
+            code,
+            "a fault before the restart still counts: no driver load since, and not cleared"
+        );
     }
     let remember = move |faults| keeper.save(FaultBooks { boot_id: boot_id.clone(), faults });
     (PersistedFaults { load, ..faults }, Box::new(remember))
@@ -270,19 +274,40 @@ fn wrong_results(state: &Store) -> (KnownWrongResults, Remember<KnownWrongResult
     (known, Box::new(move |wrong| keeper.save(wrong)))
 }
 
-/// What earlier daemons knew of the node and its GPUs, whatever the boot, and how to remember more.
-fn history(config: &Config, state: &Store) -> (NodeHistory, Remember<NodeHistory>) {
+/// What earlier daemons knew of the node and its GPUs, whatever the boot, and how to remember more. What cannot be read
+/// comes to the ledger later: begun anew, it would forget a lost GPU and how often each GPU failed.
+fn history(config: &Config, state: &Store, inbox: &Arc<Inbox>) -> (NodeHistory, Remember<NodeHistory>) {
     let machine_id = Host::new(&config.host.root).machine_id();
-    let (known, remember): (_, Remember<NodeHistory>) = match state.open::<NodeHistory>() {
-        Ok((known, keeper)) => (known.unwrap_or_default(), Box::new(move |history| keeper.save(history))),
-        Err(error) => {
-            tracing::warn!(%error, "no thread: the history of the GPUs is not kept over restarts");
-            (NodeHistory::default(), Box::new(|_| {}))
+    let late = {
+        let (inbox, machine_id) = (Arc::clone(inbox), machine_id.clone());
+        move |known: Option<NodeHistory>| {
+            inbox.event(LedgerEvent::History(Some(of_machine(&machine_id, known.unwrap_or_default()))));
         }
     };
-    // How many GPUs another machine had, whose disk this is, does not count. Its GPUs may have moved with the disk.
+    match state.open_late(late) {
+        Ok((known, keeper)) => {
+            let known = match known {
+                Known::Document(known) => known,
+                Known::None => NodeHistory::default(),
+                Known::Unread => {
+                    inbox.event(LedgerEvent::History(None));
+                    NodeHistory::default()
+                }
+            };
+            (of_machine(&machine_id, known), Box::new(move |history| keeper.save(history)))
+        }
+        Err(error) => {
+            tracing::warn!(%error, "no thread: the history of the GPUs is not kept over restarts");
+            (of_machine(&machine_id, NodeHistory::default()), Box::new(|_| {}))
+        }
+    }
+}
+
+/// The history as that of this machine. How many GPUs another machine had, whose disk this is, does not count. Its GPUs
+/// may have moved with the disk.
+fn of_machine(machine_id: &str, known: NodeHistory) -> NodeHistory {
     let devices_highest = if known.machine_id == machine_id { known.devices_highest } else { 0 };
-    (NodeHistory { machine_id, devices_highest, ..known }, remember)
+    NodeHistory { machine_id: machine_id.to_owned(), devices_highest, ..known }
 }
 
 /// Opens a document: the boot id, what an earlier daemon left, and the keeper of what comes. `None` without a boot id: it is
@@ -320,12 +345,16 @@ async fn serve_control(
             let line = request.line.as_str();
             match orders::handle_request(line, &parts.switch, &context.inbox) {
                 Some(answer) => answer,
-                None if line.starts_with("canary clear ") => {
+                None if line.starts_with("canary clear ") || line.starts_with("nvswitch clear ") => {
                     let shared = Arc::clone(&shared);
                     let clear = move || {
                         let (Context { inbox, .. }, Parts { snapshots, .. }, _) = &*shared;
                         let answer = orders::handle_clear(&request, inbox, snapshots);
-                        answer.unwrap_or_else(|| Err("canary clear GPU REASON".to_owned()))
+                        let answer =
+                            answer.or_else(|| orders::handle_switches_clear(&request, inbox, snapshots));
+                        answer.unwrap_or_else(|| {
+                            Err("canary clear GPU REASON, nvswitch clear REASON".to_owned())
+                        })
                     };
                     control::run_blocking(&free, control::BLOCKING_TIMEOUT, clear).await
                 }

@@ -18,6 +18,7 @@ Examples:
   gpu-node-exporter window start --for 2h --reason 'new power supply'    from now on
   gpu-node-exporter window start --for 1h --at 2026-11-22T08:00:00+01:00 --name fw --reason 'firmware'
   gpu-node-exporter window start --for 3days --kind training --reason 'run 17'
+  gpu-node-exporter window start --for 4h --reason 'GPU 3 goes back' --expected-gpus 7
   gpu-node-exporter window list
   gpu-node-exporter window end fw
 
@@ -30,7 +31,8 @@ by configuration management. The daemon reads the directory every 2 s.
   kind = \"maintenance\"
   reason = \"new power supply\"
   start = 2026-11-22T08:00:00+01:00
-  for = \"2h\"                          # or: end = 2026-11-22T10:00:00+01:00";
+  for = \"2h\"                          # or: end = 2026-11-22T10:00:00+01:00
+  expected_gpus = 7                   # only where boards are taken out";
 
 /// The subcommands.
 #[derive(Debug, Subcommand)]
@@ -66,6 +68,10 @@ pub struct Start {
     /// Start, with the offset from UTC, such as `2026-11-22T08:00:00Z` or `...+01:00` [default: now]
     #[arg(long, value_name = "WHEN", value_parser = file::timestamp)]
     at: Option<f64>,
+    /// GPUs that the node has after the work, where boards are taken out and stay out: the others are not missed any
+    /// more. A window without this number forgets no GPU
+    #[arg(long, value_name = "GPUS", value_parser = clap::value_parser!(u32).range(file::EXPECTED_GPUS))]
+    expected_gpus: Option<u32>,
 }
 
 /// `window end`.
@@ -116,7 +122,11 @@ impl Start {
             return Err("it must begin after 1970 and last some time; look at --at and --for".into());
         }
         let (name, reason) = (self.name.clone(), text::clean(&self.reason, file::MAX_REASON));
-        Ok(Window { name: name.unwrap_or_default(), kind: self.kind, reason, start, end, cut: false })
+        let Start { kind, expected_gpus, .. } = *self;
+        if kind != WindowKind::Maintenance && expected_gpus.is_some() {
+            return Err(format!("--expected-gpus: {}", file::ONLY_MAINTENANCE));
+        }
+        Ok(Window { name: name.unwrap_or_default(), kind, reason, start, end, cut: false, expected_gpus })
     }
 }
 
@@ -124,8 +134,14 @@ fn started(window: &Window, now: f64) -> String {
     let Window { name, start, end, .. } = window;
     let from = if *start > now { format!("from {} ", model::window::write(*start)) } else { String::new() };
     let cut = if window.cut { " It is cut to windows.max_duration." } else { "" };
+    let gpus = window.expected_gpus.map(|gpus| {
+        format!(
+            " From then on the node should have {gpus} GPU(s): others that are not listed are not missed."
+        )
+    });
+    let gpus = gpus.unwrap_or_default();
     format!(
-        "Window {name} ({}) {from}until {}.{cut} `gpu-node-exporter window end {name}` ends it before.",
+        "Window {name} ({}) {from}until {}.{cut}{gpus} `gpu-node-exporter window end {name}` ends it before.",
         window.kind.known(),
         model::window::write(*end)
     )
@@ -142,7 +158,8 @@ fn listed(windows: &[Window], problems: &[String], now: f64) -> String {
         let cut = if window.cut { " (cut to windows.max_duration)" } else { "" };
         let (from, to) = (model::window::write(window.start), model::window::write(window.end));
         let (kind, Window { name, reason, .. }) = (window.kind.known(), window);
-        format!("{name:width$}  {state:7}  {kind:11}  {from} to {to}  {reason}{cut}")
+        let gpus = window.expected_gpus.map(|gpus| format!(" (expected GPUs: {gpus})")).unwrap_or_default();
+        format!("{name:width$}  {state:7}  {kind:11}  {from} to {to}  {reason}{gpus}{cut}")
     };
     let mut lines: Vec<String> = windows.iter().map(line).collect();
     if windows.is_empty() {
@@ -165,10 +182,13 @@ mod tests {
             start,
             end,
             cut: true,
+            expected_gpus: Some(7),
         };
         let text = started(&window("w", 100.0, 200.0), 50.0);
         assert!(
-            text.contains("from 1970-01-01T00:01:40Z until 1970-01-01T00:03:20Z") && text.contains("cut"),
+            text.contains("from 1970-01-01T00:01:40Z until 1970-01-01T00:03:20Z")
+                && text.contains("cut")
+                && text.contains("should have 7 GPU(s)"),
             "{text}"
         );
         let windows = vec![window("a", 0.0, 10.0), window("longer", 40.0, 60.0), window("c", 70.0, 80.0)];
@@ -177,20 +197,32 @@ mod tests {
         assert!(
             lines[0].starts_with("a       ended")
                 && lines[1].contains("open")
+                && lines[1].contains("(expected GPUs: 7)")
                 && lines[2].contains("to come"),
             "{text}"
         );
         assert_eq!(lines[3], "not counted: x.toml: key `for`");
     }
 
+    fn planned() -> Start {
+        let (kind, reason) = (WindowKind::Training, "a\nb".into());
+        Start { name: None, kind, reason, lasts: 60.0, at: None, expected_gpus: None }
+    }
+
     #[test]
     fn a_window_needs_a_start_and_a_duration() {
         for (at, lasts) in [(None, 0.0), (None, -5.0), (Some(-1e9), 2e9), (Some(f64::MAX), 5.0)] {
-            let start = Start { name: None, kind: WindowKind::Training, reason: "a\nb".into(), lasts, at };
+            let start = Start { lasts, at, ..planned() };
             assert!(start.request(1e9).is_err(), "{at:?} {lasts}");
         }
-        let start =
-            Start { name: None, kind: WindowKind::Training, reason: "a\nb".into(), lasts: 60.0, at: None };
-        assert_eq!(start.request(1e9).unwrap().reason, "a b");
+        assert_eq!(planned().request(1e9).unwrap().reason, "a b");
+    }
+
+    #[test]
+    fn only_maintenance_takes_gpus_out() {
+        let start = Start { expected_gpus: Some(7), ..planned() };
+        assert!(start.request(1e9).unwrap_err().contains("--expected-gpus"));
+        let start = Start { kind: WindowKind::Maintenance, ..start };
+        assert_eq!(start.request(1e9).unwrap().expected_gpus, Some(7));
     }
 }

@@ -1,8 +1,9 @@
 //! Requests on the local socket that change something, and the commands that make them:
-//! `driver release|resume|status`, `gpm off|on` and `canary clear`.
+//! `driver release|resume|status`, `gpm off|on`, `canary clear` and `nvswitch clear`.
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,14 +18,15 @@ use host::terminal::progress;
 use ledger::inbox::{Inbox, LedgerEvent};
 use model::canary::{CanaryEvent, Outcome};
 use model::catalog::schema::KnownLabel;
-use model::catalog::{CanaryCheck, Gpu};
+use model::catalog::{self as m, CanaryCheck, Gpu};
 use model::clock::{Mono, unix_seconds};
 use model::persisted::WrongResult;
+use model::snapshot::Snapshot;
 use model::text;
 
 /// Longest wait for the end of the sampler. It ends within 2 s, or is killed if it is in no driver call.
 const RELEASE_DEADLINE: Duration = Duration::from_secs(10);
-/// Longest wait until the ledger has cleared a wrong result; shorter than [`super::BLOCKING_TIMEOUT`].
+/// Longest wait until the ledger has cleared what an order names; shorter than [`super::BLOCKING_TIMEOUT`].
 const CLEAR_DEADLINE: Duration = Duration::from_secs(3);
 /// Longest reason and longest text of a finding, in characters: a request line holds them.
 const MAX_TEXT: usize = 500;
@@ -87,6 +89,12 @@ pub fn clear_wrong_result(socket: &Path, gpu: &str, reason: &str) -> io::Result<
     String::from_utf8(answer).map_err(io::Error::other)
 }
 
+/// Asks the running daemon to end the faults of the NVSwitches. Gives what to say.
+pub fn clear_switch_faults(socket: &Path, reason: &str) -> io::Result<String> {
+    let answer = fetch(socket, &format!("nvswitch clear {}", one_line(reason)))?;
+    String::from_utf8(answer).map_err(io::Error::other)
+}
+
 /// Whether a reason says something and has room in a request.
 pub fn is_reason(text: &str) -> Result<String, String> {
     match text.trim().chars().count() {
@@ -112,7 +120,7 @@ pub fn handle_clear(
     if reason.is_empty() {
         return Some(Err("a reason is needed".to_owned()));
     }
-    let mut snapshot = snapshots.current();
+    let snapshot = snapshots.current();
     let listed = snapshot.gpus.iter().map(|view| &view.gpu);
     let index = named.parse().ok();
     let gpu = listed.clone().find(|gpu| Some(gpu.gpu) == index || *gpu.uuid == **named);
@@ -125,14 +133,47 @@ pub fn handle_clear(
     let gpu = gpu.cloned().unwrap_or(Gpu { gpu: 0, uuid: uuid.as_str().into() });
     let text = format!("{request}: {}", reason.join(" "));
     inbox.event(LedgerEvent::Canary(CanaryEvent::Cleared(gpu, text)));
+    if !becomes(snapshot, snapshots, |snapshot| !is_kept(&snapshot.canary.wrong)) {
+        return Some(Err("the daemon has not cleared it yet; look at gpu_healthy".to_owned()));
+    }
+    Some(Ok(format!("The wrong result of GPU {name} is cleared: the canary speaks against the GPU only if it finds another.\n").into()))
+}
+
+/// Handles `nvswitch clear REASON`: ends the faults of the NVSwitches, and waits until that is published. `None` if the
+/// request is of another kind. May take a while.
+pub fn handle_switches_clear(
+    request: &Request,
+    inbox: &Inbox,
+    snapshots: &SnapshotCell,
+) -> Option<Result<Bytes, String>> {
+    let words: Vec<&str> = request.line.split_whitespace().collect();
+    let ["nvswitch", "clear", reason @ ..] = words.as_slice() else { return None };
+    if reason.is_empty() {
+        return Some(Err("a reason is needed".to_owned()));
+    }
+    let snapshot = snapshots.current();
+    let is_over = |snapshot: &Snapshot| snapshot.series(&m::gpu_nvswitch_fault_active).is_empty();
+    // Also where the metric is switched off, so that none is seen here.
+    inbox.event(LedgerEvent::SwitchesCleared(format!("{request}: {}", reason.join(" "))));
+    if is_over(&snapshot) {
+        return Some(Err("no fault of an NVSwitch is known, so there is none to clear".to_owned()));
+    }
+    Some(match becomes(snapshot, snapshots, is_over) {
+        true => Ok("The faults of the NVSwitches are cleared: the next SXid is a new fault.\n".into()),
+        false => Err("the daemon has not cleared them yet; look at gpu_nvswitch_fault_active".to_owned()),
+    })
+}
+
+/// Waits until a snapshot has what was ordered; gives whether one has in time.
+fn becomes(mut snapshot: Arc<Snapshot>, snapshots: &SnapshotCell, has: impl Fn(&Snapshot) -> bool) -> bool {
     let deadline = Mono::now() + CLEAR_DEADLINE;
-    while is_kept(&snapshot.canary.wrong) {
+    while !has(&snapshot) {
         if Mono::now() > deadline {
-            return Some(Err("the daemon has not cleared it yet; look at gpu_healthy".to_owned()));
+            return false;
         }
         snapshot = snapshots.wait_for_newer(snapshot.sequence, LOOK);
     }
-    Some(Ok(format!("The wrong result of GPU {name} is cleared: the canary speaks against the GPU only if it finds another.\n").into()))
+    true
 }
 
 /// An answer as JSON.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::faults::{EIGHT, Host, events, pci};
-use super::node::{Metrics, Node, Setup, open_window};
+use super::node::{Metrics, Node, Setup};
 
 fn incidents(m: &Metrics, gpu: &str) -> Option<f64> {
     m.value("gpu_unhealthy_total", &[("gpu", gpu)])
@@ -64,7 +64,7 @@ fn an_incident_counts_once_over_a_restart_and_the_count_outlasts_a_reboot() {
 }
 
 #[test]
-fn a_gpu_that_is_lost_and_one_that_is_missing_count_too() {
+fn a_gpu_that_is_lost_counts_and_one_that_is_missing_not_yet() {
     let mut node = Node::start("tests/scenarios/lost-gpu2.toml");
     node.sim().open_gate("lost").unwrap();
     let m = node.wait_metrics("it is lost", |m| healthy(m, "2") == Some(0.0));
@@ -76,7 +76,7 @@ fn a_gpu_that_is_lost_and_one_that_is_missing_count_too() {
     let one = Setup::new("tests/scenarios/still-1xh200.toml").with_state_of(&node).start();
     one.wait_metrics("the others are missing", |m| {
         let missing = (1..gpus).map(|gpu| incidents(m, &gpu.to_string()));
-        missing.eq(std::iter::repeat_n(Some(1.0), gpus - 1))
+        missing.eq((1..gpus).map(|gpu| Some(f64::from(u8::from(gpu == 2)))))
     });
 }
 
@@ -133,14 +133,19 @@ fn a_node_that_comes_back_with_seven_gpus_is_short_of_one_until_a_declared_remov
         m.value("gpu_devices", &[]) == Some(7.0) && on_pci(m) == Some(8.0)
     });
     assert_eq!((highest(&m), m.value("gpu_devices_expected", &[])), (Some(8.0), Some(7.0)));
-    open_window(machine.files.root());
-    seven.wait_metrics("the window", |m| {
-        m.value("gpu_window_active", &[("kind", "maintenance")]) == Some(1.0)
-    });
-    seven
-        .hold("the board is still there", Duration::from_millis(300), |n| highest(&n.metrics()) == Some(8.0));
     fs::remove_file(machine.files.device("0000:00:0d.0")).unwrap();
-    seven.wait_metrics("the board is pulled", |m| on_pci(m) == Some(7.0) && highest(m) == Some(7.0));
+    let window = |more: &[&str]| {
+        let start = ["window", "start", "--for", "1h", "--reason", "board"];
+        assert!(seven.command(&[&start, more].concat()).output().unwrap().status.success());
+    };
+    window(&["--name", "reboot"]);
+    seven.wait_metrics("the window, and the board is off PCI", |m| {
+        m.value("gpu_window_active", &[("kind", "maintenance")]) == Some(1.0) && on_pci(m) == Some(7.0)
+    });
+    seven.hold("no removal is declared", Duration::from_millis(300), |n| highest(&n.metrics()) == Some(8.0));
+    window(&["--name", "removal", "--expected-gpus", "7"]);
+    seven.wait_metrics("one is declared", |m| highest(m) == Some(7.0));
+    seven.wait_said(&["INFO", "kind=\"devices_declared\"", "8 to 7 by window removal"]);
     wait_kept_in(&machine.state(), &seven, "history.json", "\"devices_highest\":7");
     assert!(seven.terminate().0.success());
 
@@ -153,6 +158,29 @@ fn a_node_that_comes_back_with_seven_gpus_is_short_of_one_until_a_declared_remov
     machine.files.write("etc/machine-id", "ffffffffffffffffffffffffffffffff").unwrap();
     let other = machine.boot("fourth", 4);
     assert_eq!(highest(&other.metrics()), Some(4.0), "the disk is in another machine");
+}
+
+#[test]
+fn a_history_that_cannot_be_read_at_the_start_is_not_begun_anew() {
+    let machine = Machine::new();
+    let mut eight = machine.boot("first", 8);
+    wait_kept_in(&machine.state(), &eight, "history.json", "\"devices_highest\":8");
+    assert!(eight.terminate().0.success());
+    let away = machine.folder.path().join("away");
+    fs::rename(machine.state(), &away).unwrap();
+    // Also root cannot read a folder that is a file.
+    fs::write(machine.state(), "in the way").unwrap();
+    let seven = machine.boot("second", 7);
+    seven.wait_metrics("seven are listed", |m| m.value("gpu_devices", &[]) == Some(7.0));
+    seven.hold("nothing is said of the past", Duration::from_millis(300), |node| {
+        let m = node.metrics();
+        highest(&m).is_none() && m.all("gpu_unhealthy_total", &[]).is_empty()
+    });
+    fs::remove_file(machine.state()).unwrap();
+    fs::rename(&away, machine.state()).unwrap();
+    let m = seven.wait_metrics("it is read", |m| highest(m) == Some(8.0));
+    assert_eq!(m.all("gpu_unhealthy_total", &[]), [0.0; 7]);
+    wait_kept_in(&machine.state(), &seven, "history.json", "\"devices_highest\":8");
 }
 
 fn on_pci(m: &Metrics) -> Option<f64> {
@@ -205,6 +233,45 @@ fn a_fault_of_a_switch_lasts_over_restarts_until_the_driver_is_loaded_or_the_nod
     rebooted.hold("a boot ends it", Duration::from_millis(300), |node| {
         node.metrics().all("gpu_nvswitch_fault_active", &[]).is_empty()
     });
+}
+
+/// Runs a command of the program on the node: whether it went well, and what it said.
+fn said(node: &Node, args: &[&str]) -> (bool, String) {
+    let out = node.command(args).output().unwrap();
+    (out.status.success(), String::from_utf8([out.stdout, out.stderr].concat()).unwrap())
+}
+
+#[test]
+fn a_fault_of_a_switch_that_was_reset_as_the_runbook_says_ends() {
+    let mut host = Host::new();
+    host.load_module();
+    let mut node = host.start(EIGHT);
+    let clear = ["nvswitch", "clear", "--reason", "reset with all GPUs, case 4711"];
+    let (well, text) = said(&node, &clear);
+    assert!(!well && text.contains("no fault of an NVSwitch is known"), "{text}");
+    let fault = "nvidia-nvswitch3: SXid (PCI:0000:c5:00.0): 29999, Fatal, Link 25 Never Heard Of";
+    host.log(fault);
+    host.log(&fault.replace("nvswitch3", "nvswitch1"));
+    node.wait_metrics("the faults", |m| m.all("gpu_nvswitch_fault_active", &[]) == [1.0, 1.0]);
+    for order in ["release", "resume"] {
+        assert!(said(&node, &["driver", order]).0, "{order}");
+    }
+    node.wait_ready();
+    node.hold("the switches may not have been reset", Duration::from_millis(300), |node| {
+        node.metrics().all("gpu_nvswitch_fault_active", &[]) == [1.0, 1.0]
+    });
+    let (well, text) = said(&node, &clear);
+    assert!(well, "{text}");
+    assert!(node.metrics().all("gpu_nvswitch_fault_active", &[]).is_empty(), "when the command has ended");
+    node.wait_said(&["uid=", "nvswitch clear reset with all GPUs"]);
+    node.wait_said(&["INFO", "kind=\"switches_cleared\"", "case 4711"]);
+    node.wait_for("it is kept", |node| {
+        fs::read_to_string(node.state_dir().join("faults.json"))
+            .is_ok_and(|kept| !kept.contains("nvswitch\":\"3"))
+    });
+    host.log(fault);
+    node.wait_metrics("another one", |m| switch_fault(m, "3") == Some(1.0));
+    assert!(node.terminate().0.success());
 }
 
 #[test]

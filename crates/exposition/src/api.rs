@@ -99,7 +99,8 @@ fn owner(snapshot: &Snapshot, view: &OwnerView) -> serde_json::Value {
 /// taken_unix_seconds  when the list was made
 /// windows[]           name, kind (maintenance or training), reason, start and end (RFC 3339), start_unix_seconds,
 ///                     end_unix_seconds, state (open, coming or ended), cut (whether the file says longer than
-///                     windows.max_duration)
+///                     windows.max_duration), expected_gpus (GPUs that the node should have from then on; null: as
+///                     many as before)
 /// ```
 ///
 /// Those that are open, to come, or ended within the last hour.
@@ -120,6 +121,7 @@ pub fn windows(snapshot: &Snapshot, out: &mut String) {
         end_unix_seconds: f64,
         state: &'static str,
         cut: bool,
+        expected_gpus: Option<u32>,
     }
     let now = snapshot.unix_seconds;
     let windows = snapshot.windows.iter().map(|window| WindowEntry {
@@ -136,6 +138,7 @@ pub fn windows(snapshot: &Snapshot, out: &mut String) {
             () => "ended",
         },
         cut: window.cut,
+        expected_gpus: window.expected_gpus,
     });
     append(&WindowsDocument { taken_unix_seconds: now, windows: windows.collect() }, out);
 }

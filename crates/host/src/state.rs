@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +20,7 @@ use model::persisted::{FaultBooks, Inventory, KnownWrongResults, NodeHistory};
 use model::plain_file;
 use model::sync::lock;
 
-pub use keeper::Keeper;
+pub use keeper::{Keeper, Known};
 
 /// Faults of a node and names of its jobs are not for every user.
 const STATE_MODE: u32 = 0o600;
@@ -26,6 +28,8 @@ const STATE_MODE: u32 = 0o600;
 const NEW: &str = "new";
 /// Ending of a file that could not be read and holds what no process knows.
 const UNREAD: &str = "unread";
+/// The file whose lock the one process has that writes to the folder.
+const LOCK: &str = "lock";
 /// Time between attempts to save.
 const RETRY: Duration = Duration::from_secs(60);
 
@@ -92,12 +96,14 @@ pub struct Store {
     retry: Duration,
     /// Kinds of which a document is not saved, or could not be read.
     unkept: Arc<Mutex<BTreeSet<&'static str>>>,
+    /// The lock of the folder, once it is held; `None`: whoever writes here does so alone.
+    lock: Option<Arc<Mutex<Option<Flock<File>>>>>,
 }
 
 impl Store {
     /// The store in this folder, which need not exist yet.
     pub fn new(dir: impl Into<PathBuf>) -> Store {
-        Store { dir: dir.into(), retry: RETRY, unkept: Arc::default() }
+        Store { dir: dir.into(), retry: RETRY, unkept: Arc::default(), lock: None }
     }
 
     /// The same, that tries again after this time to save what could not be saved.
@@ -106,12 +112,47 @@ impl Store {
         Store { retry, ..self }
     }
 
+    /// The same, that writes only while no other process has the folder. The first one has it until it ends.
+    #[must_use]
+    pub fn exclusive(self) -> Store {
+        Store { lock: Some(Arc::default()), ..self }
+    }
+
+    /// Takes the folder, if this process has to and does not have it yet.
+    fn hold(&self) -> io::Result<()> {
+        let Some(shared) = &self.lock else { return Ok(()) };
+        let mut held = lock(shared);
+        if held.is_some() {
+            return Ok(());
+        }
+        fs::create_dir_all(&self.dir)?;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).custom_flags(libc::O_NOFOLLOW).mode(STATE_MODE);
+        let file = options.open(self.dir.join(LOCK))?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(taken) => *held = Some(taken),
+            Err((_, Errno::EWOULDBLOCK)) => {
+                let text = format!(
+                    "another gpu-node-exporter keeps its state in {}: this one keeps nothing until the other has ended",
+                    self.dir.display()
+                );
+                return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
+            }
+            Err((_, error)) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
     fn path(&self, kind: &str, ending: &str) -> PathBuf {
         self.dir.join(format!("{kind}.{ending}"))
     }
 
-    /// Reads a document; `None` if there is none. An invalid one is renamed to `KIND.corrupt` and counts as none.
+    /// Reads a document; `None` if there is none. An invalid one is renamed to `KIND.corrupt` and counts as none. That of a
+    /// process that has the folder is left alone.
     pub fn load<T: Document>(&self) -> io::Result<Option<T>> {
+        if self.is_taken() {
+            return self.look();
+        }
         match self.read(T::KIND, T::MAX_BYTES)?.map(|bytes| parse(&bytes?)) {
             None => Ok(None),
             Some(Ok(document)) => Ok(Some(document)),
@@ -147,6 +188,7 @@ impl Store {
 
     /// Whether a document could be saved now, and none of an earlier process is put aside.
     pub fn probe(&self) -> io::Result<()> {
+        self.hold()?;
         let path = self.path("probe", NEW);
         fs::create_dir_all(&self.dir)?;
         create(&path, STATE_MODE)?.write_all(b"{}")?;
@@ -168,7 +210,13 @@ impl Store {
             let text = format!("{} bytes of {}, the most is {}", bytes.len(), T::KIND, T::MAX_BYTES);
             return Err(io::Error::other(text));
         }
+        self.hold()?;
         replace(&self.path(T::KIND, "json"), &bytes, STATE_MODE)
+    }
+
+    /// Whether another process has the folder.
+    fn is_taken(&self) -> bool {
+        self.hold().is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
     }
 
     /// Whether there is a file of a document.

@@ -199,7 +199,16 @@ impl Faults {
     pub fn driver_reset(&mut self, unix_seconds: f64) {
         self.driver_reset = Some(unix_seconds);
         self.states.values_mut().for_each(|state| state.reset(unix_seconds));
-        self.switches.driver_reset();
+        self.switches.clear();
+    }
+
+    /// An operator says that the switches were reset; `text`: who, and why.
+    pub fn clear_switches(&mut self, text: String, at: Mono, unix_seconds: f64) {
+        if self.switches.clear() {
+            let event = quiet(EventKind::SwitchesCleared, unix_seconds);
+            let event = Event { text, meaning: "The faults of the NVSwitches were cleared.", ..event };
+            self.events.record(event, at, Duration::ZERO);
+        }
     }
 
     /// When the faults of a GPU were over last, in seconds since 1970.

@@ -7,17 +7,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::builder::Builder;
-use model::catalog::{self as m, Gpu, Node, WindowKind};
+use model::catalog::{self as m, FaultAction, Gpu, Node, Severity, WindowKind};
 use model::clock::Mono;
 use model::health::{Condition, GpuHealth};
 use model::persisted::{GpuHistory, NodeHistory};
-use model::snapshot::{GpuState, Snapshot};
-use model::topology::{Device, DeviceKind};
+use model::snapshot::{DriverState, Event, EventKind, GpuState, Snapshot};
+use model::window::Window;
 
 /// Most GPUs remembered; far more than a node ever has. The one whose newest incident is oldest gives way.
 const MAX_GPUS: usize = 256;
-/// How long a GPU without an answer is no incident yet: a reset of a peer holds NVML for 45 s, and a host that was held
-/// up reads nothing.
+/// How long a GPU without an answer, or one that the driver does not list, is no incident yet: a reset of a peer holds NVML
+/// for 45 s, and a host that was held up reads nothing. As long after planned work a lost GPU is none either: its reset may
+/// not be over.
 const SILENT: Duration = Duration::from_secs(60);
 
 /// A verdict on a GPU.
@@ -25,8 +26,10 @@ const SILENT: Duration = Duration::from_secs(60);
 enum GpuVerdict {
     Unknown,
     Healthy,
-    /// Unhealthy for want of an answer alone: no error was seen.
+    /// Unhealthy for want of an answer alone, or not listed: no error was seen.
     Silent,
+    /// Unhealthy by errors of calls alone, as during a reset.
+    Lost,
     Unhealthy,
 }
 
@@ -39,15 +42,19 @@ impl GpuVerdict {
         };
         let known = |condition: Condition| {
             condition.unhealthy().is_some()
-                && !matches!(condition, Condition::Stuck | Condition::Lost | Condition::Failing)
+                && !matches!(
+                    condition,
+                    Condition::Stuck | Condition::Lost | Condition::Failing | Condition::Missing
+                )
         };
         match health.healthy {
             None => GpuVerdict::Unknown,
             Some(true) => GpuVerdict::Healthy,
-            Some(false) if silent && !health.reasons.iter().any(|reason| known(reason.condition)) => {
-                GpuVerdict::Silent
+            Some(false) if health.reasons.iter().any(|reason| known(reason.condition)) => {
+                GpuVerdict::Unhealthy
             }
-            Some(false) => GpuVerdict::Unhealthy,
+            Some(false) if silent => GpuVerdict::Silent,
+            Some(false) => GpuVerdict::Lost,
         }
     }
 }
@@ -57,6 +64,8 @@ impl GpuVerdict {
 pub struct HistoryState {
     kept: NodeHistory,
     changed: bool,
+    /// Whether the history of earlier daemons is there and not read: nothing is published or kept before.
+    unread: bool,
     /// GPUs that the operator says the node has; 0: not said.
     configured: usize,
     /// How long a GPU is healthy before its incident is over: one that fails again sooner was not back.
@@ -65,6 +74,8 @@ pub struct HistoryState {
     recovered: BTreeMap<Arc<str>, Mono>,
     /// GPUs that do not answer, and since when.
     silent: BTreeMap<Arc<str>, Mono>,
+    /// The newest publication in a maintenance window or with the driver released.
+    planned: Option<Mono>,
 }
 
 impl HistoryState {
@@ -74,38 +85,81 @@ impl HistoryState {
         HistoryState { kept, configured, steady, ..HistoryState::default() }
     }
 
-    /// Takes in a publication. `listed`: GPUs that the driver lists, if that is known; `absent`: those that it does not
-    /// list any more.
-    pub fn follow(&mut self, snapshot: &Snapshot, listed: Option<usize>, absent: &[Gpu], now: Mono) {
-        if let Some(listed) = listed {
-            let open = snapshot.windows.iter().any(|window| {
-                window.kind == WindowKind::Maintenance && window.is_open(snapshot.unix_seconds)
-            });
-            let devices = snapshot.topology.as_ref().map(|update| &update.topology.devices);
-            let gpus = |all: &Vec<Device>| all.iter().filter(|device| device.kind == DeviceKind::Gpu).count();
-            self.count(listed, devices.filter(|_| open).map(gpus));
-        }
-        for (health, view) in snapshot.health.gpus.iter().zip(&snapshot.gpus) {
-            self.judge(&health.gpu.uuid, GpuVerdict::of(health, &view.state), now);
-        }
-        for gpu in absent {
-            self.judge(&gpu.uuid, GpuVerdict::Unhealthy, now);
-        }
+    /// The history of earlier daemons cannot be read yet.
+    pub fn unread(&mut self) {
+        self.unread = true;
     }
 
-    /// Notes how many GPUs the driver lists. `planned`: GPUs on PCI, in a maintenance window. A GPU that is on PCI and
-    /// that the driver does not list was not taken out.
-    fn count(&mut self, listed: usize, planned: Option<usize>) {
-        let before = self.kept.devices_highest;
-        let mut highest = before.max(listed);
-        if let Some(on_pci) = planned {
-            highest = highest.min(listed.max(on_pci));
+    /// Joins the history of earlier daemons with what was seen since the start: of each number the greater one.
+    pub fn join(&mut self, earlier: NodeHistory) {
+        let own = std::mem::replace(&mut self.kept, earlier);
+        self.kept.gpus.truncate(MAX_GPUS);
+        self.kept.devices_highest = self.kept.devices_highest.max(own.devices_highest);
+        for gpu in own.gpus {
+            if let Some(known) = self.kept.gpus.iter_mut().find(|known| known.uuid == gpu.uuid) {
+                known.unhealthy_total = known.unhealthy_total.max(gpu.unhealthy_total);
+                known.unhealthy = gpu.unhealthy;
+            } else if self.kept.gpus.len() < MAX_GPUS {
+                self.kept.gpus.push(gpu);
+            }
         }
-        if self.configured > 0 {
-            highest = highest.min(self.configured);
+        (self.unread, self.changed) = (false, true);
+    }
+
+    /// Takes in a publication. `listed`: GPUs that the driver lists, if that is known; `absent`: those that it does not
+    /// list any more. Gives the event of a declared removal.
+    pub fn follow(
+        &mut self,
+        snapshot: &Snapshot,
+        listed: Option<usize>,
+        absent: &[Gpu],
+        now: Mono,
+    ) -> Option<Event> {
+        let kind = WindowKind::Maintenance;
+        let open = |window: &&Window| window.kind == kind && window.is_open(snapshot.unix_seconds);
+        let open: Vec<&Window> = snapshot.windows.iter().filter(open).collect();
+        let lowered = listed.and_then(|listed| {
+            let declared = open.iter().copied().filter(|window| window.expected_gpus.is_some());
+            self.count(listed, declared.min_by_key(|window| window.expected_gpus))
+        });
+        if !open.is_empty() || matches!(snapshot.driver, DriverState::Paused { .. }) {
+            self.planned = Some(now);
+        }
+        let planned = self.planned.is_some_and(|last| now.since(last) < SILENT);
+        let known = snapshot.health.gpus.iter().zip(&snapshot.gpus);
+        let known = known.map(|(health, view)| (&health.gpu.uuid, GpuVerdict::of(health, &view.state)));
+        let absent = absent.iter().map(|gpu| (&gpu.uuid, GpuVerdict::Silent));
+        let verdicts: BTreeMap<&Arc<str>, GpuVerdict> = known.chain(absent).collect();
+        self.silent.retain(|uuid, _| verdicts.contains_key(uuid));
+        for (uuid, verdict) in verdicts {
+            // How the GPU is shows when the work is over.
+            let resets = planned && matches!(verdict, GpuVerdict::Silent | GpuVerdict::Lost);
+            self.judge(uuid, if resets { GpuVerdict::Unknown } else { verdict }, now);
+        }
+        lowered.map(|text| {
+            let meaning = "The number of GPUs that the node should have was lowered, as declared.";
+            let (kind, at) = (EventKind::DevicesDeclared, snapshot.unix_seconds);
+            Event { meaning, text, ..Event::new(kind, at, Severity::Info, FaultAction::Ignore) }
+        })
+    }
+
+    /// Notes how many GPUs the driver lists; gives from how many to how many the most GPUs were lowered, and by what.
+    /// Only a declared number lowers them: a window alone is also that of a reboot, from which a GPU may not come back.
+    fn count(&mut self, listed: usize, declared: Option<&Window>) -> Option<String> {
+        let before = self.kept.devices_highest;
+        let (mut highest, mut by) = (before.max(listed), String::new());
+        if let Some(window) = declared
+            && let Some(most) = window.expected_gpus.map(|expected| listed.max(expected as usize))
+            && most < highest
+        {
+            (highest, by) = (most, format!("window {}", window.name));
+        }
+        if self.configured > 0 && self.configured < highest {
+            (highest, by) = (self.configured, "health.expected_gpus".to_owned());
         }
         self.kept.devices_highest = highest;
         self.changed |= highest != before;
+        (highest < before).then(|| format!("{before} to {highest} by {by}"))
     }
 
     fn judge(&mut self, uuid: &Arc<str>, verdict: GpuVerdict, now: Mono) {
@@ -121,7 +175,7 @@ impl HistoryState {
         match verdict {
             GpuVerdict::Unknown => {}
             GpuVerdict::Healthy => self.healthy(uuid, now),
-            GpuVerdict::Unhealthy => self.unhealthy(uuid),
+            GpuVerdict::Lost | GpuVerdict::Unhealthy => self.unhealthy(uuid),
             GpuVerdict::Silent => {
                 let since = *self.silent.entry(Arc::clone(uuid)).or_insert(now);
                 if now.since(since) >= SILENT {
@@ -159,6 +213,9 @@ impl HistoryState {
 
     /// The history of the node and of these GPUs.
     pub fn put<'a>(&self, b: &mut Builder<'_>, gpus: impl Iterator<Item = &'a Gpu>) {
+        if self.unread {
+            return;
+        }
         if self.kept.devices_highest > 0 {
             b.put(&m::gpu_devices_highest, &Node {}, (), self.kept.devices_highest as f64);
         }
@@ -171,7 +228,8 @@ impl HistoryState {
 
     /// The history, if it changed since the last call.
     pub fn take_changed(&mut self) -> Option<NodeHistory> {
-        std::mem::take(&mut self.changed).then(|| self.kept.clone())
+        let changed = !self.unread && std::mem::take(&mut self.changed);
+        changed.then(|| self.kept.clone())
     }
 }
 
@@ -179,6 +237,7 @@ impl HistoryState {
 mod tests {
     use super::*;
     use model::catalog::DriverError;
+    use model::catalog::schema::Entity;
     use model::health::{HealthLevel, HealthReason};
 
     fn at(seconds: u64) -> Mono {
@@ -194,25 +253,90 @@ mod tests {
         known.map_or(0, |known| known.unhealthy_total)
     }
 
+    /// A publication within these windows.
+    fn published(unix_seconds: f64, windows: &[Window]) -> Snapshot {
+        Snapshot { unix_seconds, windows: windows.into(), ..Snapshot::default() }
+    }
+
+    /// A window that forgets all but so many GPUs, if it says so.
+    fn window(start: f64, end: f64, expected_gpus: Option<u32>) -> Window {
+        let (name, kind, reason) = ("board".into(), WindowKind::Maintenance, String::new());
+        Window { name, kind, reason, start, end, cut: false, expected_gpus }
+    }
+
     #[test]
-    fn the_most_gpus_fall_only_where_they_were_taken_out_on_purpose() {
+    fn a_gpu_that_does_not_come_back_from_a_planned_reboot_stays_missing() {
+        let mut first = state(NodeHistory::default());
+        first.follow(&published(50.0, &[]), Some(8), &[], at(50));
+        // The runbook of a missing GPU has a window around the reboot.
+        let reboot = [window(100.0, 200.0, None)];
+        first.follow(&published(110.0, &reboot), Some(8), &[], at(110));
+        let mut second = state(first.take_changed().unwrap());
+        for seconds in [150_u32, 210] {
+            second.follow(&published(f64::from(seconds), &reboot), Some(7), &[], at(u64::from(seconds)));
+        }
+        assert_eq!((second.kept.devices_highest, second.take_changed()), (8, None));
+    }
+
+    #[test]
+    fn the_most_gpus_fall_only_to_a_declared_number() {
         let mut state = state(NodeHistory::default());
-        let mut count = |listed, planned| {
-            state.count(listed, planned);
-            (state.kept.devices_highest, state.take_changed().is_some())
+        let other = Window { name: "other".into(), ..window(100.0, 200.0, None) };
+        let windows = [other, window(100.0, 200.0, Some(7))];
+        let mut follow = |seconds: u32, listed| {
+            let snapshot = published(f64::from(seconds), &windows);
+            let event = state.follow(&snapshot, Some(listed), &[], at(u64::from(seconds)));
+            let text = event.map(|event| event.text).unwrap_or_default();
+            (state.kept.devices_highest, text)
         };
-        assert_eq!(count(8, None), (8, true));
-        assert_eq!(count(7, None), (8, false), "one is missing");
-        assert_eq!(count(7, Some(8)), (8, false), "a board that is there was not pulled");
-        assert_eq!(count(6, Some(7)), (7, true), "one was pulled, another does not answer");
-        assert_eq!(count(7, Some(7)), (7, false));
-        assert_eq!(count(8, Some(7)), (8, true), "PCI was read before the board came back");
-        assert_eq!(count(8, Some(0)), (8, false), "PCI cannot be read as the driver reads it");
+        assert_eq!(follow(90, 8), (8, String::new()));
+        assert_eq!(follow(95, 7), (8, String::new()), "not yet");
+        assert_eq!(follow(110, 8), (8, String::new()), "the board is still there");
+        assert_eq!(follow(120, 6), (7, "8 to 7 by window board".into()), "another one does not answer");
+        assert_eq!(follow(130, 7), (7, String::new()));
+        assert_eq!(follow(140, 8), (8, String::new()), "the board is back");
+        assert_eq!(follow(210, 6), (8, String::new()), "the window is over");
         let mut declared = HistoryState::new(state.kept.clone(), 4, Duration::ZERO);
-        declared.count(8, None);
-        assert_eq!(declared.kept.devices_highest, 4, "as declared");
-        declared.count(3, None);
+        let event = declared.follow(&published(300.0, &[]), Some(8), &[], at(300)).unwrap();
+        assert_eq!((declared.kept.devices_highest, &*event.text), (4, "8 to 4 by health.expected_gpus"));
+        assert!(declared.follow(&published(301.0, &[]), Some(3), &[], at(301)).is_none());
         assert_eq!(declared.kept.devices_highest, 4);
+    }
+
+    /// The published numbers of this GPU and of the node.
+    fn shown(state: &HistoryState) -> [Option<f64>; 2] {
+        let gpu = Gpu { gpu: 3, uuid: "GPU-3".into() };
+        let off = std::collections::HashSet::new();
+        let mut b = Builder::new(Default::default(), &off);
+        state.put(&mut b, std::iter::once(&gpu));
+        let number = |metric, subject: &m::Subject| b.number(metric, subject, &[]);
+        let node = Node {}.subject();
+        [number(m::gpu_unhealthy_total.id(), &gpu.subject()), number(m::gpu_devices_highest.id(), &node)]
+    }
+
+    #[test]
+    fn what_is_not_read_is_not_published_and_joined_by_the_greater_numbers_when_it_is() {
+        let of = |uuid: &str, unhealthy_total, unhealthy| GpuHistory {
+            uuid: uuid.to_owned(),
+            unhealthy_total,
+            unhealthy,
+        };
+        let mut state = state(NodeHistory::default());
+        state.unread();
+        state.follow(&published(50.0, &[]), Some(7), &[], at(50));
+        state.judge(&"GPU-3".into(), GpuVerdict::Unhealthy, at(50));
+        state.judge(&"GPU-4".into(), GpuVerdict::Unhealthy, at(50));
+        assert_eq!(shown(&state), [None, None], "7 of 8, and a GPU that failed five times");
+        assert_eq!(state.take_changed(), None, "nothing takes the place of what is not read");
+        let gpus = vec![of("GPU-3", 5, false), of("GPU-5", 2, true)];
+        state.join(NodeHistory { machine_id: String::new(), devices_highest: 8, gpus });
+        assert_eq!(shown(&state), [Some(5.0), Some(8.0)]);
+        let kept = state.take_changed().unwrap();
+        let mut gpus = kept.gpus;
+        gpus.sort_by(|a, b| a.uuid.cmp(&b.uuid));
+        assert_eq!(gpus, [of("GPU-3", 5, true), of("GPU-4", 1, true), of("GPU-5", 2, true)]);
+        state.judge(&"GPU-3".into(), GpuVerdict::Unhealthy, at(60));
+        assert_eq!(total(&state, "GPU-3"), 5, "the same incident");
     }
 
     #[test]
@@ -235,13 +359,13 @@ mod tests {
         };
         let stuck = || GpuState::Stuck { call: "nvmlX".into(), age: SILENT };
         let failing = |error| GpuState::Failing { error, text: String::new() };
-        use Condition::{FatalXid, Lost, RecentFault, Stuck};
+        use Condition::{FatalXid, Lost, Missing, RecentFault, Stuck};
         assert_eq!(verdict(stuck(), &[Stuck, RecentFault], Some(false)), GpuVerdict::Silent);
         assert_eq!(verdict(stuck(), &[Stuck, FatalXid], Some(false)), GpuVerdict::Unhealthy);
-        assert_eq!(verdict(failing(None), &[Lost], Some(false)), GpuVerdict::Silent);
+        assert_eq!(verdict(failing(None), &[Lost, Missing], Some(false)), GpuVerdict::Silent);
         assert_eq!(
-            verdict(failing(Some(DriverError::GpuIsLost)), &[Lost], Some(false)),
-            GpuVerdict::Unhealthy
+            verdict(failing(Some(DriverError::GpuIsLost)), &[Lost, Missing], Some(false)),
+            GpuVerdict::Lost
         );
         assert_eq!(verdict(GpuState::Up, &[FatalXid], Some(false)), GpuVerdict::Unhealthy);
         assert_eq!(verdict(GpuState::Up, &[RecentFault], Some(true)), GpuVerdict::Healthy);

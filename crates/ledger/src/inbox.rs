@@ -10,6 +10,7 @@ use model::catalog::{CollectorName, DriverError, Gpu, SamplerEnd, Tier};
 use model::clock::Mono;
 use model::driver_module::ModuleState;
 use model::fact::Fact;
+use model::persisted::NodeHistory;
 use model::sample::{Batch, BatchKey};
 use model::window::Window;
 use model::{owners, topology};
@@ -96,6 +97,10 @@ pub enum LedgerEvent {
     CollectorUnavailable(CollectorName, Option<String>),
     /// Since when the kernel log is read: every fault from then on is reported. `None`: it is not read.
     ReadsKernelLog(Option<Mono>),
+    /// What earlier daemons knew beyond a reboot, read late; `None`: it cannot be read yet.
+    History(Option<NodeHistory>),
+    /// An operator says that the NVSwitches were reset: who, and why.
+    SwitchesCleared(String),
 }
 
 /// A release of the driver.

@@ -277,6 +277,11 @@ impl Ledger {
             LedgerEvent::Owners(update) => self.owners.take(update, Mono::now()),
             LedgerEvent::Windows(windows) => self.windows.take(windows),
             LedgerEvent::CollectorUnavailable(source, reason) => self.intake.set_unavailable(source, reason),
+            LedgerEvent::History(None) => self.history.unread(),
+            LedgerEvent::History(Some(earlier)) => self.history.join(earlier),
+            LedgerEvent::SwitchesCleared(text) => {
+                self.faults.clear_switches(text, Mono::now(), unix_seconds());
+            }
             LedgerEvent::ReadsKernelLog(since) => self.faults.reads_kernel_log(since),
         }
     }

@@ -106,7 +106,9 @@ impl Ledger {
         snapshot.health = self.put_health(b, &moment, &snapshot);
         let absent = self.absent(now, &snapshot.driver);
         let listed = self.intake.listed_gpus(now).filter(|_| snapshot.driver == DriverState::Up);
-        self.history.follow(&snapshot, listed, &absent, now);
+        if let Some(event) = self.history.follow(&snapshot, listed, &absent, now) {
+            self.faults.mention(event, now);
+        }
         self.history.put(b, self.intake.gpus().chain(&absent));
         snapshot.ready = self.publication.ready || self.is_ready(&snapshot);
         self.publication.ready = snapshot.ready;

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use super::inbox::{LedgerEvent, Pause, Stall};
+use super::inventory::GpuInventory;
 use super::{Ledger, LedgerSettings, SeenGpus};
 use model::canary::CanaryEvent;
 use model::catalog::FaultSource;
@@ -11,8 +12,10 @@ use model::catalog::{self as m, CollectorName, Gpu, Node, SampleBuffer, Tier};
 use model::clock::Mono;
 use model::driver_module::{Load, LoadId, ModuleState};
 use model::fact::{Fact, FactKind, KernelFact, KernelLine};
+use model::persisted::Identity;
 use model::sample::{Batch, BatchKey, Drained, Gap, Missing, Rows};
 use model::snapshot::{GpuState, Snapshot};
+use model::window::Window;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -471,4 +474,94 @@ fn a_release_withdraws_what_was_measured_and_is_neither_up_nor_down() {
     let snapshot = publish(&mut ledger, 2 * SECOND);
     assert_eq!(snapshot.number(&m::gpu_power_watts, &a, ()), Some(72.0));
     assert_eq!(snapshot.number(&m::gpu_driver_paused, &Node {}, ()), Some(0.0));
+}
+
+/// How often the GPU became unhealthy, at this second.
+fn incidents(ledger: &mut Ledger, gpu: &Gpu, second: u64) -> Option<f64> {
+    let snapshot = ledger.publish(Mono(second * SECOND), second as f64);
+    snapshot.number(&m::gpu_unhealthy_total, gpu, ())
+}
+
+fn answers(ledger: &mut Ledger, gpu: &Gpu, epoch: u64, second: u64) {
+    ledger.fold(power(gpu, epoch, second * SECOND, 70.0));
+}
+
+/// The GPU is being reset, or lost: no call is answered.
+fn is_lost(ledger: &mut Ledger, gpu: &Gpu, epoch: u64, second: u64) {
+    let gap = Gap {
+        call: "nvmlA".into(),
+        metrics: vec![m::gpu_power_watts.id()],
+        missing: Missing::Failed { error: m::DriverError::GpuIsLost, text: "GPU is lost".into() },
+    };
+    let lost = batch(gpu, Tier::Normal, epoch, second * SECOND, |_| {});
+    ledger.fold(Batch { answered: false, gaps: vec![gap], ..lost });
+}
+
+#[test]
+fn a_planned_reset_is_no_incident_and_what_outlasts_the_window_is_one() {
+    let (mut l, g) = (ledger(), gpu(0));
+    let window = Window {
+        name: "mig".into(),
+        kind: m::WindowKind::Maintenance,
+        reason: String::new(),
+        start: 100.0,
+        end: 200.0,
+        cut: false,
+        expected_gpus: None,
+    };
+    l.event(LedgerEvent::Windows(vec![window]));
+    for second in [110, 120, 130] {
+        is_lost(&mut l, &g, 1, second);
+        assert_eq!(incidents(&mut l, &g, second), Some(0.0), "a reset, {second}");
+        answers(&mut l, &g, 1, second + 5);
+        assert_eq!(incidents(&mut l, &g, second + 5), Some(0.0));
+    }
+    for (second, expected) in [(190, 0.0), (200, 0.0), (249, 0.0), (260, 1.0), (270, 1.0)] {
+        is_lost(&mut l, &g, 1, second);
+        assert_eq!(incidents(&mut l, &g, second), Some(expected), "lost for good, {second}");
+    }
+}
+
+#[test]
+fn a_reset_while_the_driver_is_released_is_no_incident() {
+    let (mut l, g) = (ledger(), gpu(0));
+    answers(&mut l, &g, 1, 100);
+    assert_eq!(incidents(&mut l, &g, 100), Some(0.0));
+    let pause = Pause { since: Mono(110 * SECOND), unix_seconds: 110.0, epoch: 5, holders: Vec::new() };
+    l.event(LedgerEvent::Released(pause));
+    assert_eq!(incidents(&mut l, &g, 110), Some(0.0));
+    l.event(LedgerEvent::Resumed);
+    l.event(LedgerEvent::DriverUp);
+    is_lost(&mut l, &g, 6, 120);
+    assert_eq!(incidents(&mut l, &g, 120), Some(0.0), "not ready yet");
+    answers(&mut l, &g, 6, 130);
+    assert_eq!(incidents(&mut l, &g, 130), Some(0.0));
+    is_lost(&mut l, &g, 6, 171);
+    assert_eq!(incidents(&mut l, &g, 171), Some(1.0), "long after");
+}
+
+#[test]
+fn a_gpu_that_is_not_listed_is_an_incident_after_a_minute() {
+    let (mut l, known, gone) = (ledger(), gpu(0), gpu(1));
+    let identity = |gpu: &Gpu| Identity { index: gpu.gpu, uuid: gpu.uuid.to_string(), pci: String::new() };
+    let seen = SeenGpus { devices: 2, gpus: vec![identity(&known), identity(&gone)] };
+    l.inventory = GpuInventory::new(seen, 0);
+    let listed = |taken: u64, devices: f64| {
+        let mut listed = batch(&known, Tier::Slow, 1, taken * SECOND, |rows| {
+            rows.of(&Node {}).put(&m::gpu_devices, (), devices).unwrap();
+        });
+        listed.part.gpu = None;
+        listed
+    };
+    for (second, devices, expected) in [
+        (100, 1.0, Some(0.0)),
+        (110, 2.0, None),
+        (120, 1.0, Some(0.0)),
+        (179, 1.0, Some(0.0)),
+        (180, 1.0, Some(1.0)),
+    ] {
+        answers(&mut l, &known, 1, second);
+        l.fold(listed(second, devices));
+        assert_eq!(incidents(&mut l, &gone, second), expected, "{second}");
+    }
 }

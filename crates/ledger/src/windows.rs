@@ -71,7 +71,7 @@ mod tests {
 
     fn window(name: &str, start: f64, end: f64) -> Window {
         let kind = WindowKind::Maintenance;
-        Window { name: name.into(), kind, reason: String::new(), start, end, cut: false }
+        Window { name: name.into(), kind, reason: String::new(), start, end, cut: false, expected_gpus: None }
     }
 
     fn said(windows: &mut WindowState, at: f64) -> Vec<(bool, f64)> {

@@ -69,8 +69,9 @@ metrics! {
     gpu_devices_expected: Gauge<Node>, None, Computed, "0.1.0";
     /// Most GPUs ever listed on this node.
     ///
-    /// Kept on disk over restarts and reboots. Falls to the present number in a maintenance window in which PCI has fewer
-    /// GPUs too, and to `health.expected_gpus`. Absent before the driver listed any.
+    /// Kept on disk over restarts and reboots. Falls only to a declared number: `health.expected_gpus`, or
+    /// `expected_gpus` of an open maintenance window. Absent before the driver listed any, and while the number on disk cannot
+    /// be read.
     gpu_devices_highest: Gauge<Node>, None, Computed, "0.1.0";
     /// Identity of the GPU.
     ///
@@ -283,9 +284,10 @@ metrics! {
     gpu_xid_unknown_gpu_total: Counter<Node, (XidCode, Severity, FaultAction)>, None, Computed, "0.1.0";
     /// NVSwitch faults in the kernel log, by code.
     gpu_nvswitch_sxid_errors_total: Counter<Node, (SwitchName, SxidCode, Severity, FaultAction)>, None, Computed, "0.1.0";
-    /// 1 from an SXid of severity `page` until the driver is loaded again or the node boots.
+    /// 1 from an SXid of severity `page` until the driver is loaded again, the node boots, or `nvswitch clear`.
     ///
-    /// Kept over restarts of the exporter. No series without a fault.
+    /// Kept over restarts of the exporter. A reset of the switches shows nowhere, so `gpu-node-exporter nvswitch clear` tells
+    /// the exporter. No series without a fault.
     gpu_nvswitch_fault_active: Gauge<Node, (SwitchName, SxidCode, FaultAction)>, None, Computed, "0.1.0", at most 1.0;
     /// Time of the newest event in `/api/v1/events`.
     gpu_last_event_timestamp_seconds: Gauge<Node>, Seconds, Computed, "0.1.0", group Events;
@@ -306,8 +308,10 @@ metrics! {
     /// Times that the GPU became unhealthy since the exporter saw it first.
     ///
     /// Counts changes of `gpu_healthy` to 0, kept on disk by UUID over restarts and reboots. A GPU that fails again before
-    /// it was healthy for a minute was not back. A GPU that only does not answer counts after 60 s: a reset of a peer holds
-    /// NVML for 45 s.
+    /// it was healthy for a minute was not back. A GPU that only does not answer, or is not listed, counts after 60 s: a reset
+    /// of a peer holds NVML for 45 s. In a maintenance window, while the driver is released, and for 60 s after them, a GPU
+    /// that is lost or does not answer does not count: a planned reset looks so. Absent while the number on disk cannot be
+    /// read.
     gpu_unhealthy_total: Counter<Gpu>, None, Computed, "0.1.0";
     /// Expected GPUs that the driver does not list.
     ///

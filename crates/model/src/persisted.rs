@@ -56,7 +56,7 @@ pub struct PersistedFaults {
     pub switches: Vec<SwitchFault>,
 }
 
-/// A fault of an NVSwitch that only a load of the driver ends.
+/// A fault of an NVSwitch that a load of the driver or an operator ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwitchFault {
     /// Number of the switch.
@@ -89,7 +89,7 @@ pub struct FaultyGpu {
 pub struct NodeHistory {
     /// `/etc/machine-id` of the machine that had so many GPUs; empty if it has none.
     pub machine_id: String,
-    /// The greatest number of GPUs ever listed; lower after GPUs were taken out on purpose.
+    /// The greatest number of GPUs ever listed; lower after a smaller number was declared.
     pub devices_highest: usize,
     /// The GPUs that became unhealthy at least once.
     pub gpus: Vec<GpuHistory>,

@@ -30,6 +30,9 @@ pub struct Window {
     pub end: f64,
     /// Whether it was planned to last longer than `windows.max_duration`.
     pub cut: bool,
+    /// GPUs that the node should have from now on, where the work changes that. Only of maintenance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_gpus: Option<u32>,
 }
 
 impl Window {
@@ -68,7 +71,7 @@ mod tests {
     use super::*;
 
     pub fn window(name: &str, kind: WindowKind, start: f64, end: f64) -> Window {
-        Window { name: name.into(), kind, reason: "disk".into(), start, end, cut: false }
+        Window { name: name.into(), kind, reason: "disk".into(), start, end, cut: false, expected_gpus: None }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The content of a window file. Pure.
 
+use std::ops::RangeInclusive;
 use std::time::{Duration, UNIX_EPOCH};
 
 use toml::value::{Datetime, Offset};
@@ -18,7 +19,11 @@ const MAX_NAME: usize = 64;
 pub const MAX_REASON: usize = 200;
 /// Problems of one file that are listed; more are counted.
 const MAX_PROBLEMS: usize = 8;
-const KEYS: [&str; 5] = ["kind", "reason", "start", "end", "for"];
+const KEYS: [&str; 6] = ["kind", "reason", "start", "end", "for", "expected_gpus"];
+/// GPUs that a node may be expected to have after the work.
+pub const EXPECTED_GPUS: RangeInclusive<i64> = 1..=64;
+/// Why a window of another kind has no number of GPUs.
+pub const ONLY_MAINTENANCE: &str = "only maintenance takes GPUs out of a node";
 
 /// The window, cut to the maximum duration.
 pub fn cut(window: Window, max_duration: Duration) -> Window {
@@ -62,6 +67,11 @@ pub fn read(bytes: &[u8]) -> Result<Window, Vec<String>> {
     {
         problems.push("key `end`: is not after `start`".into());
     }
+    let expected_gpus = get(&table, "expected_gpus", expected_gpus, &mut problems);
+    let kind = kind.unwrap_or(WindowKind::Maintenance);
+    if kind != WindowKind::Maintenance && expected_gpus.is_some() {
+        problems.push(format!("key `expected_gpus`: {ONLY_MAINTENANCE}"));
+    }
     let (Some(start), Some(end), true) = (start, end, problems.is_empty()) else {
         let more = problems.len().saturating_sub(MAX_PROBLEMS);
         problems.truncate(MAX_PROBLEMS);
@@ -69,8 +79,7 @@ pub fn read(bytes: &[u8]) -> Result<Window, Vec<String>> {
         return Err(problems);
     };
     let reason = text::clean(&reason.unwrap_or_default(), MAX_REASON);
-    let kind = kind.unwrap_or(WindowKind::Maintenance);
-    Ok(Window { name: String::new(), kind, reason, start, end, cut: false })
+    Ok(Window { name: String::new(), kind, reason, start, end, cut: false, expected_gpus })
 }
 
 /// A window as a file, which [`read`] reads as the same to the microsecond.
@@ -80,6 +89,9 @@ pub fn write(window: &Window) -> String {
     table.insert("reason".into(), window.reason.as_str().into());
     for (key, at) in [("start", window.start), ("end", window.end)] {
         table.insert(key.into(), model::window::write(at).into());
+    }
+    if let Some(gpus) = window.expected_gpus {
+        table.insert("expected_gpus".into(), i64::from(gpus).into());
     }
     format!("# Made by `gpu-node-exporter window start`; `gpu-node-exporter window end` ends it.\n{table}")
 }
@@ -109,6 +121,12 @@ pub fn kind_of(text: &str) -> Result<WindowKind, String> {
 
 fn text_of(value: &Value) -> Result<String, String> {
     value.as_str().map(ToOwned::to_owned).ok_or_else(|| "must be a text".into())
+}
+
+fn expected_gpus(value: &Value) -> Result<u32, String> {
+    let gpus = value.as_integer().filter(|gpus| EXPECTED_GPUS.contains(gpus));
+    gpus.and_then(|gpus| u32::try_from(gpus).ok())
+        .ok_or_else(|| format!("must be a number from {} to {}", EXPECTED_GPUS.start(), EXPECTED_GPUS.end()))
 }
 
 /// A timestamp, as TOML's own or as a text.
@@ -307,7 +325,7 @@ mod tests {
 
         #[test]
         fn any_values_are_read_or_refused(
-            key in "kind|reason|start|end|for|x", value in "\"[^\"\\\\]{0,30}\"|[0-9TZ:+.-]{1,25}|\\[\\]|true"
+            key in "kind|reason|start|end|for|expected_gpus|x", value in "\"[^\"\\\\]{0,30}\"|[0-9TZ:+.-]{1,25}|\\[\\]|true"
         ) {
             let text = format!("{key} = {value}\nstart = 2026-11-22T08:00:00Z\nfor = '1h'");
             match read(text.as_bytes()) {
@@ -321,12 +339,14 @@ mod tests {
 
         #[test]
         fn what_is_written_is_read_as_the_same(
-            reason in "\\PC{0,60}", start in 0u64..250_000_000_000, lasts in 1u64..10_000_000, training: bool
+            reason in "\\PC{0,60}", start in 0u64..250_000_000_000, lasts in 1u64..10_000_000, training: bool,
+            gpus in 1u32..=64
         ) {
             let kind = if training { WindowKind::Training } else { WindowKind::Maintenance };
             let (start, end) = (start as f64, (start + lasts) as f64);
             let reason = text::clean(&reason, MAX_REASON);
-            let plan = Window { name: String::new(), kind, reason, start, end, cut: false };
+            let expected_gpus = (!training).then_some(gpus);
+            let plan = Window { name: String::new(), kind, reason, start, end, cut: false, expected_gpus };
             prop_assert_eq!(read(write(&plan).as_bytes()), Ok(plan));
         }
     }

@@ -275,7 +275,7 @@ mod tests {
 
     fn planned(name: &str, start: f64, lasts: f64) -> Window {
         let (kind, reason) = (WindowKind::Maintenance, "disk".into());
-        Window { name: name.into(), kind, reason, start, end: start + lasts, cut: false }
+        Window { name: name.into(), kind, reason, start, end: start + lasts, cut: false, expected_gpus: None }
     }
 
     fn store(root: &Path) -> WindowStore {

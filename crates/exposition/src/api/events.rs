@@ -12,7 +12,8 @@
 //!   repeats           how many more times it happened in one burst, after the first
 //!   old               true: from before the exporter watched, in no counter
 //!   kind              xid, sxid, driver_event, recovery_action, driver_load, driver_unload, gpu_reset,
-//!                     gpu_lost, gpu_returned, canary, window, fallen_off_bus and init_failed (without an Xid)
+//!                     gpu_lost, gpu_returned, canary, window, devices_declared (the GPUs that the node should have
+//!                     were lowered), switches_cleared, fallen_off_bus and init_failed (without an Xid)
 //!   gpu, uuid         the GPU; null for what concerns none, or one that the driver does not list
 //!   pci, nvswitch     PCI address; number of the NVSwitch
 //!   code, mnemonic    Xid or SXid code and the vendor's name of it; number and name of a driver event; CUDA

@@ -9,18 +9,60 @@ use model::sync::lock;
 
 use super::{Document, Store};
 
+/// What an earlier process left of a document.
+#[derive(Debug, PartialEq)]
+pub enum Known<T> {
+    /// Nothing.
+    None,
+    /// This.
+    Document(T),
+    /// It could not be read: it is handed over when it can.
+    Unread,
+}
+
+/// Takes what is read late; `None`: there is no file any more.
+type Late<T> = Box<dyn FnMut(Option<T>) + Send>;
+
 impl Store {
     /// Reads what an earlier process left of a document, and starts the thread that saves what comes. A document that
     /// cannot be read counts as none for this process; its file is never written over.
     pub fn open<T: Document + Send + 'static>(&self) -> io::Result<(Option<T>, Keeper<T>)> {
+        let (loaded, keeper) = self.begin(None)?;
+        Ok((loaded.ok().flatten(), keeper))
+    }
+
+    /// The same for a document that must not be begun anew: one that cannot be read is tried again until it can, and is
+    /// handed to `late` then. Until then nothing is saved, and what was to be saved is dropped: it knows nothing of the past.
+    pub fn open_late<T: Document + Send + 'static>(
+        &self,
+        late: impl FnMut(Option<T>) + Send + 'static,
+    ) -> io::Result<(Known<T>, Keeper<T>)> {
+        let (loaded, keeper) = self.begin(Some(Box::new(late)))?;
+        let known = match loaded {
+            Ok(Some(document)) => Known::Document(document),
+            Ok(None) => Known::None,
+            Err(_) => Known::Unread,
+        };
+        Ok((known, keeper))
+    }
+
+    fn begin<T: Document + Send + 'static>(
+        &self,
+        late: Option<Late<T>>,
+    ) -> io::Result<(io::Result<Option<T>>, Keeper<T>)> {
         let (sender, documents) = channel::<T>();
         let loaded = self.load().inspect_err(|error| {
             tracing::warn!(kind = T::KIND, dir = %self.dir.display(), %error, "cannot be read");
             lock(&self.unkept).insert(T::KIND);
         });
-        let saver = Saver { store: self.clone(), unsaved: None, unread: loaded.is_err() };
+        // Another process may still change what was read.
+        let taken = self.is_taken();
+        if taken {
+            lock(&self.unkept).insert(T::KIND);
+        }
+        let saver = Saver { store: self.clone(), unsaved: None, unread: loaded.is_err(), taken, late };
         let thread = crate::thread::spawn("state", 256, move || saver.run(&documents))?;
-        Ok((loaded.ok().flatten(), Keeper { sender, thread }))
+        Ok((loaded, Keeper { sender, thread }))
     }
 }
 
@@ -53,12 +95,16 @@ struct Saver<T> {
     unsaved: Option<T>,
     /// Whether the file of an earlier process may be there, not read.
     unread: bool,
+    /// Whether another process had the folder at the last look, and may have written what this one does not know.
+    taken: bool,
+    /// Takes the document when it can be read; `None`: it may be begun anew.
+    late: Option<Late<T>>,
 }
 
 impl<T: Document> Saver<T> {
     fn run(mut self, documents: &Receiver<T>) {
         loop {
-            let next = if self.unsaved.is_some() || self.unread {
+            let next = if self.unsaved.is_some() || self.unread || self.taken {
                 documents.recv_timeout(self.store.retry)
             } else {
                 documents.recv().map_err(RecvTimeoutError::from)
@@ -77,7 +123,8 @@ impl<T: Document> Saver<T> {
 
     /// Saves what is unsaved.
     fn keep(&mut self) {
-        let kept = self.clear_the_place().and_then(|()| match &self.unsaved {
+        let kept = self.take_over().and_then(|()| self.read_late()).and_then(|()| self.clear_the_place());
+        let kept = kept.and_then(|()| match &self.unsaved {
             Some(document) => self.store.save(document),
             None => Ok(()),
         });
@@ -98,6 +145,27 @@ impl<T: Document> Saver<T> {
         }
     }
 
+    /// Takes the folder of a process that has ended. What must not be begun anew is read again.
+    fn take_over(&mut self) -> io::Result<()> {
+        if self.taken {
+            self.store.hold()?;
+            self.taken = false;
+            self.unread |= self.late.is_some();
+        }
+        Ok(())
+    }
+
+    /// Reads a document that could not be read at the start and must not be begun anew.
+    fn read_late(&mut self) -> io::Result<()> {
+        let Some(late) = self.late.as_mut().filter(|_| self.unread) else { return Ok(()) };
+        self.unsaved = None;
+        let known = self.store.load::<T>()?;
+        tracing::info!(kind = T::KIND, dir = %self.store.dir.display(), "can be read now");
+        self.unread = false;
+        late(known);
+        Ok(())
+    }
+
     /// A file that could not be read at the start holds what this process does not know. It is put aside only for a
     /// document that takes its place: until then the next process may read it.
     fn clear_the_place(&mut self) -> io::Result<()> {
@@ -116,7 +184,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use model::persisted::{Inventory, SeenGpus};
+    use model::persisted::{Inventory, NodeHistory, SeenGpus};
 
     fn inventory(devices: usize) -> Inventory {
         Inventory { boot_id: "b".into(), seen: SeenGpus { devices, gpus: Vec::new() } }
@@ -175,6 +243,58 @@ mod tests {
     }
 
     #[test]
+    fn of_two_processes_one_writes_and_the_other_takes_over_when_it_has_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let (first, second) = (store(dir.path()).exclusive(), store(dir.path()).exclusive());
+        let (_, of_first) = first.open::<Inventory>().unwrap();
+        of_first.save(inventory(1));
+        wait_for(|| first.load().unwrap() == Some(inventory(1)));
+        let (sender, late) = channel();
+        let (known, of_second) = second.open_late(move |known| sender.send(known).unwrap()).unwrap();
+        assert_eq!(known, Known::Document(inventory(1)), "it may read");
+        assert_eq!((first.unkept(), second.unkept()), (vec![], vec!["inventory"]));
+        of_second.save(inventory(2));
+        let refused = [second.save(&inventory(2)), second.probe()];
+        for error in refused.map(Result::unwrap_err) {
+            assert!(error.to_string().contains("another gpu-node-exporter keeps its state in"), "{error}");
+        }
+        fs::write(dir.path().join("history.json"), "{").unwrap();
+        assert!(second.load::<NodeHistory>().is_err() && dir.path().join("history.json").exists());
+        of_first.save(inventory(3));
+        of_first.finish();
+        assert_eq!(first.load().unwrap(), Some(inventory(3)), "the first one's alone");
+        drop(first);
+        assert_eq!(late.recv_timeout(Duration::from_secs(20)).unwrap(), Some(inventory(3)));
+        wait_for(|| second.unkept().is_empty());
+        assert!(second.probe().is_ok());
+        of_second.save(inventory(4));
+        of_second.finish();
+        assert_eq!(second.load().unwrap(), Some(inventory(4)));
+    }
+
+    #[test]
+    fn a_file_that_is_read_late_is_handed_over_and_never_replaced_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let (folder, away) = (dir.path().join("state"), dir.path().join("away"));
+        store(&away).save(&inventory(8)).unwrap();
+        fs::write(&folder, "in the way").unwrap();
+        let store = store(&folder);
+        let (sender, late) = channel();
+        let (known, keeper) = store.open_late(move |known| sender.send(known).unwrap()).unwrap();
+        assert_eq!((known, store.unkept()), (Known::Unread, vec!["inventory"]));
+        keeper.save(inventory(7));
+        fs::remove_file(&folder).unwrap();
+        fs::rename(&away, &folder).unwrap();
+        assert_eq!(late.recv_timeout(Duration::from_secs(20)).unwrap(), Some(inventory(8)));
+        wait_for(|| store.unkept().is_empty());
+        assert_eq!(store.load().unwrap(), Some(inventory(8)), "what came before is not joined with it");
+        assert!(store.probe().is_ok(), "nothing is put aside");
+        keeper.save(inventory(9));
+        keeper.finish();
+        assert_eq!(store.load().unwrap(), Some(inventory(9)));
+    }
+
+    #[test]
     fn a_file_that_could_not_be_read_is_not_written_over() {
         let dir = tempfile::tempdir().unwrap();
         let (folder, away) = (dir.path().join("state"), dir.path().join("away"));
@@ -194,7 +314,13 @@ mod tests {
         assert!(store.probe().unwrap_err().to_string().contains("inventory.unread"));
 
         // Another one finds the place taken, and stays.
-        let mut saver = Saver { store: store.clone(), unsaved: Some(inventory(3)), unread: true };
+        let mut saver = Saver {
+            store: store.clone(),
+            unsaved: Some(inventory(3)),
+            unread: true,
+            taken: false,
+            late: None,
+        };
         saver.keep();
         assert_eq!((store.load().unwrap(), store.unkept()), (Some(inventory(2)), vec!["inventory"]));
         fs::remove_file(&aside).unwrap();

@@ -1,5 +1,6 @@
-//! Faults of NVSwitches that last until the driver is loaded again: those of severity `page`. A reset of the switches
-//! shows nowhere.
+//! Faults of NVSwitches that last until the driver is loaded again or an operator says that the switches were reset:
+//! those of severity `page`. A reset of the switches shows nowhere: not in the kernel log, and not by the GPUs, which are also
+//! reset one by one.
 
 use super::Builder;
 use super::judge::judged_sxid;
@@ -33,9 +34,9 @@ impl SwitchFaults {
         }
     }
 
-    /// The driver was loaded again or is gone.
-    pub fn driver_reset(&mut self) {
-        self.0.clear();
+    /// Ends all of them; gives whether there were any.
+    pub fn clear(&mut self) -> bool {
+        !std::mem::take(&mut self.0).is_empty()
     }
 
     /// All of them.
@@ -77,8 +78,7 @@ mod tests {
             switches.note("2", code, true);
         }
         assert_eq!(switches.all().len(), MAX_FAULTS);
-        switches.driver_reset();
-        assert!(switches.all().is_empty());
+        assert!(switches.clear() && switches.all().is_empty() && !switches.clear());
     }
 
     #[test]

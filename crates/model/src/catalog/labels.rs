@@ -124,7 +124,8 @@ labels! {
         Xid "xid", Sxid "sxid", DriverEvent "driver_event", RecoveryAction "recovery_action",
         DriverLoad "driver_load", DriverUnload "driver_unload", GpuReset "gpu_reset",
         GpuLost "gpu_lost", GpuReturned "gpu_returned", Canary "canary", Window "window",
-        FallenOffBus "fallen_off_bus", InitFailed "init_failed",
+        FallenOffBus "fallen_off_bus", InitFailed "init_failed", DevicesDeclared "devices_declared",
+        SwitchesCleared "switches_cleared",
     }
     /// Error of a network port: `receive` and `transmit` packets that were broken or dropped; on InfiniBand also `symbol` (bits that came wrong) and `recovery` (the link was trained again).
     NetworkError "error" { Receive "receive", Transmit "transmit", Symbol "symbol", Recovery "recovery" }

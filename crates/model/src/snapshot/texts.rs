@@ -93,7 +93,9 @@ impl Event {
                 let text = if self.text.is_empty() { self.meaning } else { &self.text };
                 return format!("canary{check}: {text}");
             }
-            EventKind::Window => return format!("{} {}", self.meaning, self.text),
+            EventKind::Window | EventKind::DevicesDeclared | EventKind::SwitchesCleared => {
+                return format!("{} {}", self.meaning, self.text);
+            }
             _ => String::new(),
         };
         let meaning =
