@@ -283,9 +283,12 @@ fn judge(expected: &[Expected], received: &[Received], cause: u64, factor: u64) 
             wrong.push(format!("{} after {} s: {}", one.receiver, one.at - cause, alerts()));
         }
     }
-    for Expected { receiver, notifications, alerts, within } in expected {
-        let firing: Vec<&Received> =
-            received.iter().filter(|one| one.receiver == *receiver && !one.firing.is_empty()).collect();
+    for Expected { receiver, notifications, alerts, within, over } in expected {
+        let (firing, ends): (Vec<&Received>, Vec<&Received>) =
+            received.iter().filter(|one| one.receiver == *receiver).partition(|one| !one.firing.is_empty());
+        if let Some(over) = over.filter(|over| *over != ends.len()) {
+            wrong.push(format!("{receiver}: {} times over instead of {over}", ends.len()));
+        }
         if firing.len() != *notifications {
             wrong.push(format!("{receiver}: {} notifications instead of {notifications}", firing.len()));
         }
@@ -498,11 +501,13 @@ fleet = [{ receiver = "platform-pager", notifications = 1, alerts = ["GpuNodesDo
             notifications: 1,
             alerts: ["A".to_owned()].into(),
             within: "1m".into(),
+            over: Some(1),
         }];
         let wrong = |received: &[Received]| judge(&expected, received, 600, 30).unwrap();
         assert_eq!(wrong(&[one(660, "pager", "A"), one(900, "pager", "")]), [""; 0]);
         for (received, why) in [
             (vec![], "pager: 0 notifications"),
+            (vec![one(660, "pager", "A")], "pager: 0 times over"),
             (vec![one(599, "pager", "A")], "pager 1 s before the cause"),
             (vec![one(664, "pager", "A")], "pager: after 64 s"),
             (vec![one(610, "pager", "A"), one(620, "pager", "A")], "pager: 2 notifications"),

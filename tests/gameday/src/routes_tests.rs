@@ -45,7 +45,10 @@ fn given() -> BTreeMap<String, Vec<BTreeMap<String, String>>> {
             } else if let Some(pairs) = line.strip_prefix("labels: {").and_then(|rest| rest.strip_suffix('}'))
                 && let Some(name) = alert.take()
             {
-                given.entry(name).or_default().push(labels(&pairs.replace(": ", "=").replace(',', "")));
+                given
+                    .entry(name)
+                    .or_default()
+                    .push(labels(&pairs.replace(": ", "=").replace([',', '\''], "")));
             }
         }
     }

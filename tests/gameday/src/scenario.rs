@@ -72,6 +72,8 @@ pub struct Expected {
     pub alerts: BTreeSet<String>,
     /// Time from the cause to the first one, at most.
     pub within: String,
+    /// Notifications that all is over, where they are what the scenario is about.
+    pub over: Option<usize>,
 }
 
 fn scrape() -> String {
