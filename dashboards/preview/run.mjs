@@ -20,7 +20,7 @@ const { values: options } = parseArgs({
 const REPOSITORY = process.env.REPOSITORY;
 const BUILT = process.env.BUILT ?? join(REPOSITORY, 'target/debug');
 const PROMETHEUS = process.env.PROMETHEUS ?? join(REPOSITORY, '.tools/prometheus-3/prometheus');
-const RUN = process.env.RUN_DIR ?? join(REPOSITORY, '.run/preview');
+const RUN = resolve(REPOSITORY, process.env.RUN_DIR ?? '.run/preview');
 const PORT = Number(process.env.PREVIEW_PORT ?? 21000);
 
 const EVERY = 5000;
