@@ -1,7 +1,8 @@
 // Draws every dashboard in every situation and checks what is drawn; measures queries and rules on 200 and 2,000 nodes.
-//   node run.mjs [--dashboards UID,...] [--situations NAME,...] [--docs DIR] [--reuse]
+//   node run.mjs [--dashboards UID,...] [--situations NAME,...] [--docs DIR] [--reuse] [--again]
 import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
+import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 import { checkLinks, Drawer, faultsOf } from './lib/draw.mjs';
@@ -15,7 +16,9 @@ import { Walk } from './lib/walk.mjs';
 import { panelsOf } from './src/model.js';
 
 const { values: options } = parseArgs({
-  options: { dashboards: { type: 'string' }, situations: { type: 'string' }, docs: { type: 'string' }, reuse: { type: 'boolean' } },
+  options: {
+    dashboards: { type: 'string' }, situations: { type: 'string' }, docs: { type: 'string' }, reuse: { type: 'boolean' }, again: { type: 'boolean' },
+  },
 });
 const REPOSITORY = process.env.REPOSITORY;
 const BUILT = process.env.BUILT ?? join(REPOSITORY, 'target/debug');
@@ -36,11 +39,13 @@ function say(text) {
   process.stdout.write(`${((Date.now() - began) / 1000).toFixed(0).padStart(4)} s  ${text}\n`);
 }
 
-const all = readdirSync(join(REPOSITORY, 'dashboards'))
+const readAll = () => readdirSync(join(REPOSITORY, 'dashboards'))
   .filter((name) => name.endsWith('.json'))
   .map((name) => JSON.parse(readFileSync(join(REPOSITORY, 'dashboards', name), 'utf8')))
   .sort((a, b) => a.uid.localeCompare(b.uid));
-const dashboards = all.filter(({ uid }) => !options.dashboards || options.dashboards.split(',').includes(uid));
+const chosenOf = (some, uids) => some.filter(({ uid }) => !uids || uids.split(',').includes(uid));
+const all = readAll();
+const dashboards = chosenOf(all, options.dashboards);
 const situations = Object.keys(SITUATIONS).filter((name) => !options.situations || options.situations.split(',').includes(name));
 // Rules that others are made of come first.
 const ORDER = ['owners', 'recording', 'workload', 'slo', 'capacity', 'kubernetes'];
@@ -234,7 +239,7 @@ async function main() {
   for (const [name, { series }] of Object.entries(recordings)) report.series[name] = series.size;
 
   // The small ones run at the same time: while one is drawn the others scrape. Those of many nodes come last, one by one.
-  const drawnIn = (situation) => dashboards.filter(({ uid }) => !ONLY[situation] || ONLY[situation].includes(uid));
+  const drawnIn = (situation, some = dashboards) => some.filter(({ uid }) => !ONLY[situation] || ONLY[situation].includes(uid));
   const stand = async (situation) => {
     const many = MANY.includes(situation);
     // Rules of other rules come after them; prices come first.
@@ -260,6 +265,17 @@ async function main() {
   for (const situation of small) await stand(situation);
 
   const drawer = await Drawer.start(`http://127.0.0.1:${PORT}`, shots);
+  // Draws one dashboard and gives its faults.
+  const drawOne = async (situation, dashboard, at) => {
+    const { events } = prometheus[situation];
+    const shown = await drawer.draw(situation, dashboard, at, CHOSEN[situation]?.[dashboard.uid]);
+    const found = faultsOf(situation, dashboard, shown, all, answered, { events, well: WELL.includes(situation) });
+    const panels = Object.keys(shown.panels ?? {}).length;
+    (report.dashboards[dashboard.uid] ??= {})[situation] = { seconds: shown.seconds, panels, faults: found };
+    say(`  ${dashboard.uid.padEnd(20)} ${String(panels).padStart(3)} panels ${shown.seconds.toFixed(1).padStart(5)} s  ${found.length ? `${found.length} FAULTS` : 'ok'}`);
+    writeFileSync(join(shots, `${situation}-${dashboard.uid}.json`), JSON.stringify(shown, null, 1));
+    return found;
+  };
   for (const situation of situations) {
     if (MANY.includes(situation)) await stand(situation);
     const own = prometheus[situation];
@@ -272,24 +288,30 @@ async function main() {
       faults.push(...measured.faults);
       at = measured.at;
     }
-    for (const dashboard of drawn) {
-      const shown = await drawer.draw(situation, dashboard, at, CHOSEN[situation]?.[dashboard.uid]);
-      const found = faultsOf(situation, dashboard, shown, all, answered, { events: own.events, well: WELL.includes(situation) });
-      faults.push(...found);
-      const panels = Object.keys(shown.panels ?? {}).length;
-      (report.dashboards[dashboard.uid] ??= {})[situation] = { seconds: shown.seconds, panels, faults: found };
-      say(`  ${dashboard.uid.padEnd(20)} ${String(panels).padStart(3)} panels ${shown.seconds.toFixed(1).padStart(5)} s  ${found.length ? `${found.length} FAULTS` : 'ok'}`);
-      writeFileSync(join(shots, `${situation}-${dashboard.uid}.json`), JSON.stringify(shown, null, 1));
-    }
+    for (const dashboard of drawn) faults.push(...await drawOne(situation, dashboard, at));
     if (WELL.includes(situation)) {
       const walk = new Walk(situation, all, own, at);
       await walk.down();
       faults.push(...walk.problems);
       say(`  links from workloads down to owners: ${walk.rows.join(', ')}, ${walk.asked} queries, ${walk.problems.length ? `${walk.problems.length} FAULTS` : 'ok'}`);
     }
+    if (options.again) continue;
     await own.end();
     delete prometheus[situation];
     delete played[situation];
+  }
+  if (options.again) {
+    for (const fault of faults) console.log(`FAULT ${fault}`);
+    say('a line of dashboards, or an empty one for all of them, draws them again as they are then; the end of the input ends');
+    for await (const line of createInterface({ input: process.stdin })) {
+      for (const situation of situations) {
+        say(situation);
+        const some = drawnIn(situation, chosenOf(readAll(), line.trim() || options.dashboards));
+        for (const dashboard of some) for (const fault of await drawOne(situation, dashboard, Date.now())) console.log(`FAULT ${fault}`);
+      }
+      say('drawn');
+    }
+    for (const situation of situations) await prometheus[situation].end();
   }
   await drawer.end();
   server.close();
