@@ -44,7 +44,7 @@ export function inventRare(recording) {
   };
   for (const { check } of of('gpu_canary_rate_ratio', 'check')) {
     for (const labels of of('gpu_pcie_replays_total', 'gpu', 'uuid')) {
-      for (const against of ['baseline', 'siblings']) recording.invent('gpu_canary_rate_ratio', { ...labels, check, against }, false, (frame) => 0.99 + 0.002 * (frame % 3));
+      for (const against of ['baseline', 'siblings']) recording.invent('gpu_canary_rate_ratio', { ...labels, check, against }, false, (frame) => 0.99 + 0.004 * Math.sin((frame / recording.times.length) * 2 * Math.PI + Number(labels.gpu)));
     }
     for (const [le, below] of [['0.9', 0], ['0.95', 0], ['0.98', 0.1], ['1', 0.8], ['1.02', 1], ['+Inf', 1]]) {
       recording.invent('gpu_canary_sample_rate_ratio_bucket', { check, le }, true, (_, s) => Math.floor(s / 20) * below);
@@ -57,9 +57,53 @@ export function inventRare(recording) {
       recording.invent('gpu_pcie_aer_errors_total', { ...labels, severity }, true, (frame) => Number(Boolean(bad) && frame >= bad));
     }
   }
+  let nth = 0;
   for (const { owner } of of('gpu_owner_processes', 'owner')) {
-    recording.invent('gpu_owner_cpu_events_total', { owner, event: 'context_switches' }, true, (_, s) => 1200 * s);
+    nth += 1;
+    recording.invent('gpu_owner_cpu_events_total', { owner, event: 'context_switches' }, true, (_, s) => 400 * nth * s);
+    for (const [mode, cpus] of [['user', 1.2], ['system', 0.15]]) {
+      recording.invent('gpu_owner_cpu_seconds_total', { owner, mode }, true, (_, s) => cpus * nth * (s + 4 * Math.sin(s / 15)));
+    }
   }
+  // After a day of data each owner has a hint.
+  const places = [...of('gpu_owner_processes', 'gpu', 'uuid', 'gpu_instance', 'owner')];
+  for (const [i, labels] of places.entries()) {
+    recording.invent('gpu_owner_mig_profile_hint_info', { ...labels, mig_profile: ['7g.141gb', '3g.71gb', '1g.18gb', '2g.35gb'][i % 4] }, false, () => 1);
+    recording.invent('gpu_owner_cpu_remote_cache_ratio', labels, false, (frame) => 0.15 * (i % 5) + 0.02 * Math.sin(frame));
+  }
+  counts(recording);
+}
+
+const FROM_TURN = { flaps: 3, symbol: 40, oom: 2 };
+
+// Counters that stand still on a simulated node: traffic of the network, starts of processes, look-ups of their owners. From
+// the turn to faults on a network device loses its link, and an owner is out of the host's memory.
+function counts({ series: all, turn, times }) {
+  const seconds = (frame) => (times[frame] - times[0]) / 1000;
+  const bad = (frame, by) => (turn && frame >= turn ? by : 0);
+  for (const series of all.values()) {
+    const of = Object.fromEntries(labelsOf(series.labels));
+    const become = (value) => { series.values = times.map((_, frame) => value(frame)); };
+    if (series.name === 'gpu_host_network_bytes_total') become((frame) => (of.direction === 'rx' ? 21e9 : 17e9) * (seconds(frame) + 5 * Math.sin(frame / 4)) + 5e10);
+    if (series.name === 'gpu_host_network_flaps_total' && of.nic === 'mlx5_0') become((frame) => bad(frame, FROM_TURN.flaps));
+    if (series.name === 'gpu_host_network_errors_total' && of.nic === 'mlx5_0' && of.error === 'symbol') become((frame) => bad(frame, FROM_TURN.symbol));
+    if (series.name === 'gpu_owner_host_oom_kills_total' && of.owner.startsWith('unit/')) become((frame) => bad(frame, FROM_TURN.oom));
+    if (series.name === 'gpu_exporter_owner_lookups_total' && of.outcome === 'found') become((frame) => Math.floor(seconds(frame) / 20));
+    if (!/^gpu_owner_start_seconds_(bucket|count)$/.test(series.name)) continue;
+    const typical = of.phase === 'first_context' ? 6 : 45;
+    const below = of.le === undefined || of.le === '+Inf' ? 1 : 1 - Math.exp(-Number(of.le) / typical);
+    become((frame) => Math.floor(seconds(frame) / 10) * below);
+  }
+}
+
+/** The recording of a node whose idle GPU the kubelet has given to a pod that does nothing with it. */
+export function inventAllocation(recording) {
+  const idle = [...recording.series.values()].find(({ name, labels }) => name === 'gpu_info' && /gpu="4"/.test(labels));
+  const { gpu, uuid } = Object.fromEntries(labelsOf(idle.labels));
+  const labels = { gpu, uuid, namespace: 'notebooks', pod: 'idle-0', container: 'notebook' };
+  const made = recording.with(new Map(recording.series));
+  made.invent('gpu_allocation_info', labels, false, () => 1);
+  return made;
 }
 
 function page(frames, every) {
@@ -169,8 +213,10 @@ export function inventSlurm(frames, every) {
   return recording;
 }
 
-/** The example of a price table with models and teams that the simulated nodes have. */
+/** The example of a price table with models and teams that the simulated nodes have, and budgets that fit to 25 of them. */
 export const inventPrices = (example) => example
   .replaceAll('NVIDIA Example 80GB', 'NVIDIA H200')
   .replaceAll('example-team', 'training')
-  .replaceAll('example-account', 'physics');
+  .replaceAll('example-account', 'physics')
+  .replaceAll('vector(10000)', 'vector(48000)')
+  .replaceAll('vector(5000)', 'vector(24000)');
