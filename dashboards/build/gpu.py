@@ -42,13 +42,13 @@ dashboard.row("State and identity", no_value="not reported").panels(
     table("Board", no_value="no such GPU in this time", height=4, hidden=["cluster", "instance", "gpu"])
     .help("Identity of the GPU, as a vendor asks for it, and its NUMA node.")
     .label("model", width=130)
-    .label("uuid", width=345)
+    .label("uuid", width=365)
     .label("serial", width=135)
     .label("pci_address", width=120)
     .label("board_part_number", width=160)
     .labels("vbios_version", "inforom_version", width=130)
     .label("module_id", width=90)
-    .label("numa_node", width=90)
+    .label("numa_node", width=105)
     .label("driver_version")
     .labels_from("max by ($BY_GPU, $LABELS) (gpu_info{$GPU})")
     .labels_from("max by ($BY_GPU, numa_node) (gpu_host_topology_info{$GPU})")
@@ -130,7 +130,7 @@ dashboard.row("Speed", no_value="not measured").panels(
     .help("""The driver's reasons to hold clocks down. Idle time is left out. Heat and power brake protect the
         hardware; a power cap is often a setting.""")
     .query("max by (reason) (gpu_clock_event_active{$GPU,$REASON})", "{{reason}}")
-    .query("""max(max by ($BY_GPU) (gpu_clock_event_seconds_total{$GPU} >= 0) * 0 + 2
+    .query("""max(count by ($BY_GPU) (gpu_clock_event_seconds_total{$GPU}) * 0 + 2
         unless on ($BY_GPU) gpu_clock_event_active{$GPU,$REASON} == 1)""", "no reason"),
     shares("Share of time with clocks held down", steps=steps(NONE, 0.1, YELLOW), no_value="not reported")
     .help("How much of the time each reason held the clocks down, by the driver's own counters, which include short events.")

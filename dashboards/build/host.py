@@ -114,8 +114,8 @@ dashboard.row("Places").panels(
     .yes_no("Generation ok", or_none('min by ($BY_GPU) (gpu_host_pcie_link_matches{$NODE,aspect="generation"})')),
     table("CPUs of MIG instances", no_value="no MIG instance", width=12, height=7)
     .help("Share of the GPU's CPUs of each compute instance, if they are divided fairly.")
-    .gpus(170)
-    .label("gpu_instance", links=[row_link("MIG", "gpu-node-mig", "instance", "gpu")])
+    .gpus(150)
+    .label("gpu_instance", links=[row_link("MIG", "gpu-node-mig", "instance", "gpu")], width=115)
     .label("compute_instance", width=145)
     .labels("profile", "numa_node", "share")
     .labels_from("""max by ($BY_GPU, gpu_instance, compute_instance, profile, numa_node,

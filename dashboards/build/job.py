@@ -183,19 +183,19 @@ dashboard.row("Nodes and GPUs").panels(
     .help("""All owners on the GPUs above, neighbours of the chosen ones too: what each has of the GPU, or of an instance
         in MIG mode, and the cause that limits the work.""")
     .gpus(160)
-    .label("gpu_instance", links=[row_link("MIG", "gpu-node-mig", "instance", "gpu")], width=105)
-    .label("owner", width=300)
+    .label("gpu_instance", links=[row_link("MIG", "gpu-node-mig", "instance", "gpu")], width=115)
+    .label("owner", width=290)
     .label("namespace", links=[row_link("Service", "gpu-node-service", "namespace")], width=95)
     .labels("slurm_job", "user", width=85)
     .labels_from(of_owners("max by ($BY_OWNER, $NAMES) (gpu_owner_info{$GPU})"))
-    .column("Chosen", "max by ($BY_OWNER) ($INFO) or on ($BY_OWNER) $OWNERS * 0",
+    .column("Chosen", or_zero_by("max by ($BY_OWNER) ($INFO) and on ($BY_OWNER) $OWNERS", "$OWNERS", "$BY_OWNER"),
         mappings=[mapped({1: ("yes", BLUE), 0: ("neighbour", GREY)}), ABSENT], width=85)
     .column("Limited by", of_owners(cause_number("$GPU")), mappings=[CAUSE_TEXTS, ABSENT], width=110, paint=True)
     .column("Processes", of_owners("sum by ($BY_OWNER) (gpu_owner_processes{$GPU})"), width=90)
     .column("Memory", of_owners("sum by ($BY_OWNER) (gpu_owner_memory_used_bytes{$GPU})"), unit="bytes", width=90)
     .share("Allocated", of_owners(rate_on_gpus("gpu_owner_allocated_seconds_total")), width=85)
     .share("Busy", of_owners(rate_on_gpus("gpu_owner_busy_seconds_total")), width=75)
-    .share("Remote memory", of_owners("max by ($BY_OWNER) (gpu_owner_memory_remote_ratio{$GPU})"), steps=FAR, width=125),
+    .share("Remote memory", of_owners("max by ($BY_OWNER) (gpu_owner_memory_remote_ratio{$GPU})"), steps=FAR, width=135),
 )
 
 dashboard.row("Over time", no_value=NO_OWNER).panels(
@@ -250,7 +250,7 @@ dashboard.row("Owner report of the last seven days", no_value=NO_REPORT).panels(
     .help("""The smallest MIG profile that fits the owner's 95th percentiles of memory and active multiprocessors, for
         owners with data of 24 h.""")
     .gpus(160)
-    .label("gpu_instance", width=105)
+    .label("gpu_instance", width=115)
     .label("owner")
     .label("mig_profile", width=110)
     .labels_from("max by ($BY_OWNER, mig_profile) (gpu_owner_mig_profile_hint_info{$CHOSEN})"),

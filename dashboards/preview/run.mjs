@@ -168,7 +168,8 @@ async function writeAll({ from: begun, own, nodes, gap }, groups) {
   sent += await writePast(own, nodes, begun - NEAR, begun, 30000);
   const to = Date.now();
   sent += await writePast(own, nodes, begun, to, 15000);
-  return sent + await writeRules(own, groups, { far: begun - FAR, near: begun - NEAR, to, step: 60000, long: longOf(groups), gap });
+  return sent + await writeRules(own, groups, { far: begun - FAR, near: begun - NEAR, to, step: 60000, long: longOf(groups), gap })
+    + await writePast(own, nodes, to, Date.now(), 15000);
 }
 
 // Half an hour of the series that the dashboards query; recorded series of the same time.
@@ -197,7 +198,9 @@ async function writeFleet({ from: begun, own, nodes }, groups) {
   sent += await writePast(own, others, begun - short, begun, 30000, ofFleet);
   const to = Date.now();
   sent += await writePast(own, nodes, begun, to, 30000, ofFleet);
-  return sent + await writeRules(own, groups, { far: begun - long, near: begun - long, to, step: 300000, long: few ? longOf(groups) : undefined });
+  sent += await writeRules(own, groups, { far: begun - long, near: begun - long, to, step: 300000, long: few ? longOf(groups) : undefined });
+  // Rules may have taken longer than a rate looks back.
+  return sent + await writePast(own, nodes, to, Date.now(), 15000, ofFleet);
 }
 
 // Cost of rules and queries on many nodes; gives the queries that are too slow, and the time up to which there are data.

@@ -66,7 +66,7 @@ export function inventRare(recording) {
     }
   }
   // After a day of data each owner has a hint.
-  const places = [...of('gpu_owner_processes', 'gpu', 'uuid', 'gpu_instance', 'owner')];
+  const places = [...of('gpu_owner_cpu_remote_ratio', 'gpu', 'uuid', 'gpu_instance', 'owner')];
   for (const [i, labels] of places.entries()) {
     recording.invent('gpu_owner_mig_profile_hint_info', { ...labels, mig_profile: ['7g.141gb', '3g.71gb', '1g.18gb', '2g.35gb'][i % 4] }, false, () => 1);
     recording.invent('gpu_owner_cpu_remote_cache_ratio', labels, false, (frame) => 0.15 * (i % 5) + 0.02 * Math.sin(frame));
@@ -92,7 +92,7 @@ function counts({ series: all, turn, times }) {
     if (!/^gpu_owner_start_seconds_(bucket|count)$/.test(series.name)) continue;
     const typical = of.phase === 'first_context' ? 6 : 45;
     const below = of.le === undefined || of.le === '+Inf' ? 1 : 1 - Math.exp(-Number(of.le) / typical);
-    become((frame) => Math.floor(seconds(frame) / 10) * below);
+    become((frame) => (seconds(frame) / 10) * below);
   }
 }
 

@@ -96,6 +96,23 @@ export class Recording {
 const SLOWER = 36;
 
 /**
+ * The values of a counter between two frames, without the steps of what is read less often than it was recorded: slower, each
+ * step would be minutes of nothing and then too much. A counter that changes once keeps its step: that is an event.
+ */
+function ramped(values, lo, hi) {
+  const changed = [];
+  for (let frame = lo + 1; frame <= hi; frame++) if (values[frame] !== values[frame - 1]) changed.push(frame);
+  if (changed.length < 2 || values.slice(lo, hi + 1).includes(undefined)) return;
+  // What is read a few times is a line from end to end.
+  const points = [lo, ...(changed.length > 0.3 * (hi - lo) ? changed : []), hi];
+  for (let i = 1; i < points.length; i++) {
+    const [from, to] = [points[i - 1], points[i]];
+    const [begin, end] = [values[from], values[to]];
+    for (let frame = from + 1; frame < to; frame++) values[frame] = begin + ((end - begin) * (frame - from)) / (to - from);
+  }
+}
+
+/**
  * A recording played on a line of time, slower than recorded. Until `turn` the frames [0, first) go round and round; then the rest is passed
  * through once as recorded, and from there the frames from `second` on go round. Counters go on from round to round by what a round
  * adds, so they never go back. `phase` shifts the rounds, so that many nodes are not alike. From `jump` on the node's clock
@@ -111,8 +128,9 @@ export class Player {
     this.turn = first ? turn - ((turn - start) % offsets[first]) : start;
     // Between these it is as recorded, before and after slower.
     this.quick = [this.turn, first ? this.turn + this.end - offsets[first] : this.turn];
-    /** Of each counter its values at both ends of that. */
+    /** Of each counter its values before and at the turn and at the end of that, and its values without steps. */
     this.edges = new Map();
+    this.ramps = new Map();
   }
 
   /** The time in the recording, at that time. */
@@ -138,8 +156,10 @@ export class Player {
     const here = this.place(warped);
     const length = (here.frame === this.last ? this.end : this.offsets[here.frame + 1]) - this.offsets[here.frame];
     const passed = here.offset - this.offsets[here.frame];
-    // A millisecond more: sums of fractions may end just before it.
-    return { ...here, next: this.place(warped - passed + length + 1), part: Math.min(1, passed / length) };
+    // At the turn something happens at once: up to it counters go on as before. A millisecond more: sums of fractions may end
+    // just before it.
+    const next = warped < this.turn && here.frame === this.first - 1 ? { frame: 0, a: here.a + 1, b: 0 } : this.place(warped - passed + length + 1);
+    return { ...here, next, part: Math.min(1, passed / length) };
   }
 
   place(time) {
@@ -158,8 +178,19 @@ export class Player {
     return found(offset - b * length, a, b);
   }
 
+  ramp(series) {
+    let values = this.ramps.get(series);
+    if (!values) {
+      this.ramps.set(series, (values = this.offsets.map((_, frame) => series.values[frame])));
+      if (this.first) ramped(values, 0, this.first - 1);
+      ramped(values, this.first, this.last);
+    }
+    return values;
+  }
+
   /** What a counter has at a frame, with what the rounds before have added. */
-  sum({ values }, { frame, a, b }) {
+  sum(series, { frame, a, b }) {
+    const values = this.ramp(series);
     const value = values[frame];
     if (value === undefined) return undefined;
     let sum = value;
@@ -187,9 +218,14 @@ export class Player {
     const [from, to] = this.quick;
     if (time >= from && time < to) return level;
     let edges = this.edges.get(series);
-    if (!edges) this.edges.set(series, (edges = this.quick.map((edge) => this.level(series, this.at(edge)))));
-    const edge = edges[time < from ? 0 : 1] ?? 0;
-    return edge + SLOWER * (level - edge);
+    if (!edges) {
+      const before = this.first ? { frame: 0, a: Math.round((this.turn - this.start) / this.offsets[this.first]), b: 0 } : this.place(from);
+      this.edges.set(series, (edges = [this.sum(series, before), this.level(series, this.at(from)), this.level(series, this.at(to))]));
+    }
+    const [before, turned, after] = edges;
+    if (time >= to) return (after ?? 0) + SLOWER * (level - (after ?? 0));
+    // A counter does not go back at the turn.
+    return Math.min(before ?? 0, turned ?? Infinity) + SLOWER * (level - (before ?? 0));
   }
 
   /** The value of a series at the place that `at` gave; undefined where it is absent. */
