@@ -115,35 +115,35 @@ dashboard.row("By instance").panels(
     .column("processes", here("sum by ($BY_INSTANCE) (gpu_mig_compute_processes{$GPU})"), width=90)
     .column("owners", """count by ($BY_INSTANCE) (max by ($OWNER) (gpu_owner_processes{$GPU,gpu_instance!=""} > 0))
         or on ($BY_INSTANCE) $INSTANCES * 0""", steps=steps(NONE, 2, YELLOW), width=80),
-    table("Owners of instances", no_value="no owner works on an instance", width=10, sort_by="memory")
+    table("Owners of instances", no_value="no owner works on an instance", width=12, sort_by="memory")
     .help("Owners of the work on each instance, with the memory that they use.")
-    .gpus(150)
-    .label("gpu_instance", width=105)
+    .gpus(140)
+    .label("gpu_instance", width=115)
     .label("owner", links=[row_link("Job", "gpu-node-job", "instance", "gpu", "owner")])
     .column("memory",
         or_none('max by ($OWNER) (gpu_owner_memory_used_bytes{$GPU,gpu_instance!=""})',
             'max by ($OWNER) (gpu_owner_info{$GPU,gpu_instance!=""})', "$OWNER"), unit="bytes"),
-    table("MIG devices", no_value="no MIG device", width=14)
+    table("MIG right-sizing", no_value="no owner has data of 24 h", width=12)
+    .help("""The smallest MIG profile that fits an owner's 95th percentiles of memory and active
+        multiprocessors, beside the instance that it has (none: the whole GPU). After 24 h of data; docs/OWNERS.md has the
+        formula.""")
+    .gpus(140)
+    .label("gpu_instance", width=115)
+    .label("profile", width=95, mappings=[special("whole GPU")])
+    .label("owner", links=[row_link("Job", "gpu-node-job", "instance", "gpu", "owner")])
+    .label("mig_profile", width=105)
+    .labels_from("""max by ($OWNER, mig_profile) (gpu_owner_mig_profile_hint_info{$GPU})
+        * on ($BY_INSTANCE) group_left (profile) max by ($BY_INSTANCE, profile) (gpu_mig_placement_slices{$GPU} * 0 + 1)
+        or on ($OWNER) max by ($OWNER, mig_profile) (gpu_owner_mig_profile_hint_info{$GPU})"""),
+    table("MIG devices", no_value="no MIG device", width=24, height=7)
     .help("Compute instances by the UUID that jobs are given.")
     .label("instance", width=150)
     .label("gpu", width=60)
     .label("gpu_instance", width=110)
     .label("compute_instance", width=145)
     .label("mig_profile", width=110)
-    .label("mig_uuid", width=340)
+    .label("mig_uuid")
     .labels_from("max by ($BY_INSTANCE, compute_instance, mig_profile, mig_uuid) (gpu_mig_info{$GPU})"),
-    table("MIG right-sizing", no_value="no owner has data of 24 h", width=24, height=7)
-    .help("""The smallest MIG profile that fits an owner's 95th percentiles of memory and active
-        multiprocessors, beside the instance that it has (none: the whole GPU). After 24 h of data; docs/OWNERS.md has the
-        formula.""")
-    .gpus(170)
-    .label("gpu_instance", width=110)
-    .label("profile", width=110, mappings=[special("whole GPU")])
-    .label("owner", links=[row_link("Job", "gpu-node-job", "instance", "gpu", "owner")])
-    .label("mig_profile", width=130)
-    .labels_from("""max by ($OWNER, mig_profile) (gpu_owner_mig_profile_hint_info{$GPU})
-        * on ($BY_INSTANCE) group_left (profile) max by ($BY_INSTANCE, profile) (gpu_mig_placement_slices{$GPU} * 0 + 1)
-        or on ($OWNER) max by ($OWNER, mig_profile) (gpu_owner_mig_profile_hint_info{$GPU})"""),
     shares("Activity of instances", dashed=["^all, on average$"], steps=UTILIZATION_BAND, draw_steps="area",
         no_value="not measured (GPM: Hopper and later)", height=10)
     .help("""Share of the instance's multiprocessors at work (GPM, once a minute), the ten busiest and the average of
