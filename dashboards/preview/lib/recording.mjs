@@ -96,20 +96,15 @@ export class Recording {
 const SLOWER = 36;
 
 /**
- * The values of a counter between two frames, without the steps of what is read less often than it was recorded: slower, each
- * step would be minutes of nothing and then too much. A counter that changes once keeps its step: that is an event.
+ * Makes the values of a counter between two frames a line from end to end. Many are read less often than they were recorded: slower,
+ * each of their steps would be minutes of nothing and then too much. A counter that changes once before `quiet` keeps its step:
+ * that is an event.
  */
-function ramped(values, lo, hi) {
+function straightened(values, lo, hi, quiet) {
   const changed = [];
   for (let frame = lo + 1; frame <= hi; frame++) if (values[frame] !== values[frame - 1]) changed.push(frame);
-  if (changed.length < 2 || values.slice(lo, hi + 1).includes(undefined)) return;
-  // What is read a few times is a line from end to end.
-  const points = [lo, ...(changed.length > 0.3 * (hi - lo) ? changed : []), hi];
-  for (let i = 1; i < points.length; i++) {
-    const [from, to] = [points[i - 1], points[i]];
-    const [begin, end] = [values[from], values[to]];
-    for (let frame = from + 1; frame < to; frame++) values[frame] = begin + ((end - begin) * (frame - from)) / (to - from);
-  }
+  if ((changed.length === 1 && changed[0] < quiet) || values.slice(lo, hi + 1).includes(undefined)) return;
+  for (let frame = lo + 1; frame < hi; frame++) values[frame] = values[lo] + ((values[hi] - values[lo]) * (frame - lo)) / (hi - lo);
 }
 
 /**
@@ -130,7 +125,7 @@ export class Player {
     this.quick = [this.turn, first ? this.turn + this.end - offsets[first] : this.turn];
     /** Of each counter its values before and at the turn and at the end of that, and its values without steps. */
     this.edges = new Map();
-    this.ramps = new Map();
+    this.lines = new Map();
   }
 
   /** The time in the recording, at that time. */
@@ -178,19 +173,19 @@ export class Player {
     return found(offset - b * length, a, b);
   }
 
-  ramp(series) {
-    let values = this.ramps.get(series);
+  line(series) {
+    let values = this.lines.get(series);
     if (!values) {
-      this.ramps.set(series, (values = this.offsets.map((_, frame) => series.values[frame])));
-      if (this.first) ramped(values, 0, this.first - 1);
-      ramped(values, this.first, this.last);
+      this.lines.set(series, (values = this.offsets.map((_, frame) => series.values[frame])));
+      if (this.first) straightened(values, 0, this.first - 1, 0);
+      straightened(values, this.first, this.last, this.second);
     }
     return values;
   }
 
   /** What a counter has at a frame, with what the rounds before have added. */
   sum(series, { frame, a, b }) {
-    const values = this.ramp(series);
+    const values = this.line(series);
     const value = values[frame];
     if (value === undefined) return undefined;
     let sum = value;
@@ -255,11 +250,11 @@ export class Player {
   /** The metrics page at that time. `rename` changes labels, so that each node has its own identities. */
   page(time, rename) {
     // What is before a value is the same on every page.
-    this.lines ??= this.prepared(rename);
+    this.prefixes ??= this.prepared(rename);
     const place = this.at(time);
     const page = [];
     let last;
-    for (const { series, head, before } of this.lines) {
+    for (const { series, head, before } of this.prefixes) {
       const value = this.value(series, place, time);
       if (value === undefined) continue;
       if (head !== last) page.push(head);
