@@ -118,8 +118,8 @@ dashboard.row("By GPU").panels(
     table("Newest verdict by check", no_value="no GPU is known", height=11, sort_by="worst")
     .help("""Newest verdict of each check on the thirty worst GPUs. Instances of a GPU in MIG mode are on the MIG
         dashboard. Not run: never since the exporter knows the GPU, or the GPU does not answer.""")
-    .gpus(160)
-    .columns(*((title, code(check)) for check, title in CHECKS), steps=COLORS, mappings=[TEXTS, NEVER], width=92)
+    .gpus(150)
+    .columns(*((title, code(check)) for check, title in CHECKS), steps=COLORS, mappings=[TEXTS, NEVER], width=96)
     .column("newest run", of_worst(by_gpu("gpu_canary_last_run_timestamp_seconds{$GPU} * 1000")),
         unit="dateTimeFromNow", mappings=[NEVER], width=140)
     .column("newest success", of_worst(by_gpu("gpu_canary_last_success_timestamp_seconds{$GPU} * 1000")),

@@ -202,9 +202,9 @@ dashboard.row("Limits", no_value=SILENT).panels(
     table("Data lost", no_value="no data was lost", width=8, height=7)
     .help("""Nodes that lost faults, events or records of the kernel log in the time shown, or with gaps in more than 2 %
         of the time of their power samples, the twenty with the most of each.""")
-    .label("instance", width=200)
-    .column("lost", or_none("topk(20, $LOST > 0)", "$LOSING", "$BY_NODE"), decimals=0)
-    .share("gaps in samples", or_none("topk(20, $GAPS > 0.02)", "$LOSING", "$BY_NODE")),
+    .label("instance", width=160)
+    .column("lost", or_zero_by("topk(20, $LOST > 0)", "$LOSING", "$BY_NODE"), decimals=0)
+    .share("gaps in samples", or_zero_by("topk(20, $GAPS > 0.02)", "$LOSING", "$BY_NODE"), width=130),
 )
 
 dashboard.row("Durations", unit="s").panels(

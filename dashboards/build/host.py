@@ -201,10 +201,10 @@ dashboard.row("Owners").panels(
         evidence proves nothing.""")
     .query(cause_number("$NODE"), "GPU {{gpu}} {{gpu_instance}} {{owner}}"),
     timeseries("CPUs by owner", minimum=0, no_value=NO_OWNERS, dashed=[".* kernel$"], height=10)
-    .help("""CPUs that each owner keeps busy, in user mode and in the kernel (dashed), of the five with the most of each. Much
+    .help("""CPUs that each owner keeps busy, in user mode and in the kernel (dashed), of the four with the most of each. Much
         time in the kernel: small reads, page faults, or contention.""")
-    .query(most(cpu_of_owners("user"), "$BY_NODE, owner", count=5), "{{owner}} user")
-    .query(most(cpu_of_owners("system"), "$BY_NODE, owner", count=5), "{{owner}} kernel"),
+    .query(most(cpu_of_owners("user"), "$BY_NODE, owner", count=4), "{{owner}} user")
+    .query(most(cpu_of_owners("system"), "$BY_NODE, owner", count=4), "{{owner}} kernel"),
     shares("Remote CPUs", steps=FAR, draw_steps="dashed", links=[GPU_FROM_SERIES], height=10,
         no_value="no distances are reported, or no owner has a GPU")
     .help("""Share of the CPUs on which each owner's processes ran that are on another NUMA node than its GPU. Above one half
