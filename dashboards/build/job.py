@@ -32,7 +32,7 @@ def of_nodes(expr: str) -> str:
 
 
 def of_gpus(expr: str) -> str:
-    return or_none(f"({expr}) and on ($BY_GPU) $GPUS", "$GPUS", "$BY_GPU")
+    return or_none(f"({expr}) and on ($BY_GPU) $GPU_ROWS", "$GPU_ROWS", "$BY_GPU")
 
 
 def of_owners(expr: str) -> str:
@@ -78,11 +78,14 @@ dashboard = Dashboard(
         "INFO": "gpu_owner_info{$CHOSEN}",
         # The rows of each table: inventory, not measurements.
         "WORKLOADS": f"max by (workload) ({by_workload('$INFO')})",
-        "NODES": "max by ($BY_NODE) ($INFO)",
+        # Of many nodes, GPUs and owners those with faults, and so many that a job's are there.
+        "NODES": """topk(50, sum by ($BY_NODE) (1 - gpu_healthy{$GPU}) and on ($BY_NODE) $INFO
+            or on ($BY_NODE) max by ($BY_NODE) ($INFO) * 0)""",
+        "GPU_ROWS": """topk(100, max by ($BY_GPU) (1 - gpu_healthy{$GPU}) and on ($BY_GPU) $INFO
+            or on ($BY_GPU) max by ($BY_GPU) ($INFO) * 0)""",
         "GPUS": "max by ($BY_GPU) ($INFO)",
         # All owners on those GPUs, so that neighbours are seen too.
-        "OWNERS": """(max by ($BY_OWNER) (gpu_owner_info{$GPU}) and on ($BY_GPU) $INFO
-            and on ($BY_OWNER) gpu_owner_processes{$GPU} > 0)""",
+        "OWNERS": "topk(100, max by ($BY_OWNER) (gpu_owner_processes{$GPU} > 0) and on ($BY_GPU) $INFO)",
         "NAMES": "namespace, slurm_job, user",
         "BUSY": f"sum by (workload) ({by_workload(rate('gpu_owner_busy_seconds_total'))})",
         "HAD": f"sum by (workload) ({by_workload(rate('gpu_owner_allocated_seconds_total'))})",
@@ -142,7 +145,7 @@ dashboard.row("By workload").panels(
 
 dashboard.row("Nodes and GPUs").panels(
     table("Nodes", sort_by="Pages", no_value=NO_OWNER, width=24, height=6)
-    .help("The nodes of this choice, and whether the node slows the work down.")
+    .help("The nodes of this choice, fifty with the most unusable GPUs, and whether the node slows the work down.")
     .label("instance",
         links=[row_link("GPUs on this node", "gpu-node-job", "instance"),
             row_link("Host", "gpu-node-host", "instance"),
@@ -160,7 +163,7 @@ dashboard.row("Nodes and GPUs").panels(
     .share("Remote memory", of_nodes("max by ($BY_NODE) (gpu_owner_memory_remote_ratio{$CHOSEN})"), steps=FAR)
     .yes_no("Topology matches", of_nodes("min by ($BY_NODE) (gpu_host_topology_matches{$NODE})")),
     table("GPUs", sort_by="Healthy", descending=False, no_value=NO_OWNER)
-    .help("The GPUs of this choice. Owners counts every owner with a process on the GPU, also those not chosen.")
+    .help("The GPUs of this choice, a hundred, unusable ones first. Owners counts every owner with a process on the GPU, also those not chosen.")
     .label("instance", links=[row_link("Host", "gpu-node-host", "instance")])
     .label("gpu",
         links=[row_link("Owners on this GPU", "gpu-node-job", "instance", "gpu"), GPU_FROM_ROW,
@@ -180,7 +183,7 @@ dashboard.row("Nodes and GPUs").panels(
     .column("Owners", of_gpus("count by ($BY_GPU) (gpu_owner_processes{$GPU} > 0)")),
     table("Owners", labels_last=["namespace", "slurm_job", "user"], sort_by="Chosen", no_value=NO_OWNER,
         height=9)
-    .help("""All owners on the GPUs above, neighbours of the chosen ones too: what each has of the GPU, or of an instance
+    .help("""A hundred owners on these GPUs, neighbours of the chosen ones too: what each has of the GPU, or of an instance
         in MIG mode, and the cause that limits the work.""")
     .gpus(160)
     .label("gpu_instance", links=[row_link("MIG", "gpu-node-mig", "instance", "gpu")], width=115)
@@ -231,14 +234,14 @@ dashboard.row("Over time", no_value=NO_OWNER).panels(
 )
 
 dashboard.row("Owner report of the last seven days", no_value=NO_REPORT).panels(
-    table("Advice by workload", sort_by="hours with advice", width=16, height=9,
+    table("Advice by workload", sort_by="hours with advice", width=13, height=9,
         labels_last=["slurm_account", "user"])
     .help("""GPU-hours (or hours of MIG instances) of seven days to which an advice applies: docs/owner-report.md has the
         advices and what to do. The twenty largest.""")
     .labels("namespace", "workload", "advice", "slurm_account", "user")
     .column("hours with advice", """topk(20, sum by ($PAYER, advice) (sum_over_time(
         workload:gpu_advice:places{$FLEET}[7d])) / 12)""", unit="locale", decimals=1),
-    table("Hours and ends at full memory", sort_by="hours", width=8, height=9, labels_last=["slurm_account", "user"])
+    table("Hours and ends at full memory", sort_by="hours", width=11, height=9, labels_last=["slurm_account", "user"])
     .help("""Hours of GPUs or MIG instances of seven days that the report covers, and ends with the GPU's memory full:
         suspected out-of-memory errors of CUDA.""")
     .labels("namespace", "workload", "slurm_account", "user")

@@ -46,7 +46,7 @@ export function inventRare(recording) {
     for (const labels of of('gpu_pcie_replays_total', 'gpu', 'uuid')) {
       for (const against of ['baseline', 'siblings']) recording.invent('gpu_canary_rate_ratio', { ...labels, check, against }, false, (frame) => 0.99 + 0.004 * Math.sin((frame / recording.times.length) * 2 * Math.PI + Number(labels.gpu)));
     }
-    for (const [le, below] of [['0.9', 0], ['0.95', 0], ['0.98', 0.1], ['1', 0.8], ['1.02', 1], ['+Inf', 1]]) {
+    for (const [le, below] of [['0.9', 0], ['0.95', 0], ['0.98', 0.1], ['1.0', 0.8], ['1.02', 1], ['+Inf', 1]]) {
       recording.invent('gpu_canary_sample_rate_ratio_bucket', { check, le }, true, (_, s) => Math.floor(s / 20) * below);
     }
   }
@@ -172,7 +172,7 @@ export function inventServices(frames, every) {
     recording.invent('gpu_fallback_total', { service }, true, (_, s) => qps * 0.002 * s);
     for (const le of [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, Infinity]) {
       const below = 1 - Math.exp(-le / seconds);
-      recording.invent('rpc_latency_p95_bucket', { service, le: le === Infinity ? '+Inf' : String(le) }, true, (_, s) => qps * s * below);
+      recording.invent('rpc_latency_p95_bucket', { service, le: le === Infinity ? '+Inf' : le === 1 ? '1.0' : String(le) }, true, (_, s) => qps * s * below);
     }
     recording.invent('rpc_latency_p95_count', { service }, true, (_, s) => qps * s);
     recording.invent('rpc_latency_p95_sum', { service }, true, (_, s) => qps * s * seconds);
