@@ -28,7 +28,7 @@ CHECKS = (
     ("tensor", "tensor"),
     ("sm_sdc", "SM results"),
     ("hbm_read", "HBM rate"),
-    ("hbm_walk", "HBM words"),
+    ("hbm_walk", "HBM data"),
     ("l2", "L2"),
     ("pcie", "PCIe"),
     ("launch", "launch"),
@@ -119,11 +119,11 @@ dashboard.row("By GPU").panels(
     .help("""Newest verdict of each check on the thirty worst GPUs. Instances of a GPU in MIG mode are on the MIG
         dashboard. Not run: never since the exporter knows the GPU, or the GPU does not answer.""")
     .gpus(150)
-    .columns(*((title, code(check)) for check, title in CHECKS), steps=COLORS, mappings=[TEXTS, NEVER], width=96)
+    .columns(*((title, code(check)) for check, title in CHECKS), steps=COLORS, mappings=[TEXTS, NEVER], width=90)
     .column("newest run", of_worst(by_gpu("gpu_canary_last_run_timestamp_seconds{$GPU} * 1000")),
-        unit="dateTimeFromNow", mappings=[NEVER], width=140)
+        unit="dateTimeFromNow", mappings=[NEVER], width=132)
     .column("newest success", of_worst(by_gpu("gpu_canary_last_success_timestamp_seconds{$GPU} * 1000")),
-        unit="dateTimeFromNow", mappings=[NEVER], width=140)
+        unit="dateTimeFromNow", mappings=[NEVER], width=132)
     .column("next", of_worst(by_gpu("gpu_canary_next_due_timestamp_seconds{$GPU} * 1000")),
         unit="dateTimeFromNow", mappings=[special("not planned")]),
     table("Slow or wrong multiprocessors", no_value="none was slow or wrong", width=8)

@@ -66,14 +66,14 @@ dashboard.row("By GPU", no_value=NO_MIG).panels(
     table("Slices and layout by GPU", width=14, height=9, sort_by="stranded")
     .help("""Compute slices of each GPU in MIG mode, whether its layout is the declared one, and power and temperature of the
         board.""")
-    .gpus(150)
+    .gpus(145)
     .column("stranded", of_gpu("gpu_mig_slices_unplaceable{$GPU}"), steps=steps(NONE, 1, YELLOW), width=85)
     .column("used", of_gpu("gpu_mig_slices_used{$GPU}"), width=65)
-    .column("compute slices", of_gpu("gpu_mig_slices{$GPU}"), width=130)
+    .column("compute slices", of_gpu("gpu_mig_slices{$GPU}"), width=125)
     .column("instances", "(count by ($BY_GPU) ($INSTANCES) or on ($BY_GPU) $MIG_GPUS * 0)", width=90)
     .column("as declared", of_gpu("gpu_mig_layout_matches{$GPU}"), mappings=[DECLARED, ABSENT], paint=True, width=105)
     .column("power", of_gpu("gpu_power_watts{$GPU}"), unit="watt", decimals=0)
-    .column("temperature", of_gpu('gpu_temperature_celsius{$GPU,sensor="gpu"}'), unit="celsius", width=110),
+    .column("temperature", of_gpu('gpu_temperature_celsius{$GPU,sensor="gpu"}'), unit="celsius", width=105),
     table("MIG devices against the layout", no_value="no layout declared", width=10, height=9, sort_by="off by")
     .help("""MIG devices by profile: declared by the layout, and present. Only where a layout is declared.""")
     .gpus(160)

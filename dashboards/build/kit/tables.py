@@ -128,6 +128,8 @@ def _draw_table(panel: typing.Any, row: Panel, looks: Looks) -> None:
         indexByName={name: index for index, name in enumerate(order)},
         renameByName={field: title for field, title in titles.items() if title},
     )
+    # Only where targets have one: as narrow as may be.
+    panel.override_by_name("cluster", dynamic(custom__width=90))
     for column in [*row.keys, *row.shown]:
         if column:
             panel.override_by_name(column.name, column.properties())
