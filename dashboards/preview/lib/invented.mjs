@@ -73,6 +73,9 @@ export function inventRare(recording) {
   }
   counts(recording);
   lateRuns(recording);
+  for (const labels of recording.turn ? of('gpu_pcie_replays_total', 'gpu', 'uuid') : []) {
+    if (labels.gpu === '3') recording.invent('gpu_canary_verdict', { ...labels, check: 'sm_rate', verdict: 'throttled' }, false, () => 1);
+  }
 }
 
 // The canary's first run comes within the recording; before that it has what the run before would have left.
@@ -86,25 +89,42 @@ function lateRuns({ series: all, times, every }) {
   }
 }
 
-const FROM_TURN = { flaps: 3, symbol: 40, oom: 2 };
+// What is counted once at the turn to faults, by metric and labels: a network device loses its link, an owner is out of the host's
+// memory, a link has errors, an exporter is at its limits.
+const AT_TURN = [
+  ['gpu_host_network_flaps_total', { nic: 'mlx5_0' }, 3],
+  ['gpu_host_network_errors_total', { nic: 'mlx5_0', error: 'symbol' }, 40],
+  ['gpu_owner_host_oom_kills_total', { owner: 'unit/jupyter.service' }, 2],
+  ['gpu_nvlink_errors_total', { gpu: '2', error: 'dl_replay' }, 90],
+  ['gpu_pcie_errors_total', { gpu: '2', error: 'correctable' }, 60],
+  ['gpu_exporter_series_dropped_total', {}, 120],
+  ['gpu_exporter_http_connections_refused_total', {}, 4],
+  ['gpu_exporter_events_lost_total', {}, 3],
+];
 
-// Counters that stand still on a simulated node: traffic of the network, starts of processes, look-ups of their owners. From
-// the turn to faults on a network device loses its link, and an owner is out of the host's memory.
+// Counters that do not move on a simulated node: traffic of the network, starts of processes, look-ups of their owners; and what
+// is wrong from the turn to faults on.
 function counts({ series: all, turn, times }) {
   const seconds = (frame) => (times[frame] - times[0]) / 1000;
-  const bad = (frame, by) => (turn && frame >= turn ? by : 0);
+  const bad = (frame) => Boolean(turn) && frame >= turn;
   for (const series of all.values()) {
     const of = Object.fromEntries(labelsOf(series.labels));
     const become = (value) => { series.values = times.map((_, frame) => value(frame)); };
     if (series.name === 'gpu_host_network_bytes_total') become((frame) => (of.direction === 'rx' ? 21e9 : 17e9) * (seconds(frame) + 5 * Math.sin(frame / 4)) + 5e10);
-    if (series.name === 'gpu_host_network_flaps_total' && of.nic === 'mlx5_0') become((frame) => bad(frame, FROM_TURN.flaps));
-    if (series.name === 'gpu_host_network_errors_total' && of.nic === 'mlx5_0' && of.error === 'symbol') become((frame) => bad(frame, FROM_TURN.symbol));
-    if (series.name === 'gpu_owner_host_oom_kills_total' && of.owner.startsWith('unit/')) become((frame) => bad(frame, FROM_TURN.oom));
     if (series.name === 'gpu_exporter_owner_lookups_total' && of.outcome === 'found') become((frame) => Math.floor(seconds(frame) / 20));
-    if (!/^gpu_owner_start_seconds_(bucket|count)$/.test(series.name)) continue;
-    const typical = of.phase === 'first_context' ? 6 : 45;
-    const below = of.le === undefined || of.le === '+Inf' ? 1 : 1 - Math.exp(-Number(of.le) / typical);
-    become((frame) => (seconds(frame) / 10) * below);
+    if (/^gpu_owner_start_seconds_(bucket|count)$/.test(series.name)) {
+      const typical = of.phase === 'first_context' ? 6 : 45;
+      const below = of.le === undefined || of.le === '+Inf' ? 1 : 1 - Math.exp(-Number(of.le) / typical);
+      become((frame) => (seconds(frame) / 10) * below);
+    }
+    for (const [name, labels, by] of AT_TURN) {
+      if (series.name === name && Object.entries(labels).every(([label, value]) => of[label] === value)) become((frame) => by * bad(frame));
+    }
+    if (!turn) continue;
+    // The GPU that is too hot was throttled in its newest run; one that is always busy has waited for nine days.
+    if (series.name === 'gpu_exporter_resident_memory_bytes' && of.role === 'sampler') become((frame) => (bad(frame) ? 290 : 40) * 2 ** 20);
+    if (series.name === 'gpu_exporter_sample_gap_seconds_total' && of.gpu === '2' && of.buffer === 'power') become((frame) => (bad(frame) ? 0.04 * (seconds(frame) - seconds(turn)) : 0));
+    if (series.name === 'gpu_canary_next_due_timestamp_seconds' && of.gpu === '0') become((frame) => times[frame] / 1000 - 9 * 86400);
   }
 }
 
