@@ -112,7 +112,7 @@ function askedFor(some, ranges = false) {
   for (const dashboard of some) {
     for (const panel of panelsOf(dashboard)) {
       for (const { expr = '', instant } of panel.targets ?? []) {
-        if (!ranges || !instant || /\[\d*[hdw]/.test(expr)) for (const name of namesIn(expr)) names.add(name);
+        if (!ranges || !instant || /\[(\d*[hdw]|\$__range)/.test(expr)) for (const name of namesIn(expr)) names.add(name);
       }
     }
   }
