@@ -128,7 +128,8 @@ dashboard.row("Places").panels(
 )
 
 dashboard.row("CPUs").panels(
-    shares("CPUs and GPUs busy", steps=UTILIZATION_BAND, draw_steps="area", dashed=["^CPUs$"], colors={"GPUs": GREEN, "CPUs": BLUE}, no_value=NO_CPU_TIME)
+    shares("CPUs and GPUs busy", steps=UTILIZATION_BAND, draw_steps="area", dashed=["^CPUs$"],
+        colors={"GPUs": GREEN, "CPUs": BLUE}, no_value=NO_CPU_TIME)
     .help("""Share of time in which the CPUs and the GPUs worked. Full CPUs beside waiting GPUs are an input pipeline
         that starves them. Between 60 and 80 % (green) a GPU is well used; neither
         side of it is a fault.""")

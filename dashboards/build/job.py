@@ -163,7 +163,8 @@ dashboard.row("Nodes and GPUs").panels(
     .share("Remote memory", of_nodes("max by ($BY_NODE) (gpu_owner_memory_remote_ratio{$CHOSEN})"), steps=FAR)
     .yes_no("Topology matches", of_nodes("min by ($BY_NODE) (gpu_host_topology_matches{$NODE})")),
     table("GPUs", sort_by="Healthy", descending=False, no_value=NO_OWNER)
-    .help("The GPUs of this choice, a hundred, unusable ones first. Owners counts every owner with a process on the GPU, also those not chosen.")
+    .help("""The GPUs of this choice, a hundred, unusable ones first. Owners counts every owner with a process on the GPU,
+        also those not chosen.""")
     .label("instance", links=[row_link("Host", "gpu-node-host", "instance")])
     .label("gpu",
         links=[row_link("Owners on this GPU", "gpu-node-job", "instance", "gpu"), GPU_FROM_ROW,
