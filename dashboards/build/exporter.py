@@ -194,10 +194,10 @@ dashboard.row("Limits", no_value=SILENT).panels(
         > 256 * 1024 * 1024)""", unit="bytes"),
     table("Series dropped, connections refused", no_value="none was dropped or refused", width=8, height=7)
     .help("Nodes that dropped series or refused connections in the time shown, the twenty with the most of each.")
-    .label("instance", width=200)
-    .column("series dropped", or_none(f"topk(20, {grown('gpu_exporter_series_dropped_total')} > 0)", "$LIMITED", "$BY_NODE"),
+    .label("instance", width=160)
+    .column("series", or_none(f"topk(20, {grown('gpu_exporter_series_dropped_total')} > 0)", "$LIMITED", "$BY_NODE"),
         decimals=0)
-    .column("connections refused", or_none(f"topk(20, {grown('gpu_exporter_http_connections_refused_total')} > 0)",
+    .column("connections", or_none(f"topk(20, {grown('gpu_exporter_http_connections_refused_total')} > 0)",
             "$LIMITED", "$BY_NODE"), decimals=0),
     table("Data lost", no_value="no data was lost", width=8, height=7)
     .help("""Nodes that lost faults, events or records of the kernel log in the time shown, or with gaps in more than 2 %
