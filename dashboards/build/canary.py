@@ -26,9 +26,9 @@ CHECKS = (
     ("init", "starts"),
     ("sm_rate", "SM rate"),
     ("tensor", "tensor"),
-    ("sm_sdc", "right results"),
-    ("hbm_read", "memory rate"),
-    ("hbm_walk", "memory words"),
+    ("sm_sdc", "SM results"),
+    ("hbm_read", "HBM rate"),
+    ("hbm_walk", "HBM data"),
     ("l2", "L2"),
     ("pcie", "PCIe"),
     ("launch", "launch"),
@@ -95,7 +95,7 @@ dashboard.row("Now", no_value="none tested").panels(
     stat("Wrong or hung", steps=BAD_ABOVE_ZERO)
     .help("""GPUs whose newest run had wrong results, a driver fault or a hang. Take them out of service at once.""")
     .query(count_of("$BROKEN"), "GPUs"),
-    stat("Wrong results in this time", steps=BAD_ABOVE_ZERO, decimals=0)
+    stat("Wrong results", steps=BAD_ABOVE_ZERO, decimals=0)
     .help("Wrong results and memory words of all runs in the time shown. A single one is a fault.")
     .query("sum(increase(gpu_canary_mismatches_total{$GPU}[$__range]) and on ($BY_GPU) $TESTED)", "wrong"),
     stat("Slow", steps=TICKET_ABOVE_ZERO)
@@ -118,14 +118,14 @@ dashboard.row("By GPU").panels(
     table("Newest verdict by check", no_value="no GPU is known", height=11, sort_by="worst")
     .help("""Newest verdict of each check on the thirty worst GPUs. Instances of a GPU in MIG mode are on the MIG
         dashboard. Not run: never since the exporter knows the GPU, or the GPU does not answer.""")
-    .gpus(160)
-    .columns(*((title, code(check)) for check, title in CHECKS), steps=COLORS, mappings=[TEXTS, NEVER], width=95)
+    .gpus(150)
+    .columns(*((title, code(check)) for check, title in CHECKS), steps=COLORS, mappings=[TEXTS, NEVER], width=90)
     .column("newest run", of_worst(by_gpu("gpu_canary_last_run_timestamp_seconds{$GPU} * 1000")),
-        unit="dateTimeFromNow", mappings=[NEVER], width=120)
+        unit="dateTimeFromNow", mappings=[NEVER], width=132)
     .column("newest success", of_worst(by_gpu("gpu_canary_last_success_timestamp_seconds{$GPU} * 1000")),
-        unit="dateTimeFromNow", mappings=[NEVER], width=120)
+        unit="dateTimeFromNow", mappings=[NEVER], width=132)
     .column("next", of_worst(by_gpu("gpu_canary_next_due_timestamp_seconds{$GPU} * 1000")),
-        unit="dateTimeFromNow", mappings=[special("not planned")], width=120),
+        unit="dateTimeFromNow", mappings=[special("not planned")]),
     table("Slow or wrong multiprocessors", no_value="none was slow or wrong", width=8)
     .help("Multiprocessors that were slow or wrong in the newest run; at most eight a GPU.")
     .gpus(170)
@@ -159,7 +159,7 @@ dashboard.row("Rates").panels(
     .help("""The lowest of each GPU's checks, against its own earlier rates, of the ten lowest GPUs. A step down that
         stays is a change of the hardware or its clocks.""")
     .query(most('min by ($BY_GPU) (gpu_canary_rate_ratio{$GPU,against="baseline"})', "$BY_GPU", lowest=True), "$LINE"),
-    timeseries("Measured SM clock", unit="hertz", steps=NOTHING, no_value="not run yet",
+    timeseries("Measured SM clock", unit="hertz", decimals=2, steps=NOTHING, no_value="not run yet",
         links=[GPU_FROM_SERIES])
     .help("""Clock of the multiprocessors during the checks, by their own counters, of the ten lowest GPUs. NVML reports the
         nominal one.""")
@@ -174,26 +174,27 @@ dashboard.row("Rates").panels(
 
 dashboard.row("Runs", no_value="not scraped").panels(
     timeseries("Runs by end", steps=NOTHING, minimum=0, stacked=True, width=8,
-        colors={"finished": GREEN, "driver_fault": RED, "hung": RED, "broken": ORANGE})
+        colors={"finished": GREEN, "abandoned": BLUE, "could_not_run": YELLOW, "broken": ORANGE, "hung": RED,
+            "driver_fault": "dark-red"})
     .help("Runs an hour. Abandoned: a job came, which has priority.")
     .query("sum by (end) (rate(gpu_canary_runs_total{$NODE}[$__rate_interval])) * 3600", "{{end}}"),
     bargauge("Reasons for skipped runs", decimals=0)
     .help("Due runs that were postponed or impossible in the time shown, by reason, the ten most frequent.")
     .query("topk(10, sum by (reason) (increase(gpu_canary_skipped_total{$NODE}[$__range])))", "{{reason}}"),
     timeseries("Share of GPU time by GPU", unit="percentunit", steps=NOTHING, minimum=0, dashed=["/limit$/"], width=8)
-    .help("Share of each GPU's time that the canary uses, the ten largest, and the budget.")
-    .query(most("max by ($BY_GPU) (rate(gpu_canary_gpu_seconds_total{$GPU}[$__rate_interval]))", "$BY_GPU"), "$LINE")
+    .help("Share of each GPU's time that the canary uses, the five largest, and the budget.")
+    .query(most("max by ($BY_GPU) (rate(gpu_canary_gpu_seconds_total{$GPU}[$__rate_interval]))", "$BY_GPU", count=5),
+        "$LINE")
     .query("max(gpu_canary_duty_budget_ratio{$NODE})", "budget limit"),
-    timeseries("Discarded samples", steps=NOTHING, minimum=0, width=12)
+    timeseries("Discarded samples", steps=NOTHING, minimum=0, soft_maximum=1, width=12)
     .help("Samples an hour that were discarded because other work used the GPU, of the ten nodes with the most.")
     .query(most("sum by ($BY_NODE) (rate(gpu_canary_discarded_total{$GPU}[$__rate_interval])) * 3600", "$BY_NODE"),
         "{{instance}}"),
-    timeseries("Killed and hung processes", steps=steps(NONE, 1, RED), minimum=0, width=12)
-    .help("""Canary processes that had to be killed (an hour), and GPUs on which one hangs now, of the ten nodes with
+    timeseries("Killed and hung processes", steps=steps(NONE, 1, RED), minimum=0, soft_maximum=1, width=12)
+    .help("""Canary processes that had to be killed (an hour), and GPUs on which one hangs now, of the five nodes with
         the most of each.""")
-    .query(most("sum by ($BY_NODE) (rate(gpu_canary_kills_total{$NODE}[$__rate_interval])) * 3600", "$BY_NODE"),
-        "{{instance}} killed")
-    .query(
-        most("sum by ($BY_NODE) (gpu_canary_hung{$GPU}) or sum by ($BY_NODE) (gpu_canary_mode{$NODE}) * 0", "$BY_NODE"),
-        "{{instance}} hung"),
+    .query(most("sum by ($BY_NODE) (rate(gpu_canary_kills_total{$NODE}[$__rate_interval])) * 3600", "$BY_NODE",
+            count=5), "{{instance}} killed")
+    .query(most("sum by ($BY_NODE) (gpu_canary_hung{$GPU}) or sum by ($BY_NODE) (gpu_canary_mode{$NODE}) * 0", "$BY_NODE",
+            count=5), "{{instance}} hung"),
 )

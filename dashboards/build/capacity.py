@@ -9,6 +9,7 @@ NO_PRICES = "not configured"
 NO_MIG = "no GPU in MIG mode"
 NO_OWNERS = "no owner had a GPU"
 MEMORY_LINE = steps(NONE, 0.85, ORANGE)
+CPU_GPU = {"GPUs": GREEN, "CPUs": BLUE}
 
 
 def newest(series: str) -> str:
@@ -28,6 +29,11 @@ def by_hour(of: str, span: str = "$__range") -> str:
 
 def busiest_quarter(of: str) -> str:
     return f"({by_hour(of)} >= on () group_left () quantile(0.75, {by_hour(of)}))"
+
+
+def of_mig(metric: str) -> str:
+    """A column of the table of GPUs in MIG mode."""
+    return or_none(f"max by ($BY_GPU) ({metric}{{$FLEET}}) and on ($BY_GPU) $MIG", "$MIG")
 
 
 def money(title: str, **looks: typing.Any) -> Panel:
@@ -88,13 +94,6 @@ dashboard = Dashboard(
 )
 
 dashboard.row("GPUs now", width=3, no_value="no GPU").panels(
-    stat("Unusable", steps=BAD_ABOVE_ZERO, links=[dashboard_link("Fleet", "gpu-node-fleet")], no_value="no rules")
-    .help("""GPUs that cannot be used. Planned windows are not counted. No rules, here and below: recording.rules.yml,
-        capacity.rules.yml and slo.rules.yml of alerts/ are not loaded, or no GPU was seen.""")
-    .query("sum(job:gpu_unhealthy:gpus{$FLEET})", "GPUs"),
-    stat("Installed", no_value="no rules")
-    .help("GPUs that the nodes should have, those of nodes that are down included.")
-    .query("sum(job:gpu_expected:gpus{$FLEET})", "GPUs"),
     stat("Allocated")
     .help("""GPUs that the kubelet or Slurm has given out, or that have processes. One MIG instance that is given out
         makes its GPU allocated.""")
@@ -102,32 +101,39 @@ dashboard.row("GPUs now", width=3, no_value="no GPU").panels(
     stat("Used")
     .help("Allocated GPUs with at least 5 % utilization in the last five minutes.")
     .query(or_zero("count($ALLOCATED unless on ($BY_GPU) $IDLE_NOW)", "gpu_info{$MODEL}"), "GPUs"),
-    stat("Allocated and idle", steps=steps(GREEN, 1, YELLOW))
+    stat("Allocated, idle", steps=steps(GREEN, 1, YELLOW))
     .help("Allocated GPUs below 5 % utilization in the last five minutes.")
     .query(or_zero("count($ALLOCATED and on ($BY_GPU) $IDLE_NOW)", "gpu_info{$MODEL}"), "GPUs"),
     stat("Free")
     .help("Healthy GPUs that are neither allocated nor have processes, of nodes that are not drained.")
     .query(or_zero("count($FREE)", "gpu_info{$MODEL}"), "GPUs"),
-    stat("Most free on one node")
+    stat("Most free, one node")
     .help("Free whole GPUs of the node with the most. A pod with a larger request cannot start.")
     .query(or_zero("max(count by ($BY_NODE) ($FREE))", "gpu_info{$MODEL}"), "GPUs"),
-    stat("Largest pending request", no_value="not scraped")
-    .help("""GPUs that the largest pending pod requests. More than are free on one node: the pod waits for a whole node,
+    stat("Largest request", no_value="not scraped")
+    .help("""GPUs that the largest pending pod requests (pending). More than are free on one node: the pod waits for a whole node,
         or for work to move. Needs kube-state-metrics and the optional Kubernetes rules.""")
     .query("""max(namespace_pod:kube_gpu_requested:sum{$CLUSTER}
         and on (cluster, namespace, pod) namespace_pod:kube_gpu_pod_pending:seconds{$CLUSTER})
         or on () 0 * max(kube_state_metrics:up{$CLUSTER})""", "GPUs"),
+    stat("Unusable", steps=BAD_ABOVE_ZERO, links=[dashboard_link("Fleet", "gpu-node-fleet")], no_value="no rules")
+    .help("""GPUs that cannot be used. Planned windows are not counted. No rules, here and below: recording.rules.yml,
+        capacity.rules.yml and slo.rules.yml of alerts/ are not loaded, or no GPU was seen.""")
+    .query("sum(job:gpu_unhealthy:gpus{$FLEET})", "GPUs"),
+    stat("Installed", no_value="no rules")
+    .help("GPUs that the nodes should have, those of nodes that are down included.")
+    .query("sum(job:gpu_expected:gpus{$FLEET})", "GPUs"),
     bargauge("Nodes by free whole GPUs", decimals=0, width=8, height=8, no_value="none is free")
     .help("Nodes with free GPUs, by their number. Many nodes with few free GPUs each are fragmentation.")
     .query('count_values("free", count by ($BY_NODE) ($FREE))', "{{free}} free"),
-    timeseries("GPUs by what they do", minimum=0, stacked=True, width=16, height=8,
+    timeseries("GPUs by state", minimum=0, stacked=True, width=16, height=8,
         colors={"busy": GREEN, "light": BLUE, "idle": YELLOW, "unusable": RED, "unknown": "gray"}, no_value=NO_RULES)
     .help("""Busy: 60 % utilization and more. Light: 5 to 60 %. Idle: below 5 %. Unknown: utilization is not measured.
         GPUs that were not seen are missing from the sum.""")
     .query("sum by (state) (model:gpu_state:gpus{$MODEL})", "{{state}}"),
 )
 
-dashboard.row("Do we need more?", no_value="no rules").panels(
+dashboard.row("Demand", no_value="no rules").panels(
     stat("Usable now", unit="percentunit", decimals=2, steps=steps(RED, 0.95, ORANGE, 0.99, GREEN))
     .help("Share of the installed GPUs that can be used. GPUs in a planned maintenance window are not counted as lost.")
     .query("1 - sum(job:gpu_unhealthy:gpus{$FLEET}) / sum(job:gpu_expected:gpus{$FLEET})", "usable"),
@@ -142,7 +148,7 @@ dashboard.row("Do we need more?", no_value="no rules").panels(
     .help("""95th percentile over a day of the share of memory used, of the fullest model. Above 85 % larger models
         do not fit.""")
     .query(f"max({newest('model:gpu_memory_used:p95_1d{$MODEL}')})", "used"),
-    stat("Forecast: utilization in 30 days", unit="percentunit", decimals=0, steps=steps(BLUE, 0.9, ORANGE),
+    stat("Utilization forecast, 30 days ahead", unit="percentunit", decimals=0, steps=steps(BLUE, 0.9, ORANGE),
         no_value="too little data", width=8)
     .help("""Extrapolation of the last 14 days to a date 30 days ahead, for the busiest model. It does not know new
         projects. There is none before 3.5 days of data.""")
@@ -173,7 +179,7 @@ dashboard.row("Do we need more?", no_value="no rules").panels(
         * max(kube_state_metrics:up{{$CLUSTER}})""", "failed"),
 )
 
-dashboard.row("Where is waste?").panels(
+dashboard.row("Waste").panels(
     stat("Idle GPU-hours, 24 h", unit="locale", decimals=0, no_value="no rules", width=6)
     .help("GPU-hours of the last day below 5 % utilization, allocated or not.")
     .query("$IDLE", "idle"),
@@ -181,22 +187,29 @@ dashboard.row("Where is waste?").panels(
         width=6)
     .help("Idle GPU-hours of all GPU-hours.")
     .query(f"$IDLE / sum({newest('model:gpu_hours:sum1d{$MODEL}')})", "idle"),
-    stat("Allocated, not used GPU-hours, 24 h", unit="locale", decimals=0, no_value="no owners", width=6)
+    stat("Unused GPU-hours, 24 h", unit="locale", decimals=0, no_value="no owners", width=6)
     .help("GPU-hours of the last day that owners had and in which the GPU did no work for them.")
     .query(f"sum({newest('payer:gpu_owner_idle_gpu_hours:sum1d{$FLEET}')})", "not used"),
-    stat("Stranded compute slices", unit="percentunit", decimals=1, steps=steps(GREEN, 0.1, ORANGE), no_value="no MIG",
+    stat("Stranded compute slices", unit="percentunit", decimals=1, steps=steps(GREEN, 0.1, YELLOW), no_value="no MIG",
         width=6)
     .help("Share of the compute slices of GPUs in MIG mode that are free, but that no further instance could use.")
     .query(f"sum({newest('job:gpu_mig_slices_unplaceable:ratio{$FLEET}')} * on (cluster, job) $SLICES) / sum($SLICES)",
         "stranded"),
-    shares("Compute slices free and stranded", steps=steps(NONE, 0.1, ORANGE), no_value=NO_MIG, width=24, height=6)
+    shares("Compute slices free and stranded", steps=steps(NONE, 0.1, YELLOW), no_value=NO_MIG, width=10)
     .help("Shares of all compute slices of GPUs in MIG mode: free, and free but of use to no further instance (stranded).")
     .query("job:gpu_mig_slices_free:ratio{$FLEET}", "{{job}} free")
     .query("job:gpu_mig_slices_unplaceable:ratio{$FLEET}", "{{job}} stranded"),
+    table("Failed GPU jobs by workload, 24 h", sort_by="failed runs", no_value="not scraped", width=14)
+    .help("""Runs that failed in the last day, by what they are runs of: a Job, a CronJob, a PyTorchJob. Needs
+        kube-state-metrics and alerts/optional/kubernetes.rules.yml.""")
+    .labels("namespace", "workload_kind", "workload")
+    .column("failed runs", f"""topk(20, sum by (namespace, workload_kind,
+        workload) ({newest('workload:kube_gpu_runs_failed:count1d{$CLUSTER}')})) or on () label_replace(0
+        * max(kube_state_metrics:up{{$CLUSTER}}), "workload", "none failed", "", "")""", decimals=0),
     table("Most idle GPUs, 7 days", sort_by="idle GPU-hours", no_value=NO_RULES, width=10, height=10)
     .help("""The twenty GPUs with the most hours below 5 % utilization in the last seven days, whatever time is chosen above.""")
-    .label("instance", links=[row_link("Host", "gpu-node-host", "instance")])
-    .label("gpu", links=[GPU_FROM_ROW])
+    .label("instance", links=[row_link("Host", "gpu-node-host", "instance")], width=160)
+    .label("gpu", links=[GPU_FROM_ROW], width=60)
     .label("model")
     .column("idle GPU-hours",
         "topk(20, sum by (cluster, job, instance, gpu, model) (sum_over_time(gpu:gpu_idle:bool{$MODEL}[7d])) / 12)",
@@ -205,23 +218,20 @@ dashboard.row("Where is waste?").panels(
     .help("""GPU-hours of the last day by who pays: a namespace, a Slurm account and user, or a user. No
         owner known: containers outside of Kubernetes and Slurm, and processes that could not be traced.""")
     .label("namespace", links=[row_link("Service", "gpu-node-service", "namespace")])
-    .labels("slurm_account", "user")
-    .column("allocated", "$HAD", unit="locale", decimals=1)
-    .column("not used", or_none("$UNUSED", "$HAD", "$BY_PAYER"), unit="locale", decimals=1)
-    .share("share not used", or_none("$UNUSED / ($HAD > 0)", "$HAD", "$BY_PAYER"), steps=steps(NONE, 0.4, ORANGE))
+    .labels("slurm_account", "user", width=130)
+    .column("allocated", "$HAD", unit="locale", decimals=1, width=90)
+    .column("not used", or_none("$UNUSED", "$HAD", "$BY_PAYER"), unit="locale", decimals=1, width=90)
+    .share("share not used", or_none("$UNUSED / ($HAD > 0)", "$HAD", "$BY_PAYER"), steps=steps(NONE, 0.4, ORANGE),
+        width=125)
     .column("power", or_none(payers("payer:gpu_owner_energy_watts:rate15m{$FLEET}"), "$HAD", "$BY_PAYER"), unit="watt",
         decimals=0),
     table("Compute slices by GPU", sort_by="stranded", no_value=NO_MIG, width=10, height=8)
     .help("Compute slices of GPUs in MIG mode now, the twenty GPUs with the most stranded ones.")
-    .label("instance")
-    .label("gpu", links=[row_link("MIG", "gpu-node-mig", "instance", "gpu"), GPU_FROM_ROW])
-    .column("compute slices", "$MIG")
-    .column("in instances",
-        or_none("max by ($BY_GPU) (gpu_mig_slices_used{$FLEET})", "$MIG",
-            "$BY_GPU"))
-    .column("stranded",
-        or_none("max by ($BY_GPU) (gpu_mig_slices_unplaceable{$FLEET})", "$MIG",
-            "$BY_GPU"), steps=steps(NONE, 1, ORANGE)),
+    .label("instance", width=160)
+    .label("gpu", links=[row_link("MIG", "gpu-node-mig", "instance", "gpu"), GPU_FROM_ROW], width=60)
+    .column("stranded", of_mig("gpu_mig_slices_unplaceable"), steps=steps(NONE, 1, YELLOW), width=90)
+    .column("in instances", of_mig("gpu_mig_slices_used"))
+    .column("compute slices", "$MIG", width=130),
     table("Idle MIG instances, 24 h", sort_by="highest activity", descending=False, width=14, height=8,
         no_value="no MIG instance was idle, or GPM does not measure it")
     .help("""The twenty least active MIG instances whose multiprocessors were never more than 2 % active in the last 24 h,
@@ -232,41 +242,34 @@ dashboard.row("Where is waste?").panels(
     .label("profile", width=100)
     .share("highest activity", """bottomk(20, max by ($BY_GPU, gpu_instance, profile) (
         max_over_time(gpu_mig_gpm_active_ratio{$FLEET,unit="sm"}[1d:10m])) < 0.02)"""),
-    table("Failed GPU jobs by workload, 24 h", sort_by="failed runs", no_value="not scraped", width=24, height=7)
-    .help("""Runs that failed in the last day, by what they are runs of: a Job, a CronJob, a PyTorchJob. Needs
-        kube-state-metrics and alerts/optional/kubernetes.rules.yml.""")
-    .labels("namespace", "workload_kind", "workload")
-    .column("failed runs", f"""topk(20, sum by (namespace, workload_kind,
-        workload) ({newest('workload:kube_gpu_runs_failed:count1d{$CLUSTER}')})) or on () label_replace(0
-        * max(kube_state_metrics:up{{$CLUSTER}}), "workload", "none failed", "", "")""", decimals=0),
 )
 
-dashboard.row("At which hours?").panels(
+dashboard.row("Hours").panels(
+    heatmap("Utilization by hour and day", cell_unit="percentunit", steps=UTILIZATION_BAND, from_buckets=False,
+        no_value=NO_RULES, interval="1d", cell_maximum=1, height=13, width=24)
+    .help("""Mean utilization of the fleet: rows are the hours of the day (UTC), a column is the day that ends at its
+        mark. The stronger the colour, the busier: the scale is below.""")
+    .query(by_hour("$GPUS_BUSY", "1d"), "{{hour}}"),
     barchart("CPUs and GPUs by hour of the day", x_field="hour", unit="percentunit", steps=UTILIZATION_BAND, maximum=1,
-        no_value=NO_RULES)
+        no_value=NO_RULES, width=10, colors=CPU_GPU)
     .help("""Mean utilization of CPUs and of GPUs at each hour (UTC) of the time range above. Where both peak together,
         the host may be what the GPUs wait for; where CPUs peak alone, preparation could move to other hours.""")
     .query(by_hour("$GPUS_BUSY"), "GPUs")
     .query(by_hour("$CPUS_BUSY"), "CPUs"),
-    heatmap("Utilization by hour and day", cell_unit="percentunit", steps=UTILIZATION_BAND, from_buckets=False,
-        no_value=NO_RULES, interval="1d", cell_maximum=1, height=14, width=24)
-    .help("""Mean utilization of the fleet: rows are the hours of the day (UTC), a column is the day that ends at its
-        mark. White is 0, dark is 100 %.""")
-    .query(by_hour("$GPUS_BUSY", "1d"), "{{hour}}"),
-    stat("Busiest hours in common", unit="locale", no_value="no CPU time", width=6)
+    stat("Busiest hours in common", unit="locale", no_value="no CPU time", height=8)
     .help("""Of the six busiest hours of the day of the GPUs, so many are among the six busiest of the CPUs. No CPU
         time: the exporters do not count it (cpu.enabled).""")
     .query(f"""count({busiest_quarter('$GPUS_BUSY')} and on (hour) {busiest_quarter('$CPUS_BUSY')}) or on () 0
         * count({by_hour('$GPUS_BUSY')} and on (hour) {by_hour('$CPUS_BUSY')})""", "hours"),
     shares("CPUs and GPUs day by day", steps=UTILIZATION_BAND, draw_steps="area", dashed=["^CPUs$"], no_value=NO_RULES,
-        width=18, height=6)
+        width=10, colors=CPU_GPU)
     .help("Mean utilization of all CPUs (dashed) and of all GPUs of the nodes. The green band is 60 to 80 %.")
     .query("$GPUS_BUSY", "GPUs")
     .query("$CPUS_BUSY", "CPUs"),
 )
 
-dashboard.row("What does it take? Money is an estimate.").panels(
-    stat("Energy in a day", unit="kwatth", decimals=0, no_value="no rules", width=6)
+dashboard.row("Energy and cost (estimates)").panels(
+    stat("Energy in a day", unit="kwatth", decimals=1, no_value="no rules", width=6)
     .help("Energy of the boards in the last day, by their own counters. Hosts, network and cooling are not included.")
     .query(f"sum({newest('model:gpu_energy_joules:increase1d{$MODEL}')}) / 3.6e6", "energy"),
     money("Cost of a day (estimate)", width=6)
@@ -316,7 +319,7 @@ dashboard.row("What does it take? Money is an estimate.").panels(
         workload) (sum_over_time(workload:gpu_cost:per_hour{$CLUSTER}[7d])) / 12)""", unit="locale", decimals=2),
 )
 
-dashboard.row("What do we have?").panels(
+dashboard.row("Inventory").panels(
     bargauge("GPUs by model", no_value="no GPU", width=6)
     .help("GPUs that the nodes list now.")
     .query("sum by (model) (count by (cluster, job, model) (gpu_info{$MODEL}))", "{{model}}"),

@@ -11,7 +11,7 @@ STUCK = mapped({0: ("no", GREEN), 1: ("yes", RED)})
 
 def here(expr: str) -> str:
     """A column of the table of nodes."""
-    return or_none(f"max by ($BY_NODE) ({expr})", "$NODES", "$BY_NODE")
+    return or_none(f"max by ($BY_NODE) ({expr}) and on ($BY_NODE) $NODES", "$NODES", "$BY_NODE")
 
 
 def count(condition: str, collected: str = "$ANSWERING") -> str:
@@ -30,7 +30,7 @@ def grown(counter: str) -> str:
 
 def of_exporters(title: str, **looks: typing.Any) -> Panel:
     """A graph of an exporter's own metrics; three fill a line."""
-    return timeseries(title, no_value=SILENT, minimum=0, width=8, **looks)
+    return timeseries(title, no_value=SILENT, minimum=0, width=8, height=9, **looks)
 
 
 dashboard = Dashboard(
@@ -41,10 +41,14 @@ dashboard = Dashboard(
     start="now-3h",
     terms={
         "LINE": "{{instance}}",
-        # The thirty worst targets: not scraped, driver down, collectors down; of a fleet the others are counted above.
-        "NODES": """(max by ($BY_NODE) ($TARGETS) and on ($BY_NODE) topk(30, max by ($BY_NODE) ($TARGETS == 0) + 3
-            or max by ($BY_NODE) (gpu_driver_stuck{$NODE} == 1) + 1 or max by ($BY_NODE) (gpu_driver_up{$NODE} == 0) + 2
-            or max by ($BY_NODE) (gpu_exporter_collector_up{$NODE} == 0) + 1 or max by ($BY_NODE) ($TARGETS) * 0))""",
+        "SERVING": '$NODE,role!="canary"',
+        # How many things are wrong with a target: not scraped, driver down or stuck, collectors down, old readings.
+        "PROBLEMS": f"""(3 * max by ($BY_NODE) (1 - ($TARGETS))
+            + on ($BY_NODE) (count by ($BY_NODE) (gpu_driver_stuck{{$NODE}} == 1 or gpu_driver_up{{$NODE}} == 0
+                or gpu_exporter_collector_up{{$NODE}} == 0 or {age('$READ')} > 60)
+            or on ($BY_NODE) max by ($BY_NODE) ($TARGETS) * 0))""",
+        # The ten worst; of a fleet the others are counted above.
+        "NODES": "(max by ($BY_NODE) ($TARGETS) and on ($BY_NODE) topk(10, $PROBLEMS))",
         # The last reading of each GPU: of values that are read every second, and of all that are read repeatedly.
         "READ": 'gpu_exporter_sample_timestamp_seconds{$NODE,tier="normal"}',
         "ALL_READ": 'gpu_exporter_sample_timestamp_seconds{$NODE,tier!~"identity|once"}',
@@ -52,7 +56,7 @@ dashboard = Dashboard(
         "LIMITED": f"""(topk(20, {grown('gpu_exporter_series_dropped_total')} > 0)
             or on ($BY_NODE) topk(20, {grown('gpu_exporter_http_connections_refused_total')} > 0))""",
         "LOST": f"""({grown('gpu_exporter_facts_lost_total')} + {grown('gpu_exporter_events_lost_total')}
-            + on ($BY_NODE) ({grown('gpu_exporter_kmsg_overruns_total')} or $ANSWERING * 0))""",
+            + on ($BY_NODE) ({grown('gpu_exporter_kmsg_overruns_total')} or on ($BY_NODE) max by ($BY_NODE) ($ANSWERING) * 0))""",
         "GAPS": 'max by ($BY_NODE) (rate(gpu_exporter_sample_gap_seconds_total{$NODE,buffer="power"}[15m]))',
         "LOSING": "(topk(20, $LOST > 0) or on ($BY_NODE) topk(20, $GAPS > 0.02))",
     },
@@ -86,10 +90,12 @@ dashboard.row("Now", width=3, no_value=SILENT).panels(
 )
 
 dashboard.row("By node").panels(
-    table("Nodes", no_value="no target", height=10, sort_by="scraped", descending=False)
-    .help("""The thirty worst targets: not scraped, driver or collectors down. No value: the exporter does not answer, or has
-        no such value (without a GPU there are no readings; a released driver is neither up nor down).""")
-    .label("instance", links=[row_link("On call, this node", "gpu-node-oncall", "instance")], width=200)
+    table("Worst nodes", no_value="no target", height=9, sort_by="problems")
+    .help("""The ten targets with the most problems: not scraped (counts three), driver down or stuck, collectors down, GPUs
+        with old readings. No value: the exporter does not answer, or has no such value (without a GPU there are no readings; a
+        released driver is neither up nor down).""")
+    .label("instance", links=[row_link("On call, this node", "gpu-node-oncall", "instance")], width=180)
+    .column("problems", here("$PROBLEMS"), steps=TICKET_ABOVE_ZERO, width=85)
     .column("scraped", "$NODES", mappings=[YES_NO], steps=GOOD_AT_ONE, width=80)
     .column("driver up", here("gpu_driver_up{$NODE}"), mappings=[YES_NO, ABSENT], steps=GOOD_AT_ONE, width=90)
     .column("stuck", here("gpu_driver_stuck{$NODE}"), mappings=[STUCK, ABSENT], steps=BAD_ABOVE_ZERO, width=80)
@@ -128,19 +134,19 @@ dashboard.row("Rate").panels(
     .help("Responses a second by status. Each scrape is one.")
     .query("sum by (code) (rate(gpu_exporter_http_requests_total{$NODE}[$__rate_interval]))", "{{code}}"),
     of_exporters("Snapshots published", unit="cps", steps=steps(NONE, 0.5, GREEN))
-    .help("""Snapshots a second and node, of the ten nodes with the fewest. One is usual; fewer: the exporter is short
+    .help("""Snapshots a second and node, of the six nodes with the fewest. One is usual; fewer: the exporter is short
         of CPU.""")
-    .query(most("rate(gpu_exporter_publications_total{$NODE}[$__rate_interval])", "$BY_NODE", lowest=True), "$LINE"),
+    .query(most("rate(gpu_exporter_publications_total{$NODE}[$__rate_interval])", "$BY_NODE", lowest=True, count=6), "$LINE"),
     of_exporters("Driver calls", unit="cps", steps=NOTHING, stacked=True)
     .help("Calls to the driver a second, by tier: how often their values are read.")
     .query("sum by (tier) (rate(gpu_exporter_driver_calls_total{$NODE}[$__rate_interval]))", "{{tier}}"),
 )
 
-dashboard.row("Errors", no_value=SILENT).panels(
-    timeseries("Failed driver calls", unit="cps", steps=steps(NONE, 0.1, ORANGE), minimum=0)
+dashboard.row("Errors", no_value=SILENT, width=3).panels(
+    timeseries("Failed driver calls", unit="cps", steps=steps(NONE, 0.1, ORANGE), minimum=0, soft_maximum=0.1, width=12)
     .help("Failed calls a second, by error. A call that the device does not support is no failure.")
     .query("sum by (error) (rate(gpu_exporter_driver_error_kinds_total{$NODE}[$__rate_interval]))", "{{error}}"),
-    timeseries("Samplers replaced", steps=steps(NONE, 1, ORANGE), minimum=0)
+    timeseries("Samplers replaced", steps=steps(NONE, 1, ORANGE), minimum=0, soft_maximum=1, width=12)
     .help("Sampler processes that ended or were replaced an hour, by reason. A stuck one hung in the driver.")
     .query("sum by (reason) (rate(gpu_exporter_sampler_ends_total{$NODE}[$__rate_interval])) * 3600", "{{reason}}"),
     stat("Stuck calls", steps=BAD_ABOVE_ZERO)
@@ -161,9 +167,15 @@ dashboard.row("Errors", no_value=SILENT).panels(
         no_value="no GPU is sampled", decimals=2)
     .help("Share of time without samples in the driver's buffers, the worst GPU.")
     .query("max(rate(gpu_exporter_sample_gap_seconds_total{$NODE}[$__rate_interval]))", "share"),
-    stat("Connections refused", steps=ODD, decimals=0)
+    stat("HTTP refused", steps=ODD, decimals=0)
     .help("HTTP connections refused because too many were open, in the time shown.")
     .query(lost("gpu_exporter_http_connections_refused_total"), "lost"),
+    stat("State not writable", steps=TICKET_ABOVE_ZERO)
+    .help("Nodes that cannot write state.dir: counts and faults are lost at a restart.")
+    .query(count("gpu_exporter_state_writable{$NODE} == 0", "gpu_exporter_state_writable{$NODE}"), "nodes"),
+    stat("Owners dropped", steps=ODD, no_value="no owner", decimals=0)
+    .help("Owners that share the owner other: owners.max_series or the quota of their namespace or user is reached.")
+    .query("sum(gpu_exporter_owners_dropped{$NODE})", "owners"),
     table("Unsupported metrics", no_value="all is supported", width=12, sort_by="GPUs without it")
     .help("Metrics without series on some GPUs: neither zero nor a failure.")
     .label("metric", width=320)
@@ -171,7 +183,7 @@ dashboard.row("Errors", no_value=SILENT).panels(
     .column("on nodes", "count by (metric) (gpu_exporter_metric_unsupported{$NODE} > 0)"),
     bargauge("Owner lookups by result", decimals=0, width=12)
     .help("Owner lookups of processes in the time shown, by result.")
-    .query("sum by (outcome) (increase(gpu_exporter_owner_lookups_total{$NODE}[$__range]))", "{{outcome}}"),
+    .query("sort_desc(sum by (outcome) (increase(gpu_exporter_owner_lookups_total{$NODE}[$__range])))", "{{outcome}}"),
 )
 
 dashboard.row("Limits", no_value=SILENT).panels(
@@ -182,33 +194,27 @@ dashboard.row("Limits", no_value=SILENT).panels(
         > 256 * 1024 * 1024)""", unit="bytes"),
     table("Series dropped, connections refused", no_value="none was dropped or refused", width=8, height=7)
     .help("Nodes that dropped series or refused connections in the time shown, the twenty with the most of each.")
-    .label("instance", width=200)
-    .column("series dropped", or_none(f"topk(20, {grown('gpu_exporter_series_dropped_total')} > 0)", "$LIMITED", "$BY_NODE"),
+    .label("instance", width=160)
+    .column("series", or_none(f"topk(20, {grown('gpu_exporter_series_dropped_total')} > 0)", "$LIMITED", "$BY_NODE"),
         decimals=0)
-    .column("connections refused", or_none(f"topk(20, {grown('gpu_exporter_http_connections_refused_total')} > 0)",
+    .column("connections", or_none(f"topk(20, {grown('gpu_exporter_http_connections_refused_total')} > 0)",
             "$LIMITED", "$BY_NODE"), decimals=0),
     table("Data lost", no_value="no data was lost", width=8, height=7)
     .help("""Nodes that lost faults, events or records of the kernel log in the time shown, or with gaps in more than 2 %
         of the time of their power samples, the twenty with the most of each.""")
-    .label("instance", width=200)
-    .column("lost", or_none("topk(20, $LOST > 0)", "$LOSING", "$BY_NODE"), decimals=0)
-    .share("gaps in samples", or_none("topk(20, $GAPS > 0.02)", "$LOSING", "$BY_NODE")),
-    stat("State not writable", steps=TICKET_ABOVE_ZERO)
-    .help("Nodes that cannot write state.dir: counts and faults are lost at a restart.")
-    .query(count("gpu_exporter_state_writable{$NODE} == 0", "gpu_exporter_state_writable{$NODE}"), "nodes"),
-    stat("Owners without series", steps=ODD, no_value="no owner", decimals=0)
-    .help("Owners that share the owner other: owners.max_series or the quota of their namespace or user is reached.")
-    .query("sum(gpu_exporter_owners_dropped{$NODE})", "owners"),
+    .label("instance", width=160)
+    .column("lost", or_zero_by("topk(20, $LOST > 0)", "$LOSING", "$BY_NODE"), decimals=0)
+    .share("gaps in samples", or_zero_by("topk(20, $GAPS > 0.02)", "$LOSING", "$BY_NODE"), width=130),
 )
 
 dashboard.row("Durations", unit="s").panels(
-    timeseries("Scrapes", steps=steps(NONE, 1, ORANGE), no_value="no target", minimum=0, width=8)
-    .help("Duration of scrapes, of the ten slowest nodes.")
-    .query(most("max by ($BY_NODE) (scrape_duration_seconds{$NODE} and on ($BY_NODE) $TARGETS)", "$BY_NODE"), "$LINE"),
+    timeseries("Scrapes", steps=steps(NONE, 1, ORANGE), no_value="no target", minimum=0, width=8, height=9)
+    .help("Duration of scrapes, of the six slowest nodes.")
+    .query(most("max by ($BY_NODE) (scrape_duration_seconds{$NODE} and on ($BY_NODE) $TARGETS)", "$BY_NODE", count=6), "$LINE"),
     of_exporters("Publishing a snapshot", steps=steps(NONE, 0.5, ORANGE))
-    .help("Duration of the newest publication, of the ten slowest nodes.")
-    .query(most("max by ($BY_NODE) (gpu_exporter_publish_duration_seconds{$NODE})", "$BY_NODE"), "$LINE"),
-    heatmap("Driver calls by duration", no_value=SILENT, width=8)
+    .help("Duration of the newest publication, of the six slowest nodes.")
+    .query(most("max by ($BY_NODE) (gpu_exporter_publish_duration_seconds{$NODE})", "$BY_NODE", count=6), "$LINE"),
+    heatmap("Driver calls by duration", no_value=SILENT, width=8, height=9)
     .help("Duration of single driver calls. A tail that grows comes before a hang.")
     .query("sum by (le) (increase(gpu_exporter_driver_call_duration_seconds_bucket{$NODE}[$__rate_interval]))",
         "{{le}}"),
@@ -223,29 +229,31 @@ dashboard.row("Durations", unit="s").panels(
 
 dashboard.row("Cost").panels(
     of_exporters("CPU", unit="percentunit", steps=steps(NONE, 0.5, YELLOW))
-    .help("CPUs that the exporter uses, by process, of the ten nodes with the most.")
-    .query(most("sum by ($BY_NODE, role) (rate(gpu_exporter_cpu_seconds_total{$NODE}[$__rate_interval]))", "$BY_NODE"),
+    .help("CPUs that the exporter uses, of the six processes of all nodes with the most. The canary has its own dashboard.")
+    .query(most("sum by ($BY_NODE, role) (rate(gpu_exporter_cpu_seconds_total{$SERVING}[$__rate_interval]))",
+            "$BY_NODE, role", count=6),
         "{{instance}} {{role}}"),
     of_exporters("Resident memory", unit="bytes", steps=NOTHING)
-    .help("""Memory of the exporter's processes, of the ten nodes with the most; pages shared between them count in
-        each.""")
-    .query(most("sum by ($BY_NODE, role) (gpu_exporter_resident_memory_bytes{$NODE})", "$BY_NODE"),
-        "{{instance}} {{role}}"),
+    .help("""Memory of the exporter's processes, of the six of all nodes with the most, without the canary's; pages
+        shared between them count in each.""")
+    .query(most("sum by ($BY_NODE, role) (gpu_exporter_resident_memory_bytes{$SERVING})",
+            "$BY_NODE, role", count=6), "{{instance}} {{role}}"),
     of_exporters("Series", steps=NOTHING)
-    .help("Series in the newest snapshot, of the ten nodes with the most.")
-    .query(most("max by ($BY_NODE) (gpu_exporter_series{$NODE})", "$BY_NODE"), "$LINE"),
+    .help("Series in the newest snapshot, of the six nodes with the most.")
+    .query(most("max by ($BY_NODE) (gpu_exporter_series{$NODE})", "$BY_NODE", count=6), "$LINE"),
     # Not by the time of its start, which moves when the node's clock is set.
-    of_exporters("Restarts", steps=steps(NONE, 1, ORANGE), decimals=0)
-    .help("Restarts of the exporter and starts of its sampler in the last 15 min, of the ten nodes with the most.")
-    .query(most("resets(gpu_exporter_publications_total{$NODE}[15m])", "$BY_NODE"), "{{instance}} exporter")
-    .query(most("increase(gpu_exporter_sampler_starts_total{$NODE}[15m])", "$BY_NODE"), "{{instance}} sampler"),
+    of_exporters("Restarts", steps=steps(NONE, 1, ORANGE), decimals=0, soft_maximum=1)
+    .help("Restarts of the exporter and starts of its sampler in the last 15 min, of the three nodes with the most.")
+    .query(most("resets(gpu_exporter_publications_total{$NODE}[15m])", "$BY_NODE", count=3), "{{instance}} exporter")
+    .query(most("increase(gpu_exporter_sampler_starts_total{$NODE}[15m])", "$BY_NODE", count=3), "{{instance}} sampler"),
     of_exporters("File descriptors", unit="percentunit", steps=steps(NONE, 0.8, ORANGE))
-    .help("Share of the file descriptors that the serving process may open, of the ten nodes with the most.")
+    .help("Share of the file descriptors that the serving process may open, of the six nodes with the most.")
     .query(most("max by ($BY_NODE) (process_open_fds{$NODE} / process_max_fds{$NODE} and on ($BY_NODE) $ANSWERING)",
-            "$BY_NODE"), "$LINE"),
+            "$BY_NODE", count=6), "$LINE"),
     of_exporters("Threads", steps=NOTHING)
-    .help("Threads of the serving process, of the ten nodes with the most.")
-    .query(most("max by ($BY_NODE) (process_threads{$NODE} and on ($BY_NODE) $ANSWERING)", "$BY_NODE"), "$LINE"),
+    .help("Threads of the serving process, of the six nodes with the most.")
+    .query(most("max by ($BY_NODE) (process_threads{$NODE} and on ($BY_NODE) $ANSWERING)", "$BY_NODE",
+            count=6), "$LINE"),
 )
 
 dashboard.row("Windows").panels(

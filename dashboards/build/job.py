@@ -7,7 +7,7 @@ from owners import (
     OWNER_TERMS,
     by_workload,
     cause_number,
-    explore_table,
+    explore_tables,
     workload_variables,
 )
 
@@ -32,7 +32,7 @@ def of_nodes(expr: str) -> str:
 
 
 def of_gpus(expr: str) -> str:
-    return or_none(f"({expr}) and on ($BY_GPU) $GPUS", "$GPUS", "$BY_GPU")
+    return or_none(f"({expr}) and on ($BY_GPU) $GPU_ROWS", "$GPU_ROWS", "$BY_GPU")
 
 
 def of_owners(expr: str) -> str:
@@ -45,8 +45,8 @@ def rate_on_gpus(metric: str) -> str:
 
 
 def of_the_job(expr: str) -> str:
-    """Of the GPUs on which the chosen owners work, the ten highest."""
-    return most(f"{by_gpu(expr)} and on ($BY_GPU) $GPUS", "$BY_GPU")
+    """Of the GPUs on which the chosen owners work, the six highest."""
+    return most(f"{by_gpu(expr)} and on ($BY_GPU) $GPUS", "$BY_GPU", count=6)
 
 
 def alerts(by: str, anchor: str, severities: str) -> str:
@@ -78,11 +78,15 @@ dashboard = Dashboard(
         "INFO": "gpu_owner_info{$CHOSEN}",
         # The rows of each table: inventory, not measurements.
         "WORKLOADS": f"max by (workload) ({by_workload('$INFO')})",
-        "NODES": "max by ($BY_NODE) ($INFO)",
+        # Of many nodes, GPUs and owners those with faults, and so many that a job's are there.
+        "NODES": """topk(50, sum by ($BY_NODE) (1 - gpu_healthy{$GPU}) and on ($BY_NODE) $INFO
+            or on ($BY_NODE) max by ($BY_NODE) ($INFO) * 0)""",
+        "GPU_ROWS": """topk(100, max by ($BY_GPU) (1 - gpu_healthy{$GPU}) and on ($BY_GPU) $INFO
+            or on ($BY_GPU) max by ($BY_GPU) ($INFO) * 0)""",
         "GPUS": "max by ($BY_GPU) ($INFO)",
         # All owners on those GPUs, so that neighbours are seen too.
-        "OWNERS": "(max by ($BY_OWNER) (gpu_owner_info{$GPU}) and on ($BY_GPU) $INFO)",
-        "NAMES": "namespace, slurm_job, slurm_account, user",
+        "OWNERS": "topk(100, max by ($BY_OWNER) (gpu_owner_processes{$GPU} > 0) and on ($BY_GPU) $INFO)",
+        "NAMES": "namespace, slurm_job, user",
         "BUSY": f"sum by (workload) ({by_workload(rate('gpu_owner_busy_seconds_total'))})",
         "HAD": f"sum by (workload) ({by_workload(rate('gpu_owner_allocated_seconds_total'))})",
         "HELD_DOWN": 'reason!="gpu_idle"',
@@ -117,7 +121,7 @@ dashboard.row("Now", no_value=NO_OWNER).panels(
     .query("""sum(increase(gpu_owner_host_oom_kills_total{$NODE,$OF_WORKLOAD,owner=~"$owner"}[$__range]))""", "kills"),
 )
 
-dashboard.row("Workloads of this choice").panels(
+dashboard.row("By workload").panels(
     table("Workloads", sort_by="Unusable GPUs", no_value=NO_OWNER)
     .help("""Pods by namespace and name, Slurm jobs, other owners. GPUs allocated and busy are in whole GPUs: two halves
         are one.""")
@@ -126,7 +130,10 @@ dashboard.row("Workloads of this choice").panels(
         or_none(f"""sum by (workload) (max by (workload, $BY_GPU) ({by_workload('$INFO')})
             * on ($BY_GPU) group_left () max by ($BY_GPU) (1 - gpu_healthy{{$GPU}}))""", "$WORKLOADS", "workload"),
         steps=BAD)
-    .column("Held back by the host", of_workloads('gpu_bottleneck{$CHOSEN,cause=~"$HOST_CAUSES"}'), steps=TICKET)
+    .column("Limited by the host",
+        or_none(f"""sum by (workload) ({by_workload('gpu_bottleneck{$CHOSEN,cause=~"$HOST_CAUSES"}')})
+            or on (workload) 0 * sum by (workload) ({by_workload('gpu_bottleneck{$CHOSEN}')})""", "$WORKLOADS", "workload"),
+        steps=TICKET)
     .column("GPUs allocated", of_workloads(rate("gpu_owner_allocated_seconds_total")), decimals=2)
     .column("GPUs busy", of_workloads(rate("gpu_owner_busy_seconds_total")), decimals=2)
     .column("Memory", of_workloads("gpu_owner_memory_used_bytes{$CHOSEN}"), unit="bytes")
@@ -136,9 +143,9 @@ dashboard.row("Workloads of this choice").panels(
             "workload")),
 )
 
-dashboard.row("Its nodes and GPUs").panels(
-    table("Nodes", sort_by="Pages", no_value=NO_OWNER, width=24, height=7)
-    .help("The nodes of this choice, and whether the node slows the work down.")
+dashboard.row("Nodes and GPUs").panels(
+    table("Nodes", sort_by="Pages", no_value=NO_OWNER, width=24, height=6)
+    .help("The nodes of this choice, fifty with the most unusable GPUs, and whether the node slows the work down.")
     .label("instance",
         links=[row_link("GPUs on this node", "gpu-node-job", "instance"),
             row_link("Host", "gpu-node-host", "instance"),
@@ -154,9 +161,10 @@ dashboard.row("Its nodes and GPUs").panels(
             / sum by ($BY_NODE) (rate(gpu_host_cpu_seconds_total{$NODE}[$__rate_interval]))"""),
         steps=steps(NONE, 0.9, ORANGE))
     .share("Remote memory", of_nodes("max by ($BY_NODE) (gpu_owner_memory_remote_ratio{$CHOSEN})"), steps=FAR)
-    .yes_no("Topology as expected", of_nodes("min by ($BY_NODE) (gpu_host_topology_matches{$NODE})")),
+    .yes_no("Topology matches", of_nodes("min by ($BY_NODE) (gpu_host_topology_matches{$NODE})")),
     table("GPUs", sort_by="Healthy", descending=False, no_value=NO_OWNER)
-    .help("The GPUs of this choice. Owners counts every owner with a process on the GPU, also those not chosen.")
+    .help("""The GPUs of this choice, a hundred, unusable ones first. Owners counts every owner with a process on the GPU,
+        also those not chosen.""")
     .label("instance", links=[row_link("Host", "gpu-node-host", "instance")])
     .label("gpu",
         links=[row_link("Owners on this GPU", "gpu-node-job", "instance", "gpu"), GPU_FROM_ROW,
@@ -169,29 +177,29 @@ dashboard.row("Its nodes and GPUs").panels(
     .share("Busy", of_gpus("sum by ($BY_GPU) (rate(gpu_owner_busy_seconds_total{$GPU}[$__rate_interval]))"))
     .share("Memory", of_gpus("max by ($BY_GPU) (gpu_memory_used_bytes{$GPU} / gpu_memory_total_bytes{$GPU})"),
         steps=steps(NONE, 0.85, ORANGE))
-    .column("Degrees to slowdown", of_gpus("min by ($BY_GPU) (gpu_temperature_margin_celsius{$GPU})"), unit="celsius",
+    .column("Thermal margin", of_gpus("min by ($BY_GPU) (gpu_temperature_margin_celsius{$GPU})"), unit="celsius",
         steps=steps(ORANGE, 3, NONE))
     .column("Last Xid", of_gpus("max by ($BY_GPU) (gpu_xid_last_event_timestamp_seconds{$GPU}) * 1000"),
         unit="dateTimeFromNow", mappings=[special("none seen")])
     .column("Owners", of_gpus("count by ($BY_GPU) (gpu_owner_processes{$GPU} > 0)")),
-    table("Owners", labels_last=["namespace", "slurm_job", "slurm_account", "user"], sort_by="Chosen", no_value=NO_OWNER,
+    table("Owners", labels_last=["namespace", "slurm_job", "user"], sort_by="Chosen", no_value=NO_OWNER,
         height=9)
-    .help("""All owners on the GPUs above, neighbours of the chosen ones too: what each has of the GPU, or of an instance
-        in MIG mode, and the cause that limits the work. Owners that ended stay for a quarter of an hour.""")
-    .gpus(170)
-    .label("gpu_instance", links=[row_link("MIG", "gpu-node-mig", "instance", "gpu")], width=110)
-    .label("owner", width=330)
-    .label("namespace", links=[row_link("Service", "gpu-node-service", "namespace")])
-    .labels("slurm_job", "slurm_account", "user")
+    .help("""A hundred owners on these GPUs, neighbours of the chosen ones too: what each has of the GPU, or of an instance
+        in MIG mode, and the cause that limits the work.""")
+    .gpus(160)
+    .label("gpu_instance", links=[row_link("MIG", "gpu-node-mig", "instance", "gpu")], width=115)
+    .label("owner", width=290)
+    .label("namespace", links=[row_link("Service", "gpu-node-service", "namespace")], width=95)
+    .labels("slurm_job", "user", width=85)
     .labels_from(of_owners("max by ($BY_OWNER, $NAMES) (gpu_owner_info{$GPU})"))
-    .column("Chosen", "max by ($BY_OWNER) ($INFO) or on ($BY_OWNER) $OWNERS * 0",
-        mappings=[mapped({1: ("yes", BLUE), 0: ("neighbour", GREY)}), ABSENT])
-    .column("Limited by", of_owners(cause_number("$GPU")), mappings=[CAUSE_TEXTS, ABSENT], width=130, paint=True)
-    .column("Processes", of_owners("sum by ($BY_OWNER) (gpu_owner_processes{$GPU})"))
-    .column("Memory", of_owners("sum by ($BY_OWNER) (gpu_owner_memory_used_bytes{$GPU})"), unit="bytes")
-    .share("Allocated", of_owners(rate_on_gpus("gpu_owner_allocated_seconds_total")))
-    .share("Busy", of_owners(rate_on_gpus("gpu_owner_busy_seconds_total")))
-    .share("Remote memory", of_owners("max by ($BY_OWNER) (gpu_owner_memory_remote_ratio{$GPU})"), steps=FAR),
+    .column("Chosen", or_zero_by("max by ($BY_OWNER) ($INFO) and on ($BY_OWNER) $OWNERS", "$OWNERS", "$BY_OWNER"),
+        mappings=[mapped({1: ("yes", BLUE), 0: ("neighbour", GREY)}), ABSENT], width=85)
+    .column("Limited by", of_owners(cause_number("$GPU")), mappings=[CAUSE_TEXTS, ABSENT], width=110, paint=True)
+    .column("Processes", of_owners("sum by ($BY_OWNER) (gpu_owner_processes{$GPU})"), width=90)
+    .column("Memory", of_owners("sum by ($BY_OWNER) (gpu_owner_memory_used_bytes{$GPU})"), unit="bytes", width=90)
+    .share("Allocated", of_owners(rate_on_gpus("gpu_owner_allocated_seconds_total")), width=85)
+    .share("Busy", of_owners(rate_on_gpus("gpu_owner_busy_seconds_total")), width=75)
+    .share("Remote memory", of_owners("max by ($BY_OWNER) (gpu_owner_memory_remote_ratio{$GPU})"), steps=FAR, width=135),
 )
 
 dashboard.row("Over time", no_value=NO_OWNER).panels(
@@ -199,27 +207,27 @@ dashboard.row("Over time", no_value=NO_OWNER).panels(
     .help("Device memory of the ten owners of this choice with the most, all their GPUs together.")
     .query(most("sum by (cluster, owner) (gpu_owner_memory_used_bytes{$CHOSEN})", "cluster, owner"), "{{owner}}"),
     timeseries("GPUs allocated and busy", minimum=0, dashed=[".* allocated$"])
-    .help("In whole GPUs, of the ten workloads with the most. Allocated (dashed) and not busy is time without work.")
-    .query(most("$BUSY", "workload", ranked="$HAD"), "{{workload}} busy")
-    .query(most("$HAD", "workload"), "{{workload}} allocated"),
-    shares("Utilization of its GPUs", steps=UTILIZATION_BAND, draw_steps="area", links=[GPU_FROM_SERIES],
+    .help("In whole GPUs, of the five workloads with the most. Allocated (dashed) and not busy is time without work.")
+    .query(most("$BUSY", "workload", ranked="$HAD", count=5), "{{workload}} busy")
+    .query(most("$HAD", "workload", count=5), "{{workload}} allocated"),
+    shares("GPU utilization", steps=UTILIZATION_BAND, draw_steps="area", links=[GPU_FROM_SERIES],
         no_value="not measured (MIG, or no owner of this choice has a GPU)", width=8)
-    .help("Share of time with a kernel, of the ten busiest GPUs of this choice.")
+    .help("Share of time with a kernel, of the six busiest GPUs of this choice.")
     .query(of_the_job("gpu_utilization_ratio{$GPU}"), "$LINE"),
-    timeseries("Power of its GPUs", unit="watt", minimum=0, links=[GPU_FROM_SERIES], width=8)
-    .help("Power of the ten GPUs of this choice that draw most. One that draws less than its peers waits for them.")
+    timeseries("GPU power", unit="watt", minimum=0, links=[GPU_FROM_SERIES], width=8)
+    .help("Power of the six GPUs of this choice that draw most. One that draws less than its peers waits for them.")
     .query(of_the_job("gpu_power_watts{$GPU}"), "$LINE"),
-    shares("Share of time with clocks held down", steps=steps(NONE, 0.1, YELLOW), width=8,
+    shares("Clocks held down", steps=steps(NONE, 0.1, YELLOW), width=8,
         no_value="not measured, or no owner of this choice has a GPU")
     .help("Share of the time of its GPUs that each reason held clocks down. Idle time is left out.")
     .query("""avg by (reason) (max by ($BY_GPU, reason) (rate(gpu_clock_event_seconds_total{$GPU,$HELD_DOWN}[$__rate_interval]))
         and on ($BY_GPU) $GPUS)""", "{{reason}}"),
-    timeseries("Places by the cause that limits them", minimum=0, stacked=True, width=12,
+    timeseries("GPUs and instances by limiting cause", minimum=0, stacked=True, width=12,
         colors={cause: color for cause, (_, _, color) in CAUSES.items()})
     .help("""GPUs, or instances in MIG mode, by the first proven cause (docs/BOTTLENECKS.md). None: no cause is proven,
         which does not prove speed.""")
     .query("sum by (cause) (gpu_bottleneck{$CHOSEN}) > 0", "{{cause}}"),
-    timeseries("OOM kills of owners", minimum=0, decimals=0, steps=steps(NONE, 1, RED), width=12)
+    timeseries("OOM kills by owner", minimum=0, soft_maximum=1, decimals=0, steps=steps(NONE, 1, RED), width=12)
     .help("Processes that the host's OOM killer ended, in the time between two points, by owner: the ten most.")
     .query(most("""sum by (cluster, owner) (
         increase(gpu_owner_host_oom_kills_total{$NODE,$OF_WORKLOAD,owner=~"$owner"}[$__rate_interval]))""",
@@ -227,26 +235,26 @@ dashboard.row("Over time", no_value=NO_OWNER).panels(
 )
 
 dashboard.row("Owner report of the last seven days", no_value=NO_REPORT).panels(
-    table("Advice by workload", sort_by="hours with advice", width=16, height=9,
+    table("Advice by workload", sort_by="hours with advice", width=13, height=9,
         labels_last=["slurm_account", "user"])
     .help("""GPU-hours (or hours of MIG instances) of seven days to which an advice applies: docs/owner-report.md has the
         advices and what to do. The twenty largest.""")
     .labels("namespace", "workload", "advice", "slurm_account", "user")
     .column("hours with advice", """topk(20, sum by ($PAYER, advice) (sum_over_time(
         workload:gpu_advice:places{$FLEET}[7d])) / 12)""", unit="locale", decimals=1),
-    table("Hours and ends at full memory", sort_by="hours", width=8, height=9, labels_last=["slurm_account", "user"])
+    table("Hours and ends at full memory", sort_by="hours", width=11, height=9, labels_last=["slurm_account", "user"])
     .help("""Hours of GPUs or MIG instances of seven days that the report covers, and ends with the GPU's memory full:
         suspected out-of-memory errors of CUDA.""")
     .labels("namespace", "workload", "slurm_account", "user")
     .column("hours", "topk(20, $REPORTED)", unit="locale", decimals=1)
-    .column("ends", or_none("""sum by ($PAYER) (sum_over_time(
+    .column("ends", or_zero_by("""sum by ($PAYER) (sum_over_time(
             workload:gpu_owner_ended_at_full_memory:increase5m{$FLEET}[7d])) and on ($PAYER) topk(20, $REPORTED)""",
             "topk(20, $REPORTED)", "$PAYER"), decimals=0),
-    table("MIG profile that would do", no_value="no owner has data of 24 h", width=12, height=7)
+    table("MIG right-sizing", no_value="no owner has data of 24 h", width=12, height=7)
     .help("""The smallest MIG profile that fits the owner's 95th percentiles of memory and active multiprocessors, for
         owners with data of 24 h.""")
-    .label("instance", width=150)
-    .label("gpu", links=[GPU_FROM_ROW], width=60)
+    .gpus(160)
+    .label("gpu_instance", width=115)
     .label("owner")
     .label("mig_profile", width=110)
     .labels_from("max by ($BY_OWNER, mig_profile) (gpu_owner_mig_profile_hint_info{$CHOSEN})"),
@@ -258,6 +266,5 @@ dashboard.row("Owner report of the last seven days", no_value=NO_REPORT).panels(
 )
 
 dashboard.row("Logs and traces").panels(
-    explore_table("Logs", "logs", 'gpu_owner_info{$CHOSEN,pod!=""}', width=12, height=6),
-    explore_table("Traces", "traces", 'gpu_owner_info{$CHOSEN,pod!=""}', width=12, height=6),
+    *explore_tables('gpu_owner_info{$CHOSEN,pod!=""}')
 )

@@ -78,18 +78,18 @@ def workload_variables() -> list[typing.Any]:
 # ---------------------------------------------------------------------------------------------- logs and traces
 
 
-def explore_table(title: str, kind: str, pods: str, **looks: typing.Any) -> Table:
-    """Links to the logs (Loki) or the traces (Tempo) of pods: none while the variable is not set."""
-    variable, to = {"logs": ("loki", LOGS), "traces": ("tempo", TRACES)}[kind]
-    return (
-        table(title, no_value=f"off: set the variable {variable.capitalize()}", **looks)
+def explore_tables(pods: str) -> list[Table]:
+    """Links to the logs (Loki) and the traces (Tempo) of pods: none while the variable is not set."""
+    return [
+        table(kind.capitalize(), no_value=f"off: set the variable {variable.capitalize()}", width=12, height=6)
         .help(f"""Links to the {kind} of each pod in Grafana's Explore, at the time shown. Off until the variable
             {variable.capitalize()} has the UID of a data source. Labels by convention: namespace and pod of Loki,
             k8s.namespace.name and k8s.pod.name of Tempo.""")
         .label("namespace", width=150)
         .label("pod", links=[to])
-        .labels_from(if_set(variable, f'max by (namespace, pod) ({pods})'))
-    )
+        .labels_from(if_set(variable, f"max by (namespace, pod) ({pods})"))
+        for kind, variable, to in (("logs", "loki", LOGS), ("traces", "tempo", TRACES))
+    ]
 
 
 _NAMESPACE, _POD = "${__data.fields.namespace:percentencode}", "${__data.fields.pod:percentencode}"

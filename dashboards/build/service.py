@@ -1,9 +1,10 @@
 """Do GPUs limit a service? For services that Prometheus scrapes."""
 
 from kit import *
-from owners import CAUSE_TEXTS, OWNER_TERMS, cause_number, explore_table
+from owners import CAUSE_TEXTS, OWNER_TERMS, cause_number, explore_tables
 
 NOT_SCRAPED = "not scraped"
+NO_SERVICE = "no service is scraped, or alerts/optional/service.rules.yml is not loaded"
 NO_HISTOGRAM = "no histogram is scraped"
 NO_OWNERS = "no owner of this choice has a GPU"
 
@@ -92,17 +93,16 @@ dashboard = Dashboard(
     },
 )
 
-dashboard.row(
-    "Now. Needs alerts/optional/service.rules.yml and services that are scraped.", no_value=NOT_SCRAPED
-).panels(
+dashboard.row("Now", no_value=NOT_SCRAPED).panels(
     stat("Services on fallback", steps=steps(GREEN, 1, RED))
     .help("""Services that should run without the GPU now: round trip over 2 ms three times, or more than 5 % errors;
-        until 30 s under 1 ms and 1 %.""")
+        until 30 s under 1 ms and 1 %. Not scraped, here and beside: no service is scraped, or
+        alerts/optional/service.rules.yml is not loaded.""")
     .query("sum(service:gpu_fallback:active{$SERVICE})", "services"),
     stat("Errors", unit="percentunit", decimals=2, steps=steps(GREEN, 0.01, BLUE, 0.05, ORANGE))
     .help("Share of calls that failed, of the worst service. Above 5 % for five minutes is a ticket.")
     .query("max(service:rpc_error:ratio{$SERVICE})", "errors"),
-    stat("P95 against the day before", decimals=2, steps=steps(GREEN, 1.3, ORANGE), no_value="no day before")
+    stat("P95 over the day before", decimals=2, steps=steps(GREEN, 1.3, ORANGE), no_value="no day before")
     .help("""Of the service that slowed down most: its 95th percentile over its own median of the day before. Above
         1.3 for ten minutes is a ticket.""")
     .query("max(service:rpc_latency:p95{$SERVICE} / (service:rpc_latency:p95_median1d{$SERVICE} > 0))", "times"),
@@ -117,7 +117,7 @@ dashboard.row(
     .query("sum(service:req:qps{$SERVICE})", "requests"),
 )
 
-dashboard.row("Calls over time", no_value=NOT_SCRAPED).panels(
+dashboard.row("Calls over time", no_value=NO_SERVICE).panels(
     timeseries("Requests by service", unit="reqps", minimum=0)
     .help("Requests a second.")
     .query("service:req:qps{$SERVICE}", "$NAME"),
@@ -132,10 +132,10 @@ dashboard.row("Calls over time", no_value=NOT_SCRAPED).panels(
     heatmap("Latency of calls", unit="s", cell_unit="reqps", no_value=NO_HISTOGRAM)
     .help("Calls a second by latency, of the histogram that the variable names.")
     .query("sum by (le) (rate($BUCKETS[$__rate_interval]))", "{{le}}"),
-    timeseries("Fallbacks", unit="reqps", minimum=0, width=8)
+    timeseries("Fallbacks", unit="reqps", minimum=0, soft_maximum=1, width=8)
     .help("Requests a second that were answered without the GPU.")
     .query("service:gpu_fallback:rate5m{$SERVICE}", "$NAME"),
-    shares("Share of requests answered by CPUs", steps=steps(NONE, 0.05, ORANGE), draw_steps="dashed", width=8)
+    shares("Requests answered by CPUs", steps=steps(NONE, 0.05, ORANGE), draw_steps="dashed", width=8)
     .help("Fallbacks over requests: the share of work without GPUs.")
     .query("service:gpu_fallback:rate5m{$SERVICE} / on ($BY_SERVICE) (service:req:qps{$SERVICE} > 0)", "$NAME"),
     state_timeline("On the fallback", steps=steps(GREEN, 1, RED),
@@ -145,16 +145,16 @@ dashboard.row("Calls over time", no_value=NOT_SCRAPED).panels(
 )
 
 dashboard.row("GPUs", no_value=NO_OWNERS).panels(
-    shares("Utilization of GPUs and instances", dashed=["^all, on average$"], steps=UTILIZATION_BAND, draw_steps="area")
+    shares("GPU utilization", height=9, dashed=["^all, on average$"], steps=UTILIZATION_BAND, draw_steps="area")
     .help("""Share of the time in which each GPU, or each instance of a GPU in MIG mode, worked: the ten busiest and
         the average (dashed) of those on which the chosen namespaces have work. Between 60 and 80 % (green) a GPU is
         well used; neither side of it is a fault.""")
     .query(most(here("$SLICES"), "$BY_PLACE"), "$PLACE")
     .query(f"avg({here('$SLICES')})", "all, on average"),
-    shares("Memory of GPUs and instances", steps=steps(NONE, 0.85, ORANGE), draw_steps="line", links=[GPU_FROM_SERIES])
+    shares("GPU memory", height=9, steps=steps(NONE, 0.85, ORANGE), draw_steps="line", links=[GPU_FROM_SERIES])
     .help("Share of the memory that is used, of the ten fullest of all those places. The line is at 85 %.")
     .query(most(here("$MEMORY"), "$BY_PLACE"), "$PLACE"),
-    shares("CPU busy on their nodes", steps=steps(NONE, 0.9, ORANGE), draw_steps="dashed",
+    shares("CPU utilization of the nodes", steps=steps(NONE, 0.9, ORANGE), draw_steps="dashed",
         no_value="not counted (cpu.enabled is off), or no owner")
     .help("""Share of the CPUs' time spent on work, of the nodes on which the chosen namespaces have GPUs: the ten
         busiest.""")
@@ -165,7 +165,7 @@ dashboard.row("GPUs", no_value=NO_OWNERS).panels(
         more work runs beside the GPU: fallbacks, preparation, a neighbour.""")
     .query(most(f"{cpu_seconds('busy')} / (sum by ($BY_NODE) ($BUSY) > 0.01) and on ($BY_NODE) $PLACES", "$BY_NODE"),
         "{{instance}}"),
-    table("Owners on the GPUs", sort_by="Busy", height=9)
+    table("Owners", sort_by="Busy", height=9)
     .help("Pods and other owners of the chosen namespaces, with their share of each GPU. All shows every owner.")
     .label("instance", links=[row_link("Host", "gpu-node-host", "instance")], width=170)
     .label("gpu", links=[row_link("GPU", "gpu-node-gpu", "instance", "gpu")], width=60)
@@ -181,6 +181,5 @@ dashboard.row("GPUs", no_value=NO_OWNERS).panels(
 )
 
 dashboard.row("Logs and traces").panels(
-    explore_table("Logs", "logs", 'gpu_owner_info{$NODE,namespace=~"$namespace",pod!=""}', width=12, height=6),
-    explore_table("Traces", "traces", 'gpu_owner_info{$NODE,namespace=~"$namespace",pod!=""}', width=12, height=6),
+    *explore_tables('gpu_owner_info{$NODE,namespace=~"$namespace",pod!=""}')
 )

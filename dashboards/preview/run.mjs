@@ -1,7 +1,8 @@
 // Draws every dashboard in every situation and checks what is drawn; measures queries and rules on 200 and 2,000 nodes.
-//   node run.mjs [--dashboards UID,...] [--situations NAME,...] [--docs DIR] [--reuse]
+//   node run.mjs [--dashboards UID,...] [--situations NAME,...] [--docs DIR] [--reuse] [--again]
 import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
+import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 import { writeAlerts } from './lib/alerts.mjs';
@@ -13,48 +14,57 @@ import { Recording } from './lib/recording.mjs';
 import { CHOSEN, eventsOf, MANY, nodesOf, ONLY, RICH, SCENARIOS, SITUATIONS, TIMED, WELL } from './lib/situations.mjs';
 import { endAll, node, Prometheus, serve } from './lib/stack.mjs';
 import { Walk } from './lib/walk.mjs';
-import { panelsOf } from './src/model.js';
+import { panelsOf, timeOf } from './src/model.js';
 
 const { values: options } = parseArgs({
-  options: { dashboards: { type: 'string' }, situations: { type: 'string' }, docs: { type: 'string' }, reuse: { type: 'boolean' } },
+  options: {
+    dashboards: { type: 'string' }, situations: { type: 'string' }, docs: { type: 'string' }, reuse: { type: 'boolean' }, again: { type: 'boolean' },
+  },
 });
 const REPOSITORY = process.env.REPOSITORY;
 const BUILT = process.env.BUILT ?? join(REPOSITORY, 'target/debug');
 const PROMETHEUS = process.env.PROMETHEUS ?? join(REPOSITORY, '.tools/prometheus-3/prometheus');
-const RUN = process.env.RUN_DIR ?? join(REPOSITORY, '.run/preview');
+const RUN = resolve(REPOSITORY, process.env.RUN_DIR ?? '.run/preview');
 const PORT = Number(process.env.PREVIEW_PORT ?? 21000);
 
 const EVERY = 5000;
 // The load of a simulated GPU has a period of two minutes; one of them is played again and again.
 const FRAMES = 26;
+// Groups of metrics of the recorded nodes, all but that of states that are not active; these nodes have the default set.
+const GROUPS = [
+  'canary-detail', 'clocks', 'cpu-events', 'driver-calls', 'ecc-locations', 'events', 'exporter-detail', 'gpm-detail', 'limits', 'link-detail', 'memory-detail',
+  'mig-detail', 'modes', 'nvlink-links', 'owner-detail', 'process', 'samples', 'vgpu', 'video',
+];
+const DEFAULT_SET = ['no-mig', 'no-gpu'];
 const SKIP = 5;
 const HOUR = 3600e3;
 const NEAR = 6 * HOUR;
-const FAR = 4 * 24 * HOUR;
+const DAY = 24 * HOUR;
+const FAR = 4 * DAY;
 const began = Date.now();
 
 function say(text) {
   process.stdout.write(`${((Date.now() - began) / 1000).toFixed(0).padStart(4)} s  ${text}\n`);
 }
 
-const all = readdirSync(join(REPOSITORY, 'dashboards'))
+const readAll = () => readdirSync(join(REPOSITORY, 'dashboards'))
   .filter((name) => name.endsWith('.json'))
   .map((name) => JSON.parse(readFileSync(join(REPOSITORY, 'dashboards', name), 'utf8')))
   .sort((a, b) => a.uid.localeCompare(b.uid));
-const dashboards = all.filter(({ uid }) => !options.dashboards || options.dashboards.split(',').includes(uid));
+const chosenOf = (some, uids) => some.filter(({ uid }) => !uids || uids.split(',').includes(uid));
+const all = readAll();
+const dashboards = chosenOf(all, options.dashboards);
 const situations = Object.keys(SITUATIONS).filter((name) => !options.situations || options.situations.split(',').includes(name));
-// Rules that others are made of come first.
-const ORDER = ['owners', 'recording', 'workload', 'slo', 'capacity', 'kubernetes'];
-const rank = (file) => (ORDER.findIndex((name) => file.endsWith(`/${name}.rules.yml`)) + ORDER.length + 1) % (ORDER.length + 1);
 const rules = ['alerts', 'alerts/optional']
   .map((folder) => join(REPOSITORY, folder))
   .filter(existsSync)
   .flatMap((folder) => readdirSync(folder).filter((name) => name.endsWith('.rules.yml')).map((name) => join(folder, name)))
-  .sort((a, b) => rank(a) - rank(b) || a.localeCompare(b));
+  .sort();
 
 /** The situation of the picture in docs, by dashboard. */
 const PICTURED = {
-  'gpu-node-fleet': 'thousands', 'gpu-node-oncall': 'rack', 'gpu-node-capacity': 'rack', 'gpu-node-exporter': 'rack', 'gpu-node-canary': 'faults', 'gpu-node-mig': 'all-mig',
+  'gpu-node-fleet': 'thousands', 'gpu-node-oncall': 'rack', 'gpu-node-capacity': 'rack', 'gpu-node-exporter': 'rack', 'gpu-node-mig': 'all-mig',
+  'gpu-node-canary': 'faults', 'gpu-node-gpu': 'faults', 'gpu-node-job': 'faults', 'gpu-node-service': 'faults',
 };
 
 // The first page with a fault of the GPU that is lost: the pages before it are repeated until the turn.
@@ -71,7 +81,7 @@ async function record() {
     const folder = join(RUN, 'nodes', name);
     const scenario = join(REPOSITORY, 'dashboards/preview/scenarios', `${name}.toml`);
     const port = PORT + 1 + i;
-    const child = await node({ scenario, folder, port, built: BUILT });
+    const child = await node({ scenario, folder, port, built: BUILT, groups: DEFAULT_SET.includes(name) ? [] : GROUPS });
     const recording = new Recording(EVERY);
     await recording.take(`http://127.0.0.1:${port}/metrics`, name === 'faults' ? FRAMES + 6 : FRAMES, SKIP);
     if (name === 'faults') recording.turn = firstFault(recording);
@@ -103,7 +113,7 @@ function askedFor(some, ranges = false) {
   for (const dashboard of some) {
     for (const panel of panelsOf(dashboard)) {
       for (const { expr = '', instant } of panel.targets ?? []) {
-        if (!ranges || !instant || /\[\d*[hdw]/.test(expr)) for (const name of namesIn(expr)) names.add(name);
+        if (!ranges || !instant || /\[(\d*[hdw]|\$__range)/.test(expr)) for (const name of namesIn(expr)) names.add(name);
       }
     }
   }
@@ -135,13 +145,32 @@ const reduced = (recordings, names) => Object.fromEntries(Object.entries(recordi
 
 const recordedFrom = (groups) => new Set(groups.flatMap(({ rules: some }) => some.filter(({ record: name }) => name).flatMap(({ expr }) => [...namesIn(expr)])));
 
-// Six hours of everything, and four days of what recording rules are made of, dense enough for rates over five minutes.
+/**
+ * Names that some dashboards, or the rules behind them, ask for over days: those have a past of a month. Jobs of Kubernetes are
+ * left out: each has its own beginning and end.
+ */
+function longOf(groups) {
+  const some = all.filter(({ uid }) => ['gpu-node-capacity', 'gpu-node-job'].includes(uid));
+  const names = inputsOf(askedFor(some), groups);
+  const long = askedFor(some, true);
+  for (const { record: name, expr } of groups.flatMap(({ rules: some }) => some)) {
+    if (name && names.has(name) && /\[\d+[hdw]/.test(expr)) for (const input of namesIn(expr)) long.add(input);
+  }
+  return new Set([...long].filter((name) => !name.includes(':kube_')));
+}
+
+// Six hours of everything, a day of what dashboards of a day and more ask for, and four days of what recording rules are made
+// of, dense enough for rates over five minutes.
 async function writeAll({ from: begun, own, nodes, gap }, groups) {
-  let sent = await writePast(own, nodes, begun - FAR, begun - NEAR, 150000, recordedFrom(groups).add('up'));
+  const recorded = recordedFrom(groups).add('up');
+  const daily = askedFor(all.filter(({ time }) => timeOf(time.from, 0) <= -DAY), true);
+  let sent = await writePast(own, nodes, begun - FAR, begun - DAY, 150000, recorded);
+  sent += await writePast(own, nodes, begun - DAY, begun - NEAR, 60000, new Set([...recorded, ...daily]));
   sent += await writePast(own, nodes, begun - NEAR, begun, 30000);
   const to = Date.now();
   sent += await writePast(own, nodes, begun, to, 15000);
-  return sent + await writeRules(own, groups, { far: begun - FAR, near: begun - NEAR, to, step: 60000, gap });
+  return sent + await writeRules(own, groups, { far: begun - FAR, near: begun - NEAR, to, step: 60000, long: longOf(groups), gap })
+    + await writePast(own, nodes, to, Date.now(), 15000);
 }
 
 // Half an hour of the series that the dashboards query, and recorded series of the same time; six hours of what Fleet draws.
@@ -157,13 +186,15 @@ async function writeThousands({ from: begun, own, nodes }, groups) {
 }
 
 // Of the first node, which dashboards of one node show, six hours of all that dashboards ask for over a time. Of all others six
-// hours of what the on-call dashboard asks for, an hour and a half of what rules are made of, half an hour of the rest.
+// hours of what the on-call dashboard asks for, an hour and a half of what rules are made of, half an hour of the rest; of few
+// nodes, which are drawn for the docs, hours of both.
 async function writeFleet({ from: begun, own, nodes }, groups) {
   const recorded = recordedFrom(groups);
   const asked = new Set([...askedFor(all, true), ...recorded, 'up']);
   const ofFleet = new Set([...askedFor(all.filter(isOfFleet), true), ...recorded, 'up']);
   const oncall = askedFor(all.filter(({ uid }) => uid === 'gpu-node-oncall'), true).add('up');
-  const [long, short] = [nodes.length > 50 ? 1.5 * HOUR : NEAR, 0.5 * HOUR];
+  const few = nodes.length < 100;
+  const [long, short] = few ? [NEAR, 3.1 * HOUR] : [1.5 * HOUR, 0.5 * HOUR];
   const [first, others] = [nodes.slice(0, 1), nodes.slice(1)];
   let sent = await writePast(own, first, begun - NEAR, begun, 30000, asked);
   sent += await writePast(own, others, begun - NEAR, begun - long, 60000, oncall);
@@ -171,7 +202,9 @@ async function writeFleet({ from: begun, own, nodes }, groups) {
   sent += await writePast(own, others, begun - short, begun, 30000, ofFleet);
   const to = Date.now();
   sent += await writePast(own, nodes, begun, to, 30000, ofFleet);
-  return sent + await writeRules(own, groups, { far: begun - long, near: begun - long, to, step: 300000 });
+  sent += await writeRules(own, groups, { far: begun - long, near: begun - long, to, step: 300000, long: few ? longOf(groups) : undefined });
+  // Rules may have taken longer than a rate looks back.
+  return sent + await writePast(own, nodes, to, Date.now(), 15000, ofFleet);
 }
 
 // Cost of rules and queries on many nodes; gives the queries that are too slow, and the time up to which there are data.
@@ -238,10 +271,9 @@ async function main() {
   for (const [name, { series }] of Object.entries(recordings)) report.series[name] = series.size;
 
   // The small ones run at the same time: while one is drawn the others scrape. Those of many nodes come last, one by one.
-  const drawnIn = (situation) => dashboards.filter(({ uid }) => !ONLY[situation] || ONLY[situation].includes(uid));
+  const drawnIn = (situation, some = dashboards) => some.filter(({ uid }) => !ONLY[situation] || ONLY[situation].includes(uid));
   const stand = async (situation) => {
     const many = MANY.includes(situation);
-    // Rules of other rules come after them; prices come first.
     const loaded = RICH.includes(situation) && existsSync(prices) ? [prices, ...rules] : rules;
     const wanted = ONLY[situation] && inputsOf(askedFor(drawnIn(situation)), groupsOf(loaded));
     const groups = wanted ? neededOf(groupsOf(loaded), wanted) : groupsOf(loaded);
@@ -266,6 +298,17 @@ async function main() {
   for (const situation of small) await stand(situation);
 
   const drawer = await Drawer.start(`http://127.0.0.1:${PORT}`, shots);
+  // Draws one dashboard and gives its faults.
+  const drawOne = async (situation, dashboard, at) => {
+    const { events } = prometheus[situation];
+    const shown = await drawer.draw(situation, dashboard, at, CHOSEN[situation]?.[dashboard.uid]);
+    const found = faultsOf(situation, dashboard, shown, all, answered, { events, well: WELL.includes(situation) });
+    const panels = Object.keys(shown.panels ?? {}).length;
+    (report.dashboards[dashboard.uid] ??= {})[situation] = { seconds: shown.seconds, panels, faults: found };
+    say(`  ${dashboard.uid.padEnd(20)} ${String(panels).padStart(3)} panels ${shown.seconds.toFixed(1).padStart(5)} s  ${found.length ? `${found.length} FAULTS` : 'ok'}`);
+    writeFileSync(join(shots, `${situation}-${dashboard.uid}.json`), JSON.stringify(shown, null, 1));
+    return found;
+  };
   for (const situation of situations) {
     if (MANY.includes(situation)) await stand(situation);
     const own = prometheus[situation];
@@ -278,24 +321,30 @@ async function main() {
       faults.push(...measured.faults);
       at = measured.at;
     }
-    for (const dashboard of drawn) {
-      const shown = await drawer.draw(situation, dashboard, at, CHOSEN[situation]?.[dashboard.uid]);
-      const found = faultsOf(situation, dashboard, shown, all, answered, { events: own.events, well: WELL.includes(situation) });
-      faults.push(...found);
-      const panels = Object.keys(shown.panels ?? {}).length;
-      (report.dashboards[dashboard.uid] ??= {})[situation] = { seconds: shown.seconds, panels, faults: found };
-      say(`  ${dashboard.uid.padEnd(20)} ${String(panels).padStart(3)} panels ${shown.seconds.toFixed(1).padStart(5)} s  ${found.length ? `${found.length} FAULTS` : 'ok'}`);
-      writeFileSync(join(shots, `${situation}-${dashboard.uid}.json`), JSON.stringify(shown, null, 1));
-    }
+    for (const dashboard of drawn) faults.push(...await drawOne(situation, dashboard, at));
     if (WELL.includes(situation)) {
       const walk = new Walk(situation, all, own, at);
       await walk.down();
       faults.push(...walk.problems);
       say(`  links from workloads down to owners: ${walk.rows.join(', ')}, ${walk.asked} queries, ${walk.problems.length ? `${walk.problems.length} FAULTS` : 'ok'}`);
     }
+    if (options.again) continue;
     await own.end();
     delete prometheus[situation];
     delete played[situation];
+  }
+  if (options.again) {
+    for (const fault of faults) console.log(`FAULT ${fault}`);
+    say('a line of dashboards, or an empty one for all of them, draws them again as they are then; the end of the input ends');
+    for await (const line of createInterface({ input: process.stdin })) {
+      for (const situation of situations) {
+        say(situation);
+        const some = drawnIn(situation, chosenOf(readAll(), line.trim() || options.dashboards));
+        for (const dashboard of some) for (const fault of await drawOne(situation, dashboard, Date.now())) console.log(`FAULT ${fault}`);
+      }
+      say('drawn');
+    }
+    for (const situation of situations) await prometheus[situation].end();
   }
   await drawer.end();
   server.close();

@@ -16,6 +16,6 @@ from .dashboard import Dashboard
 from .links import GPU_FROM_ROW, GPU_FROM_SERIES, RUNBOOKS, dashboard_link, explore_link, row_link, series_link, url_link
 from .looks import *
 from .panels import Panel, bargauge, barchart, heatmap, shares, stat, state_timeline, text, timeseries
-from .queries import activity, age, by_gpu, if_set, most, or_none, or_zero, pcie_rate
+from .queries import activity, age, by_gpu, if_set, most, or_none, or_zero, or_zero_by, pcie_rate
 from .tables import Table, matrix, table
 from .variables import explore_variables, gpu_variable, node_variables, query_variable, text_variable

@@ -139,7 +139,7 @@ def stat(title: str, **looks: typing.Any) -> Panel:
 
 def timeseries(title: str, **looks: typing.Any) -> Panel:
     """Lines over time. `draw_steps`: off, line, dashed, area. `dashed` takes patterns of the names of lines that are
-    limits rather than measurements."""
+    limits rather than measurements. `soft_maximum`: the axis ends no lower, as Grafana's ends at 100 where all is zero."""
     return Panel(TIMESERIES, title, looks)
 
 
@@ -235,6 +235,8 @@ def _draw_timeseries(panel: typing.Any, row: Panel, looks: Looks) -> None:
     panel.fill_opacity(60 if looks["stacked"] else 0)
     if looks["stacked"]:
         panel.stacking(common_builder.StackingConfig().mode(common_model.StackingMode.NORMAL).group("A"))
+    if looks["soft_maximum"] is not None:
+        panel.axis_soft_max(looks["soft_maximum"])
     style = common_model.GraphThresholdsStyleMode(looks["draw_steps"])
     panel.thresholds_style(common_builder.GraphThresholdsStyleConfig().mode(style))
     tooltip = common_builder.VizTooltipOptions().mode(common_model.TooltipDisplayMode.MULTI)
@@ -265,6 +267,8 @@ def _draw_barchart(panel: typing.Any, row: Panel, looks: Looks) -> None:
     panel.show_value(common_model.VisibilityMode.AUTO).legend(_legend())
     panel.color_scheme(by_threshold())
     transform(panel, "organize", excludeByName={"Time": True})
+    for name, fixed in looks["colors"].items():
+        panel.override_by_name(name, dynamic(color={"mode": "fixed", "fixedColor": fixed}))
     if len(row.queries) > 1:
         # One frame: a row for each value of the label, a column for each query.
         panel.color_scheme(color(model.FieldColorModeId.PALETTE_CLASSIC))
@@ -296,10 +300,12 @@ def _draw_text(panel: typing.Any, row: Panel, looks: Looks) -> None:
 
 STAT = Kind(stat_builder.Panel, {"width": 4, "height": 4, "text_mode": "auto"}, _draw_stat, instant=True)
 TIMESERIES = Kind(
-    timeseries_builder.Panel, {"stacked": False, "draw_steps": "off", "dashed": (), "colors": {}}, _draw_timeseries
+    timeseries_builder.Panel,
+    {"stacked": False, "draw_steps": "off", "dashed": (), "colors": {}, "soft_maximum": None},
+    _draw_timeseries,
 )
 BARGAUGE = Kind(bargauge_builder.Panel, {"width": 8, "minimum": 0, "colors": {}}, _draw_bargauge, instant=True)
-BARCHART = Kind(barchart_builder.Panel, {"minimum": 0, "x_field": ""}, _draw_barchart, table=True)
+BARCHART = Kind(barchart_builder.Panel, {"minimum": 0, "x_field": "", "colors": {}}, _draw_barchart, table=True)
 HEATMAP = Kind(heatmap_builder.Panel, {"cell_unit": "short", "from_buckets": True, "cell_maximum": None}, _draw_heatmap)
 STATE_TIMELINE = Kind(statetimeline_builder.Panel, {"width": 24}, _draw_state_timeline)
 TEXT = Kind(

@@ -54,6 +54,11 @@ def or_zero(expr: str, collected: str) -> str:
     return f"({expr}) or on () (count({collected}) * 0)"
 
 
+def or_zero_by(expr: str, anchor: str, by: str) -> str:
+    """The expression, and 0 for each row of the anchor that it lacks: where the anchor's series say that it is measured."""
+    return f"({expr}) or on ({by}) (({anchor}) * 0)"
+
+
 def if_set(variable: str, expr: str) -> str:
     """The expression if a variable of text has a value, else nothing: a label with an empty value is no label."""
     return f'({expr}) and on () (label_replace(vector(1), "set", "${variable}", "", "") unless vector(1))'
@@ -87,10 +92,12 @@ def pcie_rate(by: str, selector: str) -> str:
         or max by ({by}) (gpu_pcie_throughput_bytes_per_second{{{selector}}}))"""
 
 
-def most(expr: str, by: str, *, ranked: str | None = None, lowest: bool = False, look: str = "5m") -> str:
+def most(
+    expr: str, by: str, *, ranked: str | None = None, lowest: bool = False, look: str = "5m", count: int = 10
+) -> str:
     """Of the lines those of the ten (nodes, GPUs...) that were highest in the time shown, or lowest, and the same ten
     all the time: the lines of a fleet cannot be read. `ranked` is another value to choose them by. The choice is made
     of one value each `look`: at every step it would cost as much again."""
     pick, extreme = ("bottomk", "min") if lowest else ("topk", "max")
     value = f"{extreme}_over_time(({ranked or expr})[$__range:{look}] @ end())"
-    return f"({expr}) and on ({by}) {pick}(10, {extreme} by ({by}) ({value}))"
+    return f"({expr}) and on ({by}) {pick}({count}, {extreme} by ({by}) ({value}))"

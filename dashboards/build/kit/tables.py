@@ -45,7 +45,7 @@ class Column:
 
 class Table(Panel):
     """Rows by labels, a column for each query. Rows with the same labels become one; the labels that all queries
-    have identify a row, the scrape job among them, which is not shown. Make columns of absent series with `or_none`."""
+    have identify a row; the scrape job and those of `hidden` are not shown. Make columns of absent series with `or_none`."""
 
     def __init__(self, title: str, looks: Looks) -> None:
         super().__init__(TABLE, title, looks)
@@ -65,7 +65,7 @@ class Table(Panel):
             self.label(name, **look)
         return self
 
-    def gpus(self, width: int = 170) -> "Table":
+    def gpus(self, width: int | None = 170) -> "Table":
         """A row for each GPU, which leads to the dashboard of that GPU."""
         return self.label("instance", width=width).label("gpu", links=[GPU_FROM_ROW], width=60)
 
@@ -128,10 +128,13 @@ def _draw_table(panel: typing.Any, row: Panel, looks: Looks) -> None:
     transform(
         panel,
         "organize",
-        excludeByName={"Time": True, "job": True} | {field: True for field, title in titles.items() if not title},
+        excludeByName=dict.fromkeys(["Time", "job", *looks["hidden"]], True)
+        | {field: True for field, title in titles.items() if not title},
         indexByName={name: index for index, name in enumerate(order)},
         renameByName={field: title for field, title in titles.items() if title},
     )
+    # Only where targets have one: as narrow as may be.
+    panel.override_by_name("cluster", dynamic(custom__width=90))
     for column in [*row.keys, *row.shown]:
         if column:
             panel.override_by_name(column.name, column.properties())
@@ -162,7 +165,7 @@ def _painted() -> common_model.TableColoredBackgroundCellOptions:
 
 TABLE = Kind(
     table_builder.Panel,
-    {"width": 24, "sort_by": None, "descending": True, "labels_last": ()},
+    {"width": 24, "sort_by": None, "descending": True, "labels_last": (), "hidden": ()},
     _draw_table,
     table=True,
 )

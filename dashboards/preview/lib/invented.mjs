@@ -44,9 +44,9 @@ export function inventRare(recording) {
   };
   for (const { check } of of('gpu_canary_rate_ratio', 'check')) {
     for (const labels of of('gpu_pcie_replays_total', 'gpu', 'uuid')) {
-      for (const against of ['baseline', 'siblings']) recording.invent('gpu_canary_rate_ratio', { ...labels, check, against }, false, (frame) => 0.99 + 0.002 * (frame % 3));
+      for (const against of ['baseline', 'siblings']) recording.invent('gpu_canary_rate_ratio', { ...labels, check, against }, false, (frame) => 0.99 + 0.004 * Math.sin((frame / recording.times.length) * 2 * Math.PI + Number(labels.gpu)));
     }
-    for (const [le, below] of [['0.9', 0], ['0.95', 0], ['0.98', 0.1], ['1', 0.8], ['1.02', 1], ['+Inf', 1]]) {
+    for (const [le, below] of [['0.9', 0], ['0.95', 0], ['0.98', 0.1], ['1.0', 0.8], ['1.02', 1], ['+Inf', 1]]) {
       recording.invent('gpu_canary_sample_rate_ratio_bucket', { check, le }, true, (_, s) => Math.floor(s / 20) * below);
     }
   }
@@ -57,9 +57,85 @@ export function inventRare(recording) {
       recording.invent('gpu_pcie_aer_errors_total', { ...labels, severity }, true, (frame) => Number(Boolean(bad) && frame >= bad));
     }
   }
+  let nth = 0;
   for (const { owner } of of('gpu_owner_processes', 'owner')) {
-    recording.invent('gpu_owner_cpu_events_total', { owner, event: 'context_switches' }, true, (_, s) => 1200 * s);
+    nth += 1;
+    recording.invent('gpu_owner_cpu_events_total', { owner, event: 'context_switches' }, true, (_, s) => 400 * nth * s);
+    for (const [mode, cpus] of [['user', 1.2], ['system', 0.15]]) {
+      recording.invent('gpu_owner_cpu_seconds_total', { owner, mode }, true, (_, s) => cpus * nth * (s + 4 * Math.sin(s / 15)));
+    }
   }
+  // After a day of data each owner has a hint.
+  const places = [...of('gpu_owner_cpu_remote_ratio', 'gpu', 'uuid', 'gpu_instance', 'owner')];
+  for (const [i, labels] of places.entries()) {
+    recording.invent('gpu_owner_mig_profile_hint_info', { ...labels, mig_profile: ['7g.141gb', '3g.71gb', '1g.18gb', '2g.35gb'][i % 4] }, false, () => 1);
+    recording.invent('gpu_owner_cpu_remote_cache_ratio', labels, false, (frame) => 0.15 * (i % 5) + 0.02 * Math.sin(frame));
+  }
+  counts(recording);
+  lateRuns(recording);
+  for (const labels of recording.turn ? of('gpu_pcie_replays_total', 'gpu', 'uuid') : []) {
+    if (labels.gpu === '3') recording.invent('gpu_canary_verdict', { ...labels, check: 'sm_rate', verdict: 'throttled' }, false, () => 1);
+  }
+}
+
+// The canary's first run comes within the recording; before that it has what the run before would have left.
+function lateRuns({ series: all, times, every }) {
+  const round = (times.at(-1) - times[0] + every) / 1000;
+  for (const { name, kind, values } of all.values()) {
+    if (!/^gpu_(mig_)?canary_/.test(name)) continue;
+    const first = values.findIndex((value) => value !== undefined);
+    const before = kind === 'counter' ? 0 : kind === 'time' ? values[first] - round : values[first];
+    for (let frame = 0; frame < first; frame++) values[frame] = before;
+  }
+}
+
+// What is counted once at the turn to faults, by metric and labels: a network device loses its link, an owner is out of the host's
+// memory, a link has errors, an exporter is at its limits.
+const AT_TURN = [
+  ['gpu_host_network_flaps_total', { nic: 'mlx5_0' }, 3],
+  ['gpu_host_network_errors_total', { nic: 'mlx5_0', error: 'symbol' }, 40],
+  ['gpu_owner_host_oom_kills_total', { owner: 'unit/jupyter.service' }, 2],
+  ['gpu_nvlink_errors_total', { gpu: '2', error: 'dl_replay' }, 90],
+  ['gpu_pcie_errors_total', { gpu: '2', error: 'correctable' }, 60],
+  ['gpu_exporter_series_dropped_total', {}, 120],
+  ['gpu_exporter_http_connections_refused_total', {}, 4],
+  ['gpu_exporter_events_lost_total', {}, 3],
+];
+
+// Counters that do not move on a simulated node: traffic of the network, starts of processes, look-ups of their owners; and what
+// is wrong from the turn to faults on.
+function counts({ series: all, turn, times }) {
+  const seconds = (frame) => (times[frame] - times[0]) / 1000;
+  const bad = (frame) => Boolean(turn) && frame >= turn;
+  for (const series of all.values()) {
+    const of = Object.fromEntries(labelsOf(series.labels));
+    const become = (value) => { series.values = times.map((_, frame) => value(frame)); };
+    if (series.name === 'gpu_host_network_bytes_total') become((frame) => (of.direction === 'rx' ? 21e9 : 17e9) * (seconds(frame) + 5 * Math.sin(frame / 4)) + 5e10);
+    if (series.name === 'gpu_exporter_owner_lookups_total' && of.outcome === 'found') become((frame) => Math.floor(seconds(frame) / 20));
+    if (/^gpu_owner_start_seconds_(bucket|count)$/.test(series.name)) {
+      const typical = of.phase === 'first_context' ? 6 : 45;
+      const below = of.le === undefined || of.le === '+Inf' ? 1 : 1 - Math.exp(-Number(of.le) / typical);
+      become((frame) => (seconds(frame) / 10) * below);
+    }
+    for (const [name, labels, by] of AT_TURN) {
+      if (series.name === name && Object.entries(labels).every(([label, value]) => of[label] === value)) become((frame) => by * bad(frame));
+    }
+    if (!turn) continue;
+    // The GPU that is too hot was throttled in its newest run; one that is always busy has waited for nine days.
+    if (series.name === 'gpu_exporter_resident_memory_bytes' && of.role === 'sampler') become((frame) => (bad(frame) ? 290 : 40) * 2 ** 20);
+    if (series.name === 'gpu_exporter_sample_gap_seconds_total' && of.gpu === '2' && of.buffer === 'power') become((frame) => (bad(frame) ? 0.04 * (seconds(frame) - seconds(turn)) : 0));
+    if (series.name === 'gpu_canary_next_due_timestamp_seconds' && of.gpu === '0') become((frame) => times[frame] / 1000 - 9 * 86400);
+  }
+}
+
+/** The recording of a node whose idle GPU the kubelet has given to a pod that does nothing with it. */
+export function inventAllocation(recording) {
+  const idle = [...recording.series.values()].find(({ name, labels }) => name === 'gpu_info' && /gpu="4"/.test(labels));
+  const { gpu, uuid } = Object.fromEntries(labelsOf(idle.labels));
+  const labels = { gpu, uuid, namespace: 'notebooks', pod: 'idle-0', container: 'notebook' };
+  const made = recording.with(new Map(recording.series));
+  made.invent('gpu_allocation_info', labels, false, () => 1);
+  return made;
 }
 
 function page(frames, every) {
@@ -116,7 +192,7 @@ export function inventServices(frames, every) {
     recording.invent('gpu_fallback_total', { service }, true, (_, s) => qps * 0.002 * s);
     for (const le of [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, Infinity]) {
       const below = 1 - Math.exp(-le / seconds);
-      recording.invent('rpc_latency_p95_bucket', { service, le: le === Infinity ? '+Inf' : String(le) }, true, (_, s) => qps * s * below);
+      recording.invent('rpc_latency_p95_bucket', { service, le: le === Infinity ? '+Inf' : le === 1 ? '1.0' : String(le) }, true, (_, s) => qps * s * below);
     }
     recording.invent('rpc_latency_p95_count', { service }, true, (_, s) => qps * s);
     recording.invent('rpc_latency_p95_sum', { service }, true, (_, s) => qps * s * seconds);
@@ -169,8 +245,10 @@ export function inventSlurm(frames, every) {
   return recording;
 }
 
-/** The example of a price table with models and teams that the simulated nodes have. */
+/** The example of a price table with models and teams that the simulated nodes have, and budgets that fit to 25 of them. */
 export const inventPrices = (example) => example
   .replaceAll('NVIDIA Example 80GB', 'NVIDIA H200')
   .replaceAll('example-team', 'training')
-  .replaceAll('example-account', 'physics');
+  .replaceAll('example-account', 'physics')
+  .replaceAll('vector(10000)', 'vector(48000)')
+  .replaceAll('vector(5000)', 'vector(24000)');

@@ -1,5 +1,5 @@
 // The situations in which the dashboards are drawn: which recording each node plays, and what else is scraped.
-import { inventEnds, inventKubernetes, inventOlder, inventServices, inventSlurm, inventUpgrade } from './invented.mjs';
+import { inventAllocation, inventEnds, inventKubernetes, inventOlder, inventServices, inventSlurm, inventUpgrade } from './invented.mjs';
 import { Player } from './recording.mjs';
 
 /** Recordings by scenario, and where their faults begin: frames before that are healthy. */
@@ -16,8 +16,8 @@ export const SITUATIONS = {
   'all-mig': ['all-mig'],
   'no-gpu': ['no-gpu'],
   odd: ['healthy', 'healthy'],
-  // 25 nodes of two racks: one has faults, five are in MIG mode.
-  rack: fleetOf(25),
+  // 25 nodes of two racks: one has faults, five are in MIG mode, two have another model.
+  rack: fleetOf(25).map((scenario, i) => (i % 12 === 10 ? 'no-mig' : scenario)),
   // Of 200 nodes with eight GPUs each, three have faults and forty are in MIG mode.
   fleet: fleetOf(200),
   // 2,000 nodes, with the series alone that the dashboards of a fleet query.
@@ -62,8 +62,11 @@ export const eventsOf = (situation, turn) => (situation === 'faults' ? {
 export const WELL = ['healthy', 'odd'];
 export const DOWN = ['Network up no'];
 
-/** What is chosen on a dashboard instead of its first node or GPU: that of GPU 2 with its Xid. */
-export const CHOSEN = { faults: { 'gpu-node-gpu': { 'var-instance': 'faults:9408', 'var-gpu': '2' } } };
+/** What is chosen on a dashboard instead of its first node or GPU: that of GPU 2 with its Xid; data sources of logs and traces. */
+const EXPLORE = { 'var-loki': 'loki', 'var-tempo': 'tempo' };
+export const CHOSEN = {
+  faults: { 'gpu-node-gpu': { 'var-instance': 'faults:9408', 'var-gpu': '2' }, 'gpu-node-job': EXPLORE, 'gpu-node-service': EXPLORE },
+};
 
 /** Where services, Kubernetes and Slurm are scraped and a price table is loaded; elsewhere dashboards show that they are not. */
 export const RICH = ['healthy', 'faults', ...MANY];
@@ -79,7 +82,8 @@ export function nodesOf(situation, recordings, { start, turn }) {
     ['ends', inventEnds(24, 5000), { job: 'kube-state-metrics', instance: 'ksm-ends:8080' }, turn - 2 * 3600e3],
     ['slurm', inventSlurm(24, 5000), { job: 'slurm-exporter', instance: 'slurm:8080' }],
   ] : [];
-  const foreign = others.map(([, recording, labels, since]) => ({ player: new Player(recording, { start }), labels, since, rename: (text) => text }));
+  const cluster = MANY.includes(situation) ? { cluster: placeOf(0).cluster } : {};
+  const foreign = others.map(([, recording, labels, since]) => ({ player: new Player(recording, { start }), labels: { ...labels, ...cluster }, since, rename: (text) => text }));
   return SITUATIONS[situation].map((scenario, i) => {
     const odd = situation === 'odd' ? ODD[i] : undefined;
     let recording = recordings[scenario];
@@ -90,6 +94,8 @@ export function nodesOf(situation, recordings, { start, turn }) {
       Object.assign(times, { jump: turn, ahead: odd.ahead });
     } else if (scenario === 'faults' && !many) {
       recording = inventUpgrade(recording, upgradeOf(turn));
+    } else if (scenario === 'healthy' && many && i % 4 === 1) {
+      recording = inventAllocation(recording);
     }
     const id = i.toString(16).padStart(8, '0');
     return {

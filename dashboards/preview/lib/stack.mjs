@@ -45,8 +45,8 @@ export async function answers(url, child, patience = 60000) {
   }
 }
 
-/** An exporter on a simulated node, as `tests/tools/run.sh` starts one. */
-export async function node({ scenario, folder, port, built }) {
+/** An exporter on a simulated node, as `tests/tools/run.sh` starts one, with these groups of metrics beside the default set. */
+export async function node({ scenario, folder, port, built, groups = [] }) {
   rmSync(folder, { recursive: true, force: true });
   mkdirSync(join(folder, 'lib'), { recursive: true });
   // Tests build it in deps alone.
@@ -71,6 +71,7 @@ export async function node({ scenario, folder, port, built }) {
     CPU__ENABLED: 'true',
     PROCESSES__PER_PROCESS: 'true',
     MIG__LAYOUT_FILE: existsSync(layout) ? layout : '',
+    METRICS__GROUPS: groups.join(','),
     // Sooner than anybody wants it on real GPUs, so that there is something to see.
     CANARY__INTERVAL: '1m',
     CANARY__IDLE_FOR: '5s',
@@ -105,7 +106,7 @@ export class Prometheus {
       `--config.file=${this.config}`, `--storage.tsdb.path=${join(this.folder, 'data')}`, `--web.listen-address=127.0.0.1:${this.port}`,
       '--web.enable-remote-write-receiver', '--web.enable-lifecycle', '--query.timeout=60s', '--log.level=warn',
       // All of a history stays in the head, where samples of any time within half of this are taken.
-      '--storage.tsdb.min-block-duration=60d', '--storage.tsdb.max-block-duration=60d', '--storage.tsdb.retention.time=90d',
+      '--storage.tsdb.min-block-duration=90d', '--storage.tsdb.max-block-duration=90d', '--storage.tsdb.retention.time=90d',
     ];
     this.child = start(program, args, { env: { GOGC: '60' }, log: join(this.folder, 'log') });
     await answers(`${this.url}/-/ready`, this.child);

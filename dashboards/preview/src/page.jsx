@@ -77,7 +77,7 @@ function Body({ panel, loaded, context, width, height }) {
   const step = queries[0]?.step ?? 15000;
   const [from, to] = [queries[0]?.from ?? context.from, context.to];
   const timeRange = { from: dateTime(from), to: dateTime(to), raw: { from: dateTime(from), to: dateTime(to) } };
-  const shown = { frames, width, height, theme, from, to, step, showValue: options.showValue };
+  const shown = { frames, width, height, theme, from, to, step, options, showValue: options.showValue };
 
   if (panel.type === 'text') {
     const text = replace(options.content ?? '');

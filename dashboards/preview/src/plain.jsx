@@ -1,6 +1,6 @@
 // Panels that Grafana draws in its application and does not export: state timeline, status history, heatmap, bar chart,
 // histogram. Drawn plainly here, with the colours and texts that Grafana's own field display gives; not its pixels.
-import { FieldType, formattedValueToString, getFieldDisplayName } from '@grafana/data';
+import { FieldType, formattedValueToString, getFieldDisplayName, getValueFormat } from '@grafana/data';
 import { useEffect, useRef } from 'react';
 
 const FONT = '11px Inter, Helvetica, Arial, sans-serif';
@@ -83,31 +83,45 @@ export function States({ frames, width, height, theme, from, to, step, showValue
   });
 }
 
-/** Heatmap: a line for each bucket, a cell for each step, the darker the more. */
-export function Heatmap({ frames, width, height, theme, from, to, step }) {
+/** Heatmap: a line for each bucket, a cell for each step, the brighter the more, and the scale below. */
+export function Heatmap({ frames, width, height, theme, from, to, step, options }) {
   const rows = rowsOf(frames);
+  const written = (unit, value) => formattedValueToString(getValueFormat(unit ?? 'short')(value));
+  const named = (name) => (options.yAxis?.unit && Number.isFinite(Number(name)) && /[.e]/.test(name) ? written(options.yAxis.unit, Number(name)) : name);
+  const colored = (share) => `hsl(${24 - share * 10} 90% ${8 + share * 54}%)`;
   return useCanvas(width, height, (context) => {
-    const left = Math.min(width * 0.3, Math.max(...rows.map(({ name }) => context.measureText(name).width)) + 12);
-    const most = Math.max(...rows.flatMap(({ field }) => field.values.filter(Number.isFinite)), Number.MIN_VALUE);
-    const rowHeight = (height - 18) / rows.length;
+    const left = Math.min(width * 0.3, Math.max(...rows.map(({ name }) => context.measureText(named(name)).width)) + 12);
+    const most = options.color?.max ?? Math.max(...rows.flatMap(({ field }) => field.values.filter(Number.isFinite)), Number.MIN_VALUE);
+    const bottom = height - 22;
+    const rowHeight = (bottom - 18) / rows.length;
     rows.forEach(({ name, field, times }, i) => {
       const top = (rows.length - 1 - i) * rowHeight;
       context.fillStyle = theme.colors.text.primary;
       context.textAlign = 'right';
-      context.fillText(fitted(context, name, left - 10), left - 6, top + rowHeight / 2);
+      context.fillText(fitted(context, named(name), left - 10), left - 6, top + rowHeight / 2);
       const cell = ((width - left) * step) / (to - from);
       times.forEach((time, k) => {
-        const share = field.values[k] / most;
+        const share = Math.min(1, field.values[k] / most);
         if (!(share > 0)) return;
-        context.fillStyle = `hsl(${24 - share * 10} 90% ${22 + share * 40}%)`;
-        context.fillRect(left + ((time - from) / (to - from)) * (width - left), top + 0.5, Math.max(1, cell), Math.max(1, rowHeight - 1));
+        context.fillStyle = colored(share);
+        const x = left + ((time - from) / (to - from)) * (width - left);
+        context.fillRect(Math.max(left, x), top + 0.5, Math.max(1, Math.min(cell, width - x) - (cell > 8 ? 1 : 0)), Math.max(1, rowHeight - 1));
       });
     });
-    timeAxis(context, theme, from, to, left, width, height - 8);
+    timeAxis(context, theme, from, to, left, width, bottom - 8);
+    for (let i = 0; i < 100; i++) {
+      context.fillStyle = colored(i / 100);
+      context.fillRect(left + 2 * i, bottom + 4, 2, 10);
+    }
+    context.fillStyle = theme.colors.text.secondary;
+    context.textAlign = 'right';
+    context.fillText(written(options.cellValues?.unit, 0), left - 6, bottom + 9);
+    context.textAlign = 'left';
+    context.fillText(written(options.cellValues?.unit, most), left + 206, bottom + 9);
   });
 }
 
-/** Bar chart and histogram: a bar for each value, its name under it. */
+/** Bar chart and histogram: a bar for each value, its name under it; of several series a legend on top. */
 export function Bars({ frames, width, height, theme }) {
   const bars = frames.flatMap((frame) => {
     const text = frame.fields.find((field) => field.type === FieldType.string);
@@ -119,6 +133,8 @@ export function Bars({ frames, width, height, theme }) {
       shown: field.display(field.values[k]),
     }))).flat();
   });
+  const series = frames.flatMap((frame) => frame.fields.filter((field) => field.type === FieldType.number)
+    .map((field) => ({ name: getFieldDisplayName(field, frame, frames), color: field.display(field.values[0]).color })));
   return useCanvas(width, height, (context) => {
     const most = Math.max(...bars.map(({ value }) => value).filter(Number.isFinite), Number.MIN_VALUE);
     const each = width / bars.length;
@@ -130,6 +146,14 @@ export function Bars({ frames, width, height, theme }) {
       context.fillStyle = theme.colors.text.primary;
       if (each > 24) context.fillText(fitted(context, formattedValueToString(shown), each), (i + 0.5) * each, height - 28 - tall);
       if (each > 14) context.fillText(fitted(context, String(name), each), (i + 0.5) * each, height - 10);
+    });
+    if (series.length < 2) return;
+    context.textAlign = 'left';
+    series.forEach(({ name, color }, i) => {
+      context.fillStyle = color ?? theme.visualization.palette[0];
+      context.fillRect(8 + 90 * i, 6, 12, 3);
+      context.fillStyle = theme.colors.text.primary;
+      context.fillText(name, 26 + 90 * i, 8);
     });
   });
 }
