@@ -2,8 +2,12 @@
 //!
 //! A field whose newer name has another unit has two rows, one a unit: DCGM has two ids for them as well.
 
-use model::catalog as m;
-use model::catalog::MetricId;
+mod expression;
+mod table;
+
+use model::catalog::{EntityKind, MetricId};
+
+pub use table::TABLE;
 
 /// A release of dcgm-exporter whose page is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,35 +75,59 @@ pub enum Format {
 /// What a value is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// The driver: a label of every series.
-    Node,
-    /// The board. DCGM repeats it for each MIG instance.
+    /// The board. dcgm-exporter repeats it for each MIG instance.
     Board,
-    /// The GPU, and with MIG each GPU instance by itself.
+    /// The GPU, with MIG each GPU instance by itself.
     GpuInstance,
-    /// The GPU, and with MIG each compute instance.
+    /// The GPU, with MIG each compute instance.
     ComputeInstance,
+    /// The GPU, with MIG as well: never an instance.
+    Whole,
 }
+
+/// Series of a metric whose labels have these values.
+pub type Reading = (MetricId, &'static [&'static str]);
 
 /// Where a value comes from.
 #[derive(Clone, Copy, Debug)]
 pub enum Source {
     /// Nothing of ours has it: the field is known, and absent.
     None,
-    /// The first of these metrics with a series for the entity, times a factor.
+    /// The first of these readings that the entity has, times a factor.
     Series {
-        /// The metrics, and the values that their labels must have, in order.
-        of: &'static [(MetricId, &'static [&'static str])],
+        of: &'static [Reading],
         /// The value times this is DCGM's.
         factor: f64,
     },
-    /// A label of the entity's info metric.
-    Info {
-        /// The info metric.
-        metric: MetricId,
-        /// Its label.
-        label: &'static str,
-    },
+    /// The sum of these readings, if the entity has all of them, times a factor.
+    Sum { of: &'static [Reading], factor: f64 },
+    /// A number that has these bits for the values of the metric's label that hold.
+    Bits { metric: MetricId, bits: &'static [(&'static str, u32)] },
+    /// The number of the value of the metric's label that holds.
+    Choice { metric: MetricId, numbers: &'static [(&'static str, u32)] },
+    /// `part / (whole - less)`.
+    Share { part: &'static [MetricId], whole: &'static [MetricId], less: &'static [MetricId] },
+    /// A label of an info metric, and how a number is made of it.
+    Info { metric: MetricId, label: &'static str, number: fn(&str) -> Option<f64> },
+    /// A family of dcgm-exporter's own, with labels of its own.
+    Own(Own),
+}
+
+/// The families that dcgm-exporter makes itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Own {
+    /// Readings of the clock events in the last window, by event.
+    ClockEventsCount,
+    /// Beginnings of clock events.
+    ClockEventsTotal,
+    /// Xids in the last window, by code.
+    XidErrorsCount,
+    /// Xids, by code.
+    XidErrorsTotal,
+    /// State of each health watch.
+    GpuHealthStatus,
+    /// State of the NVLink path to each other GPU.
+    P2pStatus,
 }
 
 /// One field of DCGM, in one unit.
@@ -107,11 +135,11 @@ pub enum Source {
 pub struct Field {
     /// DCGM's number.
     pub id: u16,
-    /// Its names, the oldest first.
+    /// Its names, the oldest first; those in lower case are of dcgm-exporter 1.
     pub names: &'static [&'static str],
-    /// The type in the lists of dcgm-exporter.
+    /// The type that its values have; `Label` for a text.
     pub kind: FamilyType,
-    /// What it is.
+    /// What it is, with its unit.
     pub help: &'static str,
     /// How its values are written.
     pub format: Format,
@@ -121,36 +149,22 @@ pub struct Field {
     pub source: Source,
 }
 
-/// Every field, by number.
-pub static TABLE: &[Field] = &[
-    Field {
-        id: 1,
-        names: &["DCGM_FI_DRIVER_VERSION", "DCGM_FI_SYSTEM_DRIVER_VERSION"],
-        kind: FamilyType::Label,
-        help: "Version of the driver.",
-        format: Format::Text,
-        level: Level::Node,
-        source: Source::Info { metric: m::gpu_driver_info.id(), label: "driver_version" },
-    },
-    Field {
-        id: 150,
-        names: &["DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_GPU_TEMP_CELSIUS", "dcgm_gpu_temp"],
-        kind: FamilyType::Gauge,
-        help: "Temperature of the GPU (in C).",
-        format: Format::Integer,
-        level: Level::Board,
-        source: Source::Series { of: &[(m::gpu_temperature_celsius.id(), &["gpu"])], factor: 1.0 },
-    },
-    Field {
-        id: 155,
-        names: &["DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_BOARD_POWER_WATTS", "dcgm_power_usage"],
-        kind: FamilyType::Gauge,
-        help: "Power draw (in W).",
-        format: Format::Double,
-        level: Level::Board,
-        source: Source::Series { of: &[(m::gpu_power_watts.id(), &[])], factor: 1.0 },
-    },
-];
+impl Field {
+    /// Whether something of ours gives its value, where the hardware has it.
+    pub const fn is_served(&self) -> bool {
+        !matches!(self.source, Source::None)
+    }
+
+    /// Its name without any release's abbreviations: the first one.
+    pub const fn name(&self) -> &'static str {
+        self.names[0]
+    }
+
+    /// What it is made of, as an expression of PromQL; empty if nothing of ours has it.
+    pub fn expression(&self) -> String {
+        expression::of(self)
+    }
+}
 
 /// The field of this name. A name that two releases give to different units is that of `release`.
 pub fn find(name: &str, release: Release) -> Option<&'static Field> {
@@ -160,3 +174,16 @@ pub fn find(name: &str, release: Release) -> Option<&'static Field> {
         Release::V4_9 => found.next_back(),
     }
 }
+
+/// The entities whose series count for one entity of the page, the most specific first.
+pub(crate) const fn kinds(level: Level, on_instance: bool, corrected: bool) -> &'static [EntityKind] {
+    match (level, on_instance) {
+        (Level::ComputeInstance, true) => &[EntityKind::ComputeInstance, EntityKind::GpuInstance],
+        (Level::GpuInstance, true) => &[EntityKind::GpuInstance],
+        (Level::Board, true) if corrected => &[EntityKind::GpuInstance],
+        _ => &[EntityKind::Gpu, EntityKind::Node],
+    }
+}
+
+#[cfg(test)]
+mod tests;

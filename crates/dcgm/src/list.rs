@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::fields::{FamilyType, Field, Release, find};
+use crate::fields::{FamilyType, Field, Format, Release, find};
 
 /// One family of the page, or one label of all families.
 #[derive(Clone, Debug)]
@@ -50,6 +50,8 @@ pub enum ProblemKind {
     Type(String),
     /// The field is known, and nothing gives its value here.
     NoSource,
+    /// The field is a text, which only a label can carry.
+    TextOnly,
     /// The row cannot be read.
     Malformed(String),
 }
@@ -64,17 +66,72 @@ impl fmt::Display for Problem {
             ProblemKind::Doubled(before) => write!(f, "the field is there already, as {before}"),
             ProblemKind::Type(kind) => write!(f, "no type {kind:?}: gauge, counter, untyped or label"),
             ProblemKind::NoSource => write!(f, "known, but nothing gives its value"),
+            ProblemKind::TextOnly => write!(f, "a text: only a label can carry it"),
             ProblemKind::Malformed(why) => write!(f, "{why}"),
         }
     }
 }
 
 /// What dcgm-exporter 4.8 serves without a list of its own.
-const DEFAULT_4_8: &[&str] = &["DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DRIVER_VERSION"];
+const DEFAULT_4_8: &[&str] = &[
+    "DCGM_FI_DEV_SM_CLOCK",
+    "DCGM_FI_DEV_MEM_CLOCK",
+    "DCGM_FI_DEV_MEMORY_TEMP",
+    "DCGM_FI_DEV_GPU_TEMP",
+    "DCGM_FI_DEV_POWER_USAGE",
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
+    "DCGM_FI_DEV_PCIE_REPLAY_COUNTER",
+    "DCGM_FI_DEV_GPU_UTIL",
+    "DCGM_FI_DEV_MEM_COPY_UTIL",
+    "DCGM_FI_DEV_ENC_UTIL",
+    "DCGM_FI_DEV_DEC_UTIL",
+    "DCGM_FI_DEV_XID_ERRORS",
+    "DCGM_FI_DEV_FB_FREE",
+    "DCGM_FI_DEV_FB_USED",
+    "DCGM_FI_DEV_FB_RESERVED",
+    "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",
+    "DCGM_FI_DEV_VGPU_LICENSE_STATUS",
+    "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
+    "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS",
+    "DCGM_FI_DEV_ROW_REMAP_FAILURE",
+    "DCGM_FI_DRIVER_VERSION",
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
+    "DCGM_FI_PROF_DRAM_ACTIVE",
+    "DCGM_FI_PROF_PCIE_TX_BYTES",
+    "DCGM_FI_PROF_PCIE_RX_BYTES",
+];
 
 /// What dcgm-exporter 4.9 serves without a list of its own.
-const DEFAULT_4_9: &[&str] =
-    &["DCGM_FI_DEV_GPU_TEMP_CELSIUS", "DCGM_FI_DEV_BOARD_POWER_WATTS", "DCGM_FI_SYSTEM_DRIVER_VERSION"];
+const DEFAULT_4_9: &[&str] = &[
+    "DCGM_FI_DEV_SM_CLOCK_HERTZ",
+    "DCGM_FI_DEV_MEMORY_CLOCK_HERTZ",
+    "DCGM_FI_DEV_MEMORY_TEMP_CELSIUS",
+    "DCGM_FI_DEV_GPU_TEMP_CELSIUS",
+    "DCGM_FI_DEV_BOARD_POWER_WATTS",
+    "DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL",
+    "DCGM_FI_DEV_PCIE_REPLAY_TOTAL",
+    "DCGM_FI_DEV_GPU_UTIL_RATIO",
+    "DCGM_FI_DEV_MEMORY_UTIL_RATIO",
+    "DCGM_FI_DEV_ENC_UTIL_RATIO",
+    "DCGM_FI_DEV_DEC_UTIL_RATIO",
+    "DCGM_FI_DEV_XID_ERROR",
+    "DCGM_FI_DEV_FB_CAPACITY_BYTES",
+    "DCGM_FI_DEV_FB_FREE_BYTES",
+    "DCGM_FI_DEV_FB_USED_BYTES",
+    "DCGM_FI_DEV_FB_RESERVED_BYTES",
+    "DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND",
+    "DCGM_FI_DEV_VGPU_LICENSE_STATUS",
+    "DCGM_FI_DEV_ROW_REMAP_UNCORRECTABLE_TOTAL",
+    "DCGM_FI_DEV_ROW_REMAP_CORRECTABLE_TOTAL",
+    "DCGM_FI_DEV_ROW_REMAP_FAILED",
+    "DCGM_FI_SYSTEM_DRIVER_VERSION",
+    "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO",
+    "DCGM_FI_PROF_TENSOR_UTIL_RATIO",
+    "DCGM_FI_PROF_DRAM_UTIL_RATIO",
+    "DCGM_FI_PROF_PCIE_TX_BYTES",
+    "DCGM_FI_PROF_PCIE_RX_BYTES",
+];
 
 impl FieldList {
     /// What the release serves without a list of its own.
@@ -101,6 +158,14 @@ impl FieldList {
         let same = |column: &&Column| std::ptr::eq(column.field, field);
         if let Some(before) = self.columns.iter().chain(&self.labels).find(same) {
             self.problems.push(problem(ProblemKind::Doubled(before.name.clone())));
+            return;
+        }
+        if field.format == Format::Text && kind != FamilyType::Label {
+            self.problems.push(problem(ProblemKind::TextOnly));
+            return;
+        }
+        if !field.is_served() {
+            self.problems.push(problem(ProblemKind::NoSource));
             return;
         }
         let column = Column { field, name: name.to_owned(), kind, help: help.to_owned() };
