@@ -7,6 +7,7 @@ mod coverage;
 mod dashboards;
 mod dashboards_links;
 mod dashboards_lint;
+mod dcgm;
 mod files;
 mod promql;
 mod reasons;

@@ -9,12 +9,15 @@ use super::{files, report};
 /// Most lines that are shown of what a tool says.
 const MOST_LINES: usize = 60;
 
-/// Runs a tool: the path in the variable of its name in capitals, else the one in `.tools/bin`; what it said if it
-/// was not content.
-fn run(tool: &str, arguments: &[String], folder: &str) -> Vec<String> {
-    let root = files::root();
+/// A tool: the path in the variable of its name in capitals, else the one in `.tools/bin`.
+pub fn program(tool: &str) -> std::path::PathBuf {
     let given = std::env::var(tool.to_uppercase()).ok().filter(|given| !given.is_empty());
-    let program = root.join(given.unwrap_or_else(|| format!(".tools/bin/{tool}")));
+    files::root().join(given.unwrap_or_else(|| format!(".tools/bin/{tool}")))
+}
+
+/// Runs a tool; what it said if it was not content.
+fn run(tool: &str, arguments: &[String], folder: &str) -> Vec<String> {
+    let (root, program) = (files::root(), program(tool));
     let mut command = Command::new(&program);
     command.args(arguments).current_dir(root.join(folder));
     // promtool keeps little and throws away much: with Go's own ratio a quarter of its time is collecting garbage.

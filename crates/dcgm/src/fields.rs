@@ -90,7 +90,7 @@ pub type Reading = (MetricId, &'static [&'static str]);
 
 /// Where a value comes from.
 #[derive(Clone, Copy, Debug)]
-pub enum Source {
+pub enum FieldSource {
     /// Nothing of ours has it: the field is known, and absent.
     None,
     /// The first of these readings that the entity has, times a factor.
@@ -132,7 +132,7 @@ pub enum Own {
 
 /// One field of DCGM, in one unit.
 #[derive(Clone, Copy, Debug)]
-pub struct Field {
+pub struct DcgmField {
     /// DCGM's number.
     pub id: u16,
     /// Its names, the oldest first; those in lower case are of dcgm-exporter 1.
@@ -146,13 +146,13 @@ pub struct Field {
     /// What it is about.
     pub level: Level,
     /// Where it comes from.
-    pub source: Source,
+    pub source: FieldSource,
 }
 
-impl Field {
+impl DcgmField {
     /// Whether something of ours gives its value, where the hardware has it.
     pub const fn is_served(&self) -> bool {
-        !matches!(self.source, Source::None)
+        !matches!(self.source, FieldSource::None)
     }
 
     /// Its name without any release's abbreviations: the first one.
@@ -167,7 +167,7 @@ impl Field {
 }
 
 /// The field of this name. A name that two releases give to different units is that of `release`.
-pub fn find(name: &str, release: Release) -> Option<&'static Field> {
+pub fn find(name: &str, release: Release) -> Option<&'static DcgmField> {
     let mut found = TABLE.iter().filter(|field| field.names.contains(&name));
     match release {
         Release::V4_8 => found.next(),

@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use crate::fields::{FamilyType, Field, Format, Release, find};
+use crate::fields::{DcgmField, FamilyType, Format, Release, find};
 
 /// One family of the page, or one label of all families.
 #[derive(Clone, Debug)]
 pub struct Column {
     /// The field.
-    pub field: &'static Field,
+    pub field: &'static DcgmField,
     /// The name as the list writes it: that of the family, or of the label.
     pub name: String,
     /// The type that the list declares.

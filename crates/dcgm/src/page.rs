@@ -10,12 +10,14 @@ mod number;
 mod own;
 mod values;
 
+use std::borrow::Cow;
+
 use model::snapshot::Snapshot;
 
-use crate::fields::{FamilyType, Format, Release, Source};
+use crate::fields::{FamilyType, FieldSource, Format, Release};
 use crate::list::{Column, FieldList};
-use entities::{Entities, Entity};
-use labels::{Label, Labels};
+use entities::{Entities, PageEntity};
+use labels::Labels;
 
 /// Whether the page has dcgm-exporter's known faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -128,13 +130,26 @@ pub const fn default_hostname_label(release: Release) -> &'static str {
     }
 }
 
+/// A label with its value.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct PageLabel<'a> {
+    name: Cow<'a, str>,
+    value: Cow<'a, str>,
+}
+
+impl<'a> PageLabel<'a> {
+    fn new(name: impl Into<Cow<'a, str>>, value: impl Into<Cow<'a, str>>) -> PageLabel<'a> {
+        PageLabel { name: name.into(), value: value.into() }
+    }
+}
+
 /// One value of a family.
-struct Sample {
-    entity: Entity,
+struct PageSample {
+    entity: PageEntity,
     /// Labels that the family adds.
-    labels: Vec<Label<'static>>,
+    labels: Vec<PageLabel<'static>>,
     /// Attributes that the family adds: behind all labels.
-    attributes: Vec<Label<'static>>,
+    attributes: Vec<PageLabel<'static>>,
     value: f64,
 }
 
@@ -146,14 +161,20 @@ pub fn encode(config: &PageConfig, snapshot: &Snapshot, out: &mut String) {
     columns.sort_by(|one, two| one.name.cmp(&two.name));
     for column in columns {
         let samples = match column.field.source {
-            Source::Own(own) => own::samples(own, config, snapshot, &entities),
+            FieldSource::Own(own) => own::samples(own, config, snapshot, &entities),
             _ => values::samples(column.field, config.corrected(), snapshot, &entities),
         };
         family(config, column, &samples, &labels, out);
     }
 }
 
-fn family(config: &PageConfig, column: &Column, samples: &[Sample], labels: &Labels<'_>, out: &mut String) {
+fn family(
+    config: &PageConfig,
+    column: &Column,
+    samples: &[PageSample],
+    labels: &Labels<'_>,
+    out: &mut String,
+) {
     let kind = config.kind(column);
     let mut lines: Vec<(String, String)> = Vec::new();
     for sample in samples {

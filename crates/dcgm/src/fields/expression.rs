@@ -2,7 +2,7 @@
 
 use model::catalog::{self as m, MetricId};
 
-use super::{Field, Own, Reading, Source};
+use super::{DcgmField, FieldSource, Own, Reading};
 
 /// The selector of a reading, as `gpu_clock_hertz{domain="sm"}`.
 fn selector((metric, values): &Reading) -> String {
@@ -27,26 +27,26 @@ fn scaled(text: String, factor: f64) -> String {
 }
 
 /// An expression that gives the field's value; empty if nothing of ours has it.
-pub(super) fn of(field: &Field) -> String {
+pub(super) fn of(field: &DcgmField) -> String {
     match field.source {
-        Source::None => String::new(),
-        Source::Series { of, factor } => {
+        FieldSource::None => String::new(),
+        FieldSource::Series { of, factor } => {
             let parts: Vec<String> = of.iter().map(|reading| scaled(selector(reading), factor)).collect();
             parts.join(" or ")
         }
-        Source::Sum { of, factor } => {
+        FieldSource::Sum { of, factor } => {
             let parts: Vec<String> = of.iter().map(selector).collect();
             let all = parts.join(" + ignoring(direction) ");
             if factor == 1.0 { all } else { scaled(format!("({all})"), factor) }
         }
-        Source::Bits { metric, .. } => format!("{}, a bit each", name(metric)),
-        Source::Choice { metric, .. } => format!("{}, as a number", name(metric)),
-        Source::Share { part, whole, less } => {
+        FieldSource::Bits { metric, .. } => format!("{}, a bit each", name(metric)),
+        FieldSource::Choice { metric, .. } => format!("{}, as a number", name(metric)),
+        FieldSource::Share { part, whole, less } => {
             let first = |metrics: &[MetricId]| metrics.first().map_or("", |metric| name(*metric));
             format!("{} / ({} - {})", first(part), first(whole), first(less))
         }
-        Source::Info { metric, label, .. } => format!("label {label} of {}", name(metric)),
-        Source::Own(own) => match own {
+        FieldSource::Info { metric, label, .. } => format!("label {label} of {}", name(metric)),
+        FieldSource::Own(own) => match own {
             Own::ClockEventsCount => name(m::gpu_clock_event_window_samples.id()).to_owned(),
             Own::ClockEventsTotal => name(m::gpu_clock_event_starts_total.id()).to_owned(),
             Own::XidErrorsCount => name(m::gpu_xid_window_errors.id()).to_owned(),

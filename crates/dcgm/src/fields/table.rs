@@ -8,13 +8,13 @@ use model::catalog as m;
 use super::FamilyType::{Counter, Gauge, Label};
 use super::Format::{Double, Integer, Text};
 use super::Level::{Board, ComputeInstance, GpuInstance, Whole};
-use super::{Field, Own, Source};
+use super::{DcgmField, FieldSource, Own};
 
 /// A row: number, type, format, level, names, help, source.
 macro_rules! fields {
     ($($id:literal $kind:ident $format:ident $level:ident [$($name:literal),+] $help:literal = $source:expr;)+) => {
         /// Every field, by number.
-        pub static TABLE: &[Field] = &[$(Field {
+        pub static TABLE: &[DcgmField] = &[$(DcgmField {
             id: $id,
             names: &[$($name),+],
             kind: $kind,
@@ -29,14 +29,14 @@ macro_rules! fields {
 /// The first of these metrics that there is, with these label values, times a factor.
 macro_rules! series {
     ($factor:expr; $($metric:ident $([$($label:literal),*])?),+) => {
-        Source::Series { of: &[$((m::$metric.id(), &[$($($label),*)?])),+], factor: $factor }
+        FieldSource::Series { of: &[$((m::$metric.id(), &[$($($label),*)?])),+], factor: $factor }
     };
 }
 
 /// The sum of these.
 macro_rules! sum {
     ($factor:expr; $($metric:ident $([$($label:literal),*])?),+) => {
-        Source::Sum { of: &[$((m::$metric.id(), &[$($($label),*)?])),+], factor: $factor }
+        FieldSource::Sum { of: &[$((m::$metric.id(), &[$($($label),*)?])),+], factor: $factor }
     };
 }
 
@@ -46,7 +46,7 @@ macro_rules! info {
         info!($metric $label, |text| text.parse().ok())
     };
     ($metric:ident $label:literal, $number:expr) => {
-        Source::Info { metric: m::$metric.id(), label: $label, number: $number }
+        FieldSource::Info { metric: m::$metric.id(), label: $label, number: $number }
     };
 }
 
@@ -140,7 +140,7 @@ fields! {
     102 Gauge Integer Board ["DCGM_FI_DEV_VIDEO_CLOCK"] "Video clock (in MHz)."
         = series!(MHZ; gpu_clock_hertz["video"]);
     112 Gauge Integer Board ["DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"] "Reasons for a lower clock, a bit each."
-        = Source::Bits { metric: m::gpu_clock_event_active.id(), bits: CLOCK_EVENTS };
+        = FieldSource::Bits { metric: m::gpu_clock_event_active.id(), bits: CLOCK_EVENTS };
     113 Gauge Integer Board ["DCGM_FI_DEV_MAX_SM_CLOCK"] "Highest SM clock (in MHz)."
         = series!(MHZ; gpu_clock_max_hertz["sm"]);
     114 Gauge Integer Board ["DCGM_FI_DEV_MAX_MEM_CLOCK"] "Highest memory clock (in MHz)."
@@ -178,14 +178,14 @@ fields! {
     164 Gauge Double Board ["DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "DCGM_FI_DEV_BOARD_POWER_LIMIT_ENFORCED_WATTS"] "Power limit in force (in W)."
         = series!(1.0; gpu_power_limit_watts["enforced"]);
     170 Gauge Integer Board ["DCGM_FI_DEV_FABRIC_MANAGER_STATUS"] "State of joining the NVLink fabric."
-        = Source::Choice { metric: m::gpu_fabric_state.id(), numbers: FABRIC };
+        = FieldSource::Choice { metric: m::gpu_fabric_state.id(), numbers: FABRIC };
     171 Gauge Integer Board ["DCGM_FI_DEV_FABRIC_MANAGER_ERROR_CODE"] "NVML return code of joining the NVLink fabric."
         = series!(1.0; gpu_fabric_status);
-    174 Gauge Integer Board ["DCGM_FI_DEV_FABRIC_HEALTH_MASK"] "Health mask of the NVLink fabric." = Source::None;
-    175 Gauge Integer Board ["DCGM_FI_DEV_FABRIC_HEALTH_SUMMARY"] "Health summary of the NVLink fabric." = Source::None;
+    174 Gauge Integer Board ["DCGM_FI_DEV_FABRIC_HEALTH_MASK"] "Health mask of the NVLink fabric." = FieldSource::None;
+    175 Gauge Integer Board ["DCGM_FI_DEV_FABRIC_HEALTH_SUMMARY"] "Health summary of the NVLink fabric." = FieldSource::None;
     190 Gauge Integer Board ["DCGM_FI_DEV_PSTATE", "DCGM_FI_DEV_GPU_PSTATE"] "Performance state, 0 to 15."
         = series!(1.0; gpu_performance_state);
-    191 Gauge Integer Board ["DCGM_FI_DEV_FAN_SPEED"] "Fan speed (in %)." = Source::None;
+    191 Gauge Integer Board ["DCGM_FI_DEV_FAN_SPEED"] "Fan speed (in %)." = FieldSource::None;
     200 Gauge Integer Board ["DCGM_FI_DEV_PCIE_TX_THROUGHPUT", "dcgm_pcie_tx_throughput"] "Sent over PCIe (in KB/s)."
         = series!(KIB; gpu_pcie_throughput_bytes_per_second["tx"], gpu_gpm_pcie_bytes_per_second["tx"]);
     201 Gauge Integer Board ["DCGM_FI_DEV_PCIE_RX_THROUGHPUT", "dcgm_pcie_rx_throughput"] "Received over PCIe (in KB/s)."
@@ -222,8 +222,8 @@ fields! {
         = series!(NANOSECONDS; gpu_violation_seconds_total["low_utilization"]);
     245 Counter Integer Board ["DCGM_FI_DEV_RELIABILITY_VIOLATION", "dcgm_reliability_violation"] "Time held down for reliability (in ns)."
         = series!(NANOSECONDS; gpu_violation_seconds_total["reliability"]);
-    246 Counter Integer Board ["DCGM_FI_DEV_TOTAL_APP_CLOCKS_VIOLATION"] "Time below the application clocks (in ns)." = Source::None;
-    247 Counter Integer Board ["DCGM_FI_DEV_TOTAL_BASE_CLOCKS_VIOLATION"] "Time below the base clocks (in ns)." = Source::None;
+    246 Counter Integer Board ["DCGM_FI_DEV_TOTAL_APP_CLOCKS_VIOLATION"] "Time below the application clocks (in ns)." = FieldSource::None;
+    247 Counter Integer Board ["DCGM_FI_DEV_TOTAL_BASE_CLOCKS_VIOLATION"] "Time below the base clocks (in ns)." = FieldSource::None;
     250 Gauge Integer ComputeInstance ["DCGM_FI_DEV_FB_TOTAL"] "Device memory (in MiB)."
         = series!(MIB; gpu_memory_total_bytes, gpu_mig_memory_total_bytes);
     251 Gauge Integer ComputeInstance ["DCGM_FI_DEV_FB_FREE", "dcgm_fb_free"] "Free device memory (in MiB)."
@@ -233,7 +233,7 @@ fields! {
     253 Gauge Integer ComputeInstance ["DCGM_FI_DEV_FB_RESERVED"] "Reserved device memory (in MiB)."
         = series!(MIB; gpu_memory_reserved_bytes, gpu_mig_memory_reserved_bytes);
     254 Gauge Double ComputeInstance ["DCGM_FI_DEV_FB_USED_PERCENT", "DCGM_FI_DEV_FB_USED_RATIO"] "Used share of the device memory that is not reserved (0 to 1)."
-        = Source::Share {
+        = FieldSource::Share {
             part: &[m::gpu_memory_used_bytes.id(), m::gpu_mig_memory_used_bytes.id()],
             whole: &[m::gpu_memory_total_bytes.id(), m::gpu_mig_memory_total_bytes.id()],
             less: &[m::gpu_memory_reserved_bytes.id(), m::gpu_mig_memory_reserved_bytes.id()],
@@ -284,10 +284,10 @@ fields! {
         = series!(1.0; gpu_nvlink_errors_total["dl_replay"]);
     439 Counter Integer Board ["DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_TOTAL", "dcgm_nvlink_recovery_error_count_total"] "NVLink recoveries."
         = series!(1.0; gpu_nvlink_errors_total["dl_recovery"]);
-    440 Gauge Integer Board ["DCGM_FI_DEV_NVLINK_BANDWIDTH_L0", "DCGM_FI_DEV_NVLINK_THROUGHPUT_L0"] "Rate of NVLink 0, both directions (in MB/s)." = Source::None;
+    440 Gauge Integer Board ["DCGM_FI_DEV_NVLINK_BANDWIDTH_L0", "DCGM_FI_DEV_NVLINK_THROUGHPUT_L0"] "Rate of NVLink 0, both directions (in MB/s)." = FieldSource::None;
     449 Gauge Integer Board ["DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "DCGM_FI_DEV_NVLINK_THROUGHPUT_TOTAL", "dcgm_nvlink_bandwidth_total"] "Rate of all NVLinks, both directions (in MB/s)."
         = sum!(KIB_BY_1000; gpu_nvlink_bytes_per_second["tx"], gpu_nvlink_bytes_per_second["rx"]);
-    450 Gauge Integer Board ["DCGM_FI_DEV_GPU_NVLINK_ERRORS", "DCGM_FI_DEV_NVLINK_ERROR"] "NVLink error of the GPU." = Source::None;
+    450 Gauge Integer Board ["DCGM_FI_DEV_GPU_NVLINK_ERRORS", "DCGM_FI_DEV_NVLINK_ERROR"] "NVLink error of the GPU." = FieldSource::None;
     497 Counter Integer Board ["DCGM_FI_DEV_NVLINK_CRC_ERROR_TOTAL"] "NVLink packets with a wrong checksum (Hopper)."
         = series!(1.0; gpu_nvlink_errors_total["dl_crc_flit"]);
     498 Counter Integer Board ["DCGM_FI_DEV_NVLINK_RECOVERY_TOTAL"] "NVLink recoveries (Hopper)."
@@ -330,21 +330,21 @@ fields! {
         = series!(1.0; gpu_gpm_active_ratio["tensor_dfma"], gpu_mig_gpm_active_ratio["tensor_dfma"]);
     1016 Gauge Double ComputeInstance ["DCGM_FI_PROF_PIPE_INT_ACTIVE"] "Share of cycles with the integer pipe active."
         = series!(1.0; gpu_gpm_active_ratio["integer"], gpu_mig_gpm_active_ratio["integer"]);
-    1084 Counter Integer Board ["DCGM_FI_PROF_SM_CYCLES_ELAPSED_TOTAL"] "Cycles of the multiprocessors." = Source::None;
-    1085 Counter Integer Board ["DCGM_FI_PROF_SM_CYCLES_ACTIVE_TOTAL"] "Active cycles of the multiprocessors." = Source::None;
-    1086 Counter Integer Board ["DCGM_FI_PROF_MMA_CYCLES_ACTIVE_TOTAL"] "Active cycles of the tensor pipes." = Source::None;
-    1087 Counter Integer Board ["DCGM_FI_PROF_DMMA_CYCLES_ACTIVE_TOTAL"] "Active cycles of the double precision tensor pipe." = Source::None;
-    1088 Counter Integer Board ["DCGM_FI_PROF_HMMA_CYCLES_ACTIVE_TOTAL"] "Active cycles of the half precision tensor pipe." = Source::None;
-    1089 Counter Integer Board ["DCGM_FI_PROF_IMMA_CYCLES_ACTIVE_TOTAL"] "Active cycles of the integer tensor pipe." = Source::None;
-    1090 Counter Integer Board ["DCGM_FI_PROF_DFMA_CYCLES_ACTIVE_TOTAL"] "Active cycles of double precision multiply-adds." = Source::None;
+    1084 Counter Integer Board ["DCGM_FI_PROF_SM_CYCLES_ELAPSED_TOTAL"] "Cycles of the multiprocessors." = FieldSource::None;
+    1085 Counter Integer Board ["DCGM_FI_PROF_SM_CYCLES_ACTIVE_TOTAL"] "Active cycles of the multiprocessors." = FieldSource::None;
+    1086 Counter Integer Board ["DCGM_FI_PROF_MMA_CYCLES_ACTIVE_TOTAL"] "Active cycles of the tensor pipes." = FieldSource::None;
+    1087 Counter Integer Board ["DCGM_FI_PROF_DMMA_CYCLES_ACTIVE_TOTAL"] "Active cycles of the double precision tensor pipe." = FieldSource::None;
+    1088 Counter Integer Board ["DCGM_FI_PROF_HMMA_CYCLES_ACTIVE_TOTAL"] "Active cycles of the half precision tensor pipe." = FieldSource::None;
+    1089 Counter Integer Board ["DCGM_FI_PROF_IMMA_CYCLES_ACTIVE_TOTAL"] "Active cycles of the integer tensor pipe." = FieldSource::None;
+    1090 Counter Integer Board ["DCGM_FI_PROF_DFMA_CYCLES_ACTIVE_TOTAL"] "Active cycles of double precision multiply-adds." = FieldSource::None;
     1091 Counter Integer Board ["DCGM_FI_PROF_PCIE_TX_BYTES_TOTAL"] "Sent over PCIe (in bytes)."
         = series!(1.0; gpu_mig_gpm_pcie_bytes_total["tx"], gpu_gpm_pcie_bytes_total["tx"]);
     1092 Counter Integer Board ["DCGM_FI_PROF_PCIE_RX_BYTES_TOTAL"] "Received over PCIe (in bytes)."
         = series!(1.0; gpu_mig_gpm_pcie_bytes_total["rx"], gpu_gpm_pcie_bytes_total["rx"]);
-    1093 Counter Integer Board ["DCGM_FI_PROF_INT_CYCLES_ACTIVE_TOTAL"] "Active cycles of the integer pipe." = Source::None;
-    1094 Counter Integer Board ["DCGM_FI_PROF_FP64_CYCLES_ACTIVE_TOTAL"] "Active cycles of the FP64 pipe." = Source::None;
-    1095 Counter Integer Board ["DCGM_FI_PROF_FP32_CYCLES_ACTIVE_TOTAL"] "Active cycles of the FP32 pipe." = Source::None;
-    1096 Counter Integer Board ["DCGM_FI_PROF_FP16_CYCLES_ACTIVE_TOTAL"] "Active cycles of the FP16 pipe." = Source::None;
+    1093 Counter Integer Board ["DCGM_FI_PROF_INT_CYCLES_ACTIVE_TOTAL"] "Active cycles of the integer pipe." = FieldSource::None;
+    1094 Counter Integer Board ["DCGM_FI_PROF_FP64_CYCLES_ACTIVE_TOTAL"] "Active cycles of the FP64 pipe." = FieldSource::None;
+    1095 Counter Integer Board ["DCGM_FI_PROF_FP32_CYCLES_ACTIVE_TOTAL"] "Active cycles of the FP32 pipe." = FieldSource::None;
+    1096 Counter Integer Board ["DCGM_FI_PROF_FP16_CYCLES_ACTIVE_TOTAL"] "Active cycles of the FP16 pipe." = FieldSource::None;
     1204 Counter Integer Board ["DCGM_FI_DEV_NVLINK_COUNT_RX_MALFORMED_PACKET_ERRORS"] "Malformed NVLink packets (Blackwell)."
         = series!(1.0; gpu_nvlink_errors_total["malformed_packet"]);
     1205 Counter Integer Board ["DCGM_FI_DEV_NVLINK_COUNT_RX_BUFFER_OVERRUN_ERRORS"] "NVLink buffer overruns (Blackwell)."
@@ -389,7 +389,7 @@ fields! {
         = series!(1.0; gpu_clock_max_hertz["video"]);
     1611 Counter Integer Board ["DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL"] "Energy since the driver was loaded (in J)."
         = series!(1.0; gpu_energy_joules_total);
-    1612 Gauge Double Board ["DCGM_FI_DEV_FAN_SPEED_RATIO"] "Fan speed (0 to 1, or more)." = Source::None;
+    1612 Gauge Double Board ["DCGM_FI_DEV_FAN_SPEED_RATIO"] "Fan speed (0 to 1, or more)." = FieldSource::None;
     1613 Gauge Double Board ["DCGM_FI_DEV_GPU_UTIL_RATIO", "DCGM_FI_DEV_GPU_UTIL_RATIO_V2"] "Utilization of the GPU (0 to 1)."
         = series!(1.0; gpu_utilization_ratio);
     1614 Gauge Double Board ["DCGM_FI_DEV_MEMORY_UTIL_RATIO"] "Utilization of the memory interface (0 to 1)."
@@ -410,8 +410,8 @@ fields! {
         = series!(1.0; gpu_violation_seconds_total["low_utilization"]);
     1622 Counter Double Board ["DCGM_FI_DEV_GPU_RELIABILITY_THROTTLE_SECONDS_TOTAL"] "Time held down for reliability (in s)."
         = series!(1.0; gpu_violation_seconds_total["reliability"]);
-    1623 Counter Double Board ["DCGM_FI_DEV_GPU_APP_THROTTLE_SECONDS_TOTAL"] "Time below the application clocks (in s)." = Source::None;
-    1624 Counter Double Board ["DCGM_FI_DEV_GPU_BASE_THROTTLE_SECONDS_TOTAL"] "Time below the base clocks (in s)." = Source::None;
+    1623 Counter Double Board ["DCGM_FI_DEV_GPU_APP_THROTTLE_SECONDS_TOTAL"] "Time below the application clocks (in s)." = FieldSource::None;
+    1624 Counter Double Board ["DCGM_FI_DEV_GPU_BASE_THROTTLE_SECONDS_TOTAL"] "Time below the base clocks (in s)." = FieldSource::None;
     1625 Gauge Integer ComputeInstance ["DCGM_FI_DEV_FB_CAPACITY_BYTES"] "Device memory (in bytes)."
         = series!(1.0; gpu_memory_total_bytes, gpu_mig_memory_total_bytes);
     1626 Gauge Integer ComputeInstance ["DCGM_FI_DEV_FB_FREE_BYTES"] "Free device memory (in bytes)."
@@ -423,15 +423,15 @@ fields! {
     1648 Gauge Integer Board ["DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND"] "Rate of all NVLinks, both directions (in bytes/s)."
         = sum!(1.0; gpu_nvlink_bytes_per_second["tx"], gpu_nvlink_bytes_per_second["rx"]);
     9001 Gauge Integer Board ["DCGM_EXP_XID_ERRORS_COUNT"] "Xids in the last window, by code."
-        = Source::Own(Own::XidErrorsCount);
+        = FieldSource::Own(Own::XidErrorsCount);
     9002 Gauge Integer Board ["DCGM_EXP_CLOCK_EVENTS_COUNT"] "Readings of the clock events in the last window, by event."
-        = Source::Own(Own::ClockEventsCount);
+        = FieldSource::Own(Own::ClockEventsCount);
     9003 Gauge Integer Whole ["DCGM_EXP_GPU_HEALTH_STATUS"] "Health by watch: 0 healthy, 10 a warning, 20 a failure."
-        = Source::Own(Own::GpuHealthStatus);
+        = FieldSource::Own(Own::GpuHealthStatus);
     9004 Gauge Integer Whole ["DCGM_EXP_P2P_STATUS"] "State of the NVLink path to each other GPU; 0 is OK."
-        = Source::Own(Own::P2pStatus);
+        = FieldSource::Own(Own::P2pStatus);
     9005 Counter Integer Board ["DCGM_EXP_XID_ERRORS_TOTAL"] "Xids since the exporter started, by code."
-        = Source::Own(Own::XidErrorsTotal);
+        = FieldSource::Own(Own::XidErrorsTotal);
     9006 Counter Integer Board ["DCGM_EXP_CLOCK_EVENTS_TOTAL"] "Beginnings of clock events since the exporter started, by event."
-        = Source::Own(Own::ClockEventsTotal);
+        = FieldSource::Own(Own::ClockEventsTotal);
 }

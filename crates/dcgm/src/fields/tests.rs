@@ -49,17 +49,17 @@ fn readings_name_label_values_that_there_are() {
     };
     for field in TABLE {
         match field.source {
-            Source::Series { of, .. } | Source::Sum { of, .. } => {
+            FieldSource::Series { of, .. } | FieldSource::Sum { of, .. } => {
                 of.iter().for_each(|one| check(field.name(), one))
             }
-            Source::Bits { metric, bits } => states(field.name(), metric, bits),
-            Source::Choice { metric, numbers } => states(field.name(), metric, numbers),
-            Source::Info { metric, label, .. } => {
+            FieldSource::Bits { metric, bits } => states(field.name(), metric, bits),
+            FieldSource::Choice { metric, numbers } => states(field.name(), metric, numbers),
+            FieldSource::Info { metric, label, .. } => {
                 let def = model::catalog::def(metric).unwrap();
                 let mut labels = def.entity.labels().iter().chain(def.labels);
                 assert!(labels.any(|known| known.name == label), "{}: {label}", field.name());
             }
-            Source::None | Source::Share { .. } | Source::Own(_) => {}
+            FieldSource::None | FieldSource::Share { .. } | FieldSource::Own(_) => {}
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::fields::{Level, kinds};
 
 /// A GPU, a GPU instance or a compute instance: positions in [`Entities`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Entity {
+pub struct PageEntity {
     pub gpu: usize,
     pub instance: Option<usize>,
     /// NVML's id of the compute instance.
@@ -21,12 +21,12 @@ pub struct Entity {
 pub struct GpuEntity {
     pub gpu: Gpu,
     pub subject: Subject,
-    pub instances: Vec<Instance>,
+    pub instances: Vec<MigInstance>,
 }
 
 /// A GPU instance with the ids of its compute instances.
 #[derive(Debug)]
-pub struct Instance {
+pub struct MigInstance {
     pub id: u32,
     pub profile: String,
     pub subject: Subject,
@@ -40,7 +40,7 @@ pub struct Entities(pub Vec<GpuEntity>);
 impl Entities {
     /// The GPUs whose UUID is known, with their instances.
     pub fn of(snapshot: &Snapshot) -> Entities {
-        let mut gpus: BTreeMap<&Gpu, BTreeMap<u32, Instance>> = BTreeMap::new();
+        let mut gpus: BTreeMap<&Gpu, BTreeMap<u32, MigInstance>> = BTreeMap::new();
         let identities =
             snapshot.series(&m::gpu_info).iter().filter_map(|series| match &series.subject.subject {
                 Subject::Gpu(gpu) => Some(gpu),
@@ -69,7 +69,7 @@ impl Entities {
             };
             let parent = instance.parent();
             let Some(instances) = gpus.get_mut(&parent) else { continue };
-            let known = instances.entry(instance.gpu_instance).or_insert_with(|| Instance {
+            let known = instances.entry(instance.gpu_instance).or_insert_with(|| MigInstance {
                 id: instance.gpu_instance,
                 profile: instance.profile.to_string(),
                 subject: Subject::GpuInstance(instance.clone()),
@@ -80,7 +80,7 @@ impl Entities {
                 known.computes.sort_unstable();
             }
         }
-        let entity = |(gpu, instances): (&Gpu, BTreeMap<u32, Instance>)| GpuEntity {
+        let entity = |(gpu, instances): (&Gpu, BTreeMap<u32, MigInstance>)| GpuEntity {
             gpu: gpu.clone(),
             subject: Subject::Gpu(gpu.clone()),
             instances: instances.into_values().collect(),
@@ -89,24 +89,24 @@ impl Entities {
     }
 
     /// What has a value of this level, for every GPU.
-    pub fn at(&self, level: Level, corrected: bool) -> Vec<Entity> {
+    pub fn at(&self, level: Level, corrected: bool) -> Vec<PageEntity> {
         let gpus = 0..self.0.len();
         gpus.flat_map(|gpu| self.of_gpu(gpu, level, corrected)).collect()
     }
 
-    fn of_gpu(&self, gpu: usize, level: Level, corrected: bool) -> Vec<Entity> {
-        let whole = Entity { gpu, instance: None, compute: None };
+    fn of_gpu(&self, gpu: usize, level: Level, corrected: bool) -> Vec<PageEntity> {
+        let whole = PageEntity { gpu, instance: None, compute: None };
         let instances = &self.0[gpu].instances;
         if instances.is_empty() || level == Level::Whole {
             return vec![whole];
         }
-        let of = |instance: usize| Entity { gpu, instance: Some(instance), compute: None };
+        let of = |instance: usize| PageEntity { gpu, instance: Some(instance), compute: None };
         let each = (0..instances.len()).map(of);
         match level {
             Level::ComputeInstance if !corrected => each
                 .flat_map(|entity| {
                     let computes = entity.instance.map(|at| instances[at].computes.as_slice()).unwrap_or(&[]);
-                    computes.iter().map(move |compute| Entity { compute: Some(*compute), ..entity })
+                    computes.iter().map(move |compute| PageEntity { compute: Some(*compute), ..entity })
                 })
                 .collect(),
             // Its own value, or that of the GPU once: the values decide.
@@ -116,7 +116,7 @@ impl Entities {
     }
 
     /// The subjects whose series count for this entity at this level, the most specific first.
-    pub fn subjects(&self, entity: Entity, level: Level, corrected: bool) -> Vec<Subject> {
+    pub fn subjects(&self, entity: PageEntity, level: Level, corrected: bool) -> Vec<Subject> {
         let gpu = &self.0[entity.gpu];
         let instance = entity.instance.map(|at| &gpu.instances[at]);
         let subject = |kind: &EntityKind| match kind {

@@ -6,49 +6,36 @@ use std::collections::BTreeMap;
 use model::catalog::{self as m, AllocatedGpu, Subject};
 use model::snapshot::{Family, Snapshot};
 
-use super::entities::{Entities, Entity};
+use super::entities::{Entities, PageEntity};
 use super::number;
 use super::values::{family, info, number as value_of};
-use super::{PageConfig, values};
-use crate::fields::{Format, Level, Source};
+use super::{PageConfig, PageLabel, values};
+use crate::fields::{FieldSource, Format, Level};
 use crate::list::Column;
-
-/// A label with its value.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Label<'a> {
-    pub name: Cow<'a, str>,
-    pub value: Cow<'a, str>,
-}
-
-impl<'a> Label<'a> {
-    pub fn new(name: impl Into<Cow<'a, str>>, value: impl Into<Cow<'a, str>>) -> Label<'a> {
-        Label { name: name.into(), value: value.into() }
-    }
-}
 
 /// The labels of every entity of one page.
 pub struct Labels<'a> {
     entities: &'a Entities,
     /// The host's name, if it is a label.
-    hostname: Option<Label<'a>>,
+    hostname: Option<PageLabel<'a>>,
     /// PCI address and model of each GPU.
-    boards: Vec<Vec<Label<'a>>>,
+    boards: Vec<Vec<PageLabel<'a>>>,
     /// Labels of fields, by entity; a family's own labels come among them.
-    fields: BTreeMap<Entity, Vec<Label<'a>>>,
+    fields: BTreeMap<PageEntity, Vec<PageLabel<'a>>>,
     /// The owners of a GPU or GPU instance: a set of attributes each. Empty: it has none.
-    owners: BTreeMap<(usize, Option<usize>), Vec<Vec<Label<'a>>>>,
+    owners: BTreeMap<(usize, Option<usize>), Vec<Vec<PageLabel<'a>>>>,
 }
 
 impl<'a> Labels<'a> {
     pub fn new(config: &'a PageConfig, snapshot: &'a Snapshot, entities: &'a Entities) -> Labels<'a> {
         let named = !config.hostname.is_empty() && !config.hostname_label.is_empty();
-        let hostname = named.then(|| Label::new(&*config.hostname_label, &*config.hostname));
+        let hostname = named.then(|| PageLabel::new(&*config.hostname_label, &*config.hostname));
         let boards = entities.0.iter().map(|gpu| {
             let identity = |label| snapshot.info(&m::gpu_info, &gpu.gpu, label).unwrap_or("");
             vec![
-                Label::new("pci_bus_id", pci_bus_id(identity("pci_address"))),
-                Label::new("device", format!("nvidia{}", gpu.gpu.gpu)),
-                Label::new("modelName", identity("model")),
+                PageLabel::new("pci_bus_id", pci_bus_id(identity("pci_address"))),
+                PageLabel::new("device", format!("nvidia{}", gpu.gpu.gpu)),
+                PageLabel::new("modelName", identity("model")),
             ]
         });
         let mut labels = Labels {
@@ -74,7 +61,7 @@ impl<'a> Labels<'a> {
                 let Some(text) = self.field_text(config, column, snapshot, entity) else { continue };
                 let labels = self.fields.entry(entity).or_default();
                 if labels.iter().all(|label| label.name != column.name) {
-                    labels.push(Label::new(&*column.name, text));
+                    labels.push(PageLabel::new(&*column.name, text));
                 }
             }
         }
@@ -85,15 +72,15 @@ impl<'a> Labels<'a> {
         config: &PageConfig,
         column: &Column,
         snapshot: &'a Snapshot,
-        entity: Entity,
+        entity: PageEntity,
     ) -> Option<Cow<'a, str>> {
         let field = column.field;
-        if let Source::Info { metric, label, .. } = field.source
+        if let FieldSource::Info { metric, label, .. } = field.source
             && field.format == Format::Text
         {
             let family = family(snapshot, metric)?;
             let subjects = self.entities.subjects(
-                Entity { instance: None, compute: None, ..entity },
+                PageEntity { instance: None, compute: None, ..entity },
                 Level::Board,
                 false,
             );
@@ -102,8 +89,8 @@ impl<'a> Labels<'a> {
             return Some(if label == "pci_address" { pci_bus_id(text).into() } else { text.into() });
         }
         let samples = values::samples(field, config.corrected(), snapshot, self.entities);
-        let of_gpu = |one: &&super::Sample| {
-            one.entity == entity || one.entity == Entity { instance: None, compute: None, ..entity }
+        let of_gpu = |one: &&super::PageSample| {
+            one.entity == entity || one.entity == PageEntity { instance: None, compute: None, ..entity }
         };
         let sample = samples.iter().find(of_gpu)?;
         number::text(sample.value, field.format).map(Cow::from)
@@ -125,7 +112,7 @@ impl<'a> Labels<'a> {
                 if config.pods {
                     pods.extend(of_subject(allocations, &given, &PODS).filter(|pod| !pod.is_empty()));
                 }
-                let mut claims: Vec<Claim<'a>> = claims_of(claims, &given).collect();
+                let mut claims: Vec<ClaimLabels<'a>> = claims_of(claims, &given).collect();
                 if let Some(id) = id {
                     let uuid = mig_uuid(snapshot, &entity.gpu, id);
                     claims.iter_mut().for_each(|claim| claim.add_uuid(uuid));
@@ -136,7 +123,7 @@ impl<'a> Labels<'a> {
                     owners.drain(..owners.len() - 1);
                 }
                 if config.jobs {
-                    let mut jobs: Vec<Vec<Label<'a>>> = of_subject(allocations, &given, &JOB).collect();
+                    let mut jobs: Vec<Vec<PageLabel<'a>>> = of_subject(allocations, &given, &JOB).collect();
                     let files = by_name(snapshot, "gpu_hpc_job_info");
                     jobs.extend(of_subject(files, &given, &[("hpc_job", "hpc_job")]));
                     jobs.retain(|job| !job.is_empty());
@@ -152,28 +139,34 @@ impl<'a> Labels<'a> {
 
     /// The label sets of a sample: one for each owner of the entity. Each with the key by which dcgm-exporter orders the
     /// samples of a family.
-    pub fn of(&self, entity: Entity, own: &[Label<'_>], attributes: &[Label<'_>]) -> Vec<(String, String)> {
+    pub fn of(
+        &self,
+        entity: PageEntity,
+        own: &[PageLabel<'_>],
+        attributes: &[PageLabel<'_>],
+    ) -> Vec<(String, String)> {
         let gpu = &self.entities.0[entity.gpu];
         let index = gpu.gpu.gpu.to_string();
-        let mut labels: Vec<Label<'_>> = vec![Label::new("gpu", &*index), Label::new("UUID", &*gpu.gpu.uuid)];
+        let mut labels: Vec<PageLabel<'_>> =
+            vec![PageLabel::new("gpu", &*index), PageLabel::new("UUID", &*gpu.gpu.uuid)];
         labels.extend(self.boards[entity.gpu].iter().cloned());
         if let Some(instance) = entity.instance.map(|at| &gpu.instances[at]) {
-            labels.push(Label::new("GPU_I_PROFILE", &*instance.profile));
-            labels.push(Label::new("GPU_I_ID", instance.id.to_string()));
+            labels.push(PageLabel::new("GPU_I_PROFILE", &*instance.profile));
+            labels.push(PageLabel::new("GPU_I_ID", instance.id.to_string()));
             if let Some(compute) = entity.compute {
-                labels.push(Label::new("GPU_CI_ID", compute.to_string()));
+                labels.push(PageLabel::new("GPU_CI_ID", compute.to_string()));
             }
         }
         labels.extend(self.hostname.clone());
-        let mut block: Vec<Label<'_>> = self.fields.get(&entity).cloned().unwrap_or_default();
+        let mut block: Vec<PageLabel<'_>> = self.fields.get(&entity).cloned().unwrap_or_default();
         block.extend(own.iter().cloned());
         block.sort();
         labels.extend(block);
-        let nobody = [Vec::new()];
-        let owners = self.owners.get(&(entity.gpu, entity.instance)).map_or(&nobody[..], |owners| owners);
-        let with = |owner: &Vec<Label<'a>>| {
+        let no_owner = [Vec::new()];
+        let owners = self.owners.get(&(entity.gpu, entity.instance)).map_or(&no_owner[..], |owners| owners);
+        let with = |owner: &Vec<PageLabel<'a>>| {
             let mut labels = labels.clone();
-            let mut attributes: Vec<Label<'_>> = attributes.iter().chain(owner).cloned().collect();
+            let mut attributes: Vec<PageLabel<'_>> = attributes.iter().chain(owner).cloned().collect();
             attributes.sort();
             labels.extend(attributes);
             // A list may name a label that the entity has.
@@ -190,7 +183,7 @@ impl<'a> Labels<'a> {
 }
 
 /// `{a="b",c="d"}`.
-fn text(labels: &[Label<'_>]) -> String {
+fn text(labels: &[PageLabel<'_>]) -> String {
     let mut out = String::from("{");
     for (at, label) in labels.iter().enumerate() {
         if at > 0 {
@@ -206,10 +199,10 @@ fn text(labels: &[Label<'_>]) -> String {
 }
 
 /// The labels by name, each with the lengths of name and value: dcgm-exporter orders samples by this text.
-fn key(labels: &[Label<'_>]) -> String {
-    let mut sorted: Vec<&Label<'_>> = labels.iter().collect();
+fn key(labels: &[PageLabel<'_>]) -> String {
+    let mut sorted: Vec<&PageLabel<'_>> = labels.iter().collect();
     sorted.sort();
-    let part = |label: &&Label<'_>| {
+    let part = |label: &&PageLabel<'_>| {
         format!("{}:{}={}:{};", label.name.len(), label.name, label.value.len(), label.value)
     };
     sorted.iter().map(part).collect()
@@ -240,14 +233,14 @@ fn of_subject<'a>(
     family: Option<&'a Family>,
     subject: &Subject,
     names: &'static [(&str, &str)],
-) -> impl Iterator<Item = Vec<Label<'a>>> {
+) -> impl Iterator<Item = Vec<PageLabel<'a>>> {
     let series =
         family.into_iter().flat_map(|family| family.series.iter().map(move |series| (family, series)));
     let own =
         series.filter(|(_, series)| series.subject.subject == *subject && value_of(series) == Some(1.0));
     own.map(|(family, series)| {
         let label = |(ours, theirs): &(&'static str, &'static str)| {
-            Some(Label::new(*theirs, info(family, series, ours)?))
+            Some(PageLabel::new(*theirs, info(family, series, ours)?))
         };
         names.iter().filter_map(label).collect()
     })
@@ -255,18 +248,18 @@ fn of_subject<'a>(
 
 /// A claim of dynamic resource allocation, with the pods it is for where these are known.
 #[derive(Clone, Debug)]
-struct Claim<'a> {
-    labels: Vec<Label<'a>>,
-    pod: Vec<Label<'a>>,
+struct ClaimLabels<'a> {
+    labels: Vec<PageLabel<'a>>,
+    pod: Vec<PageLabel<'a>>,
 }
 
-impl<'a> Claim<'a> {
+impl<'a> ClaimLabels<'a> {
     /// Whether it is this pod's: by name where the claim names its pod, else by namespace.
-    fn is_of(&self, pod: &[Label<'_>]) -> bool {
+    fn is_of(&self, pod: &[PageLabel<'_>]) -> bool {
         if !self.pod.is_empty() {
             return self.pod.iter().all(|label| pod.contains(label));
         }
-        let of = |labels: &[Label<'_>], name: &str| {
+        let of = |labels: &[PageLabel<'_>], name: &str| {
             labels.iter().find(|label| label.name == name).map(|label| label.value.clone().into_owned())
         };
         of(&self.labels, "dra_claim_namespace")
@@ -275,24 +268,24 @@ impl<'a> Claim<'a> {
 
     fn add_uuid(&mut self, uuid: Option<&'a str>) {
         if let Some(uuid) = uuid {
-            self.labels.push(Label::new("dra_mig_device_uuid", uuid));
+            self.labels.push(PageLabel::new("dra_mig_device_uuid", uuid));
         }
     }
 }
 
-fn claims_of<'a>(family: Option<&'a Family>, subject: &Subject) -> impl Iterator<Item = Claim<'a>> {
+fn claims_of<'a>(family: Option<&'a Family>, subject: &Subject) -> impl Iterator<Item = ClaimLabels<'a>> {
     let labels = of_subject(family, subject, &CLAIMS);
     let pods = of_subject(family, subject, &PODS);
-    labels.zip(pods).filter(|(labels, _)| !labels.is_empty()).map(|(labels, pod)| Claim { labels, pod })
+    labels.zip(pods).filter(|(labels, _)| !labels.is_empty()).map(|(labels, pod)| ClaimLabels { labels, pod })
 }
 
 /// The pods, each with its claims; the claims alone where no pod is known.
-fn with_claims<'a>(pods: Vec<Vec<Label<'a>>>, claims: &[Claim<'a>]) -> Vec<Vec<Label<'a>>> {
+fn with_claims<'a>(pods: Vec<Vec<PageLabel<'a>>>, claims: &[ClaimLabels<'a>]) -> Vec<Vec<PageLabel<'a>>> {
     if pods.is_empty() {
         return claims.iter().map(|claim| claim.labels.iter().chain(&claim.pod).cloned().collect()).collect();
     }
-    let with = |pod: Vec<Label<'a>>| {
-        let own: Vec<&Claim<'a>> = claims.iter().filter(|claim| claim.is_of(&pod)).collect();
+    let with = |pod: Vec<PageLabel<'a>>| {
+        let own: Vec<&ClaimLabels<'a>> = claims.iter().filter(|claim| claim.is_of(&pod)).collect();
         match own.is_empty() {
             true => vec![pod],
             false => {
@@ -304,7 +297,7 @@ fn with_claims<'a>(pods: Vec<Vec<Label<'a>>>, claims: &[Claim<'a>]) -> Vec<Vec<L
 }
 
 /// Each of the first with each of the second.
-fn crossed<'a>(one: Vec<Vec<Label<'a>>>, two: Vec<Vec<Label<'a>>>) -> Vec<Vec<Label<'a>>> {
+fn crossed<'a>(one: Vec<Vec<PageLabel<'a>>>, two: Vec<Vec<PageLabel<'a>>>) -> Vec<Vec<PageLabel<'a>>> {
     match (one.is_empty(), two.is_empty()) {
         (_, true) => one,
         (true, _) => two,

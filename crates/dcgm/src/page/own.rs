@@ -3,15 +3,14 @@
 use model::catalog::{self as m, MetricId, Subject};
 use model::snapshot::{Series, Snapshot};
 
-use super::entities::{Entities, Entity};
+use super::entities::{Entities, PageEntity};
 use super::health;
-use super::labels::Label;
 use super::values::{family, info, number};
-use super::{PageConfig, Sample};
+use super::{PageConfig, PageLabel, PageSample};
 use crate::fields::{Level, Own};
 
 /// The values of one of them.
-pub fn samples(own: Own, config: &PageConfig, snapshot: &Snapshot, entities: &Entities) -> Vec<Sample> {
+pub fn samples(own: Own, config: &PageConfig, snapshot: &Snapshot, entities: &Entities) -> Vec<PageSample> {
     let corrected = config.corrected();
     match own {
         Own::ClockEventsCount => {
@@ -35,7 +34,7 @@ pub fn samples(own: Own, config: &PageConfig, snapshot: &Snapshot, entities: &En
 }
 
 /// What is counted by the value of a label.
-struct Counted {
+struct EventFamily {
     metric: fn() -> MetricId,
     /// Our label, and dcgm-exporter's.
     label: (&'static str, &'static str),
@@ -43,20 +42,20 @@ struct Counted {
     word: fn(&str) -> String,
 }
 
-const CLOCK_EVENTS: Counted = Counted {
+const CLOCK_EVENTS: EventFamily = EventFamily {
     metric: || m::gpu_clock_event_window_samples.id(),
     label: ("reason", "clock_event"),
     word: clock_event,
 };
-const CLOCK_STARTS: Counted = Counted {
+const CLOCK_STARTS: EventFamily = EventFamily {
     metric: || m::gpu_clock_event_starts_total.id(),
     label: ("reason", "clock_event"),
     word: clock_event,
 };
-const XIDS: Counted =
-    Counted { metric: || m::gpu_xid_window_errors.id(), label: ("xid", "xid"), word: str::to_owned };
-const XIDS_TOTAL: Counted =
-    Counted { metric: || m::gpu_xid_errors_total.id(), label: ("xid", "xid"), word: str::to_owned };
+const XIDS: EventFamily =
+    EventFamily { metric: || m::gpu_xid_window_errors.id(), label: ("xid", "xid"), word: str::to_owned };
+const XIDS_TOTAL: EventFamily =
+    EventFamily { metric: || m::gpu_xid_errors_total.id(), label: ("xid", "xid"), word: str::to_owned };
 
 /// dcgm-exporter's word for a reason for a lower clock.
 fn clock_event(reason: &str) -> String {
@@ -77,11 +76,11 @@ fn clock_event(reason: &str) -> String {
 fn counted(
     snapshot: &Snapshot,
     entities: &Entities,
-    what: &Counted,
+    what: &EventFamily,
     window: Option<u64>,
     level: Level,
     corrected: bool,
-) -> Vec<Sample> {
+) -> Vec<PageSample> {
     let found = family(snapshot, (what.metric)());
     let mut samples = Vec::new();
     for entity in entities.at(level, corrected) {
@@ -90,36 +89,36 @@ fn counted(
             continue;
         }
         let subjects = entities.subjects(entity, level, corrected);
-        let size = || window.map(|ms| Label::new("window_size_in_ms", ms.to_string()));
+        let size = || window.map(|ms| PageLabel::new("window_size_in_ms", ms.to_string()));
         let own = found.into_iter().flat_map(|family| family.series.iter().map(move |one| (family, one)));
         let own = own.filter(|(_, series)| subjects.contains(&series.subject.subject));
         let mut known = false;
-        let mut words: Vec<(String, f64)> = Vec::new();
+        let mut counts: Vec<(String, f64)> = Vec::new();
         for (family, series) in own {
             known = true;
             let (Some(value), Some(text)) = (number(series), info(family, series, what.label.0)) else {
                 continue;
             };
             let word = (what.word)(text);
-            match words.iter_mut().find(|(known, _)| *known == word) {
+            match counts.iter_mut().find(|(known, _)| *known == word) {
                 Some((_, sum)) => *sum += value,
-                None => words.push((word, value)),
+                None => counts.push((word, value)),
             }
         }
-        for (word, value) in words.into_iter().filter(|(_, value)| *value > 0.0) {
-            let labels = [Some(Label::new(what.label.1, word)), size()].into_iter().flatten().collect();
-            samples.push(Sample { entity, labels, attributes: Vec::new(), value });
+        for (word, value) in counts.into_iter().filter(|(_, value)| *value > 0.0) {
+            let labels = [Some(PageLabel::new(what.label.1, word)), size()].into_iter().flatten().collect();
+            samples.push(PageSample { entity, labels, attributes: Vec::new(), value });
         }
         if window.is_some() && !known {
             let labels = size().into_iter().collect();
-            samples.push(Sample { entity, labels, attributes: Vec::new(), value: 0.0 });
+            samples.push(PageSample { entity, labels, attributes: Vec::new(), value: 0.0 });
         }
     }
     samples
 }
 
 /// Each watch of each GPU, by the verdict of this snapshot.
-fn health(snapshot: &Snapshot, entities: &Entities) -> Vec<Sample> {
+fn health(snapshot: &Snapshot, entities: &Entities) -> Vec<PageSample> {
     let mut samples = Vec::new();
     for entity in entities.at(Level::Whole, false) {
         let gpu = &entities.0[entity.gpu].gpu;
@@ -131,13 +130,13 @@ fn health(snapshot: &Snapshot, entities: &Entities) -> Vec<Sample> {
         let action = recovery_action(snapshot, &entities.0[entity.gpu].subject);
         for watch in health::watches(verdict, action) {
             let labels = vec![
-                Label::new("health_error_category", watch.incident.category),
-                Label::new("health_error_code", watch.incident.code),
-                Label::new("health_error_severity", watch.incident.severity),
-                Label::new("health_watch", watch.name),
+                PageLabel::new("health_error_category", watch.incident.category),
+                PageLabel::new("health_error_code", watch.incident.code),
+                PageLabel::new("health_error_severity", watch.incident.severity),
+                PageLabel::new("health_watch", watch.name),
             ];
             let value = f64::from(watch.incident.result);
-            samples.push(Sample { entity, labels, attributes: Vec::new(), value });
+            samples.push(PageSample { entity, labels, attributes: Vec::new(), value });
         }
     }
     samples
@@ -162,17 +161,18 @@ const P2P: [(&str, &str); 7] = [
     ("unknown", "Unknown"),
 ];
 
-fn peers(snapshot: &Snapshot, entities: &Entities) -> Vec<Sample> {
+fn peers(snapshot: &Snapshot, entities: &Entities) -> Vec<PageSample> {
     let Some(family) = family(snapshot, m::gpu_peer_info.id()) else { return Vec::new() };
     let mut samples = Vec::new();
     for (gpu, known) in entities.0.iter().enumerate() {
-        let entity = Entity { gpu, instance: None, compute: None };
+        let entity = PageEntity { gpu, instance: None, compute: None };
         for series in family.series.iter().filter(|series| series.subject.subject == known.subject) {
             let text = |label| info(family, series, label);
             let (Some(peer), Some(state)) = (text("peer_gpu"), text("nvlink")) else { continue };
             let at = P2P.iter().position(|(ours, _)| *ours == state).unwrap_or(P2P.len() - 1);
-            let labels = vec![Label::new("link_status", P2P[at].1), Label::new("peer_gpu", peer.to_owned())];
-            samples.push(Sample { entity, labels, attributes: Vec::new(), value: at as f64 });
+            let labels =
+                vec![PageLabel::new("link_status", P2P[at].1), PageLabel::new("peer_gpu", peer.to_owned())];
+            samples.push(PageSample { entity, labels, attributes: Vec::new(), value: at as f64 });
         }
     }
     samples

@@ -11,7 +11,7 @@ use model::snapshot::Snapshot;
 use proptest::prelude::*;
 
 use super::*;
-use crate::fields::{Field, Level, TABLE, find};
+use crate::fields::{DcgmField, Level, TABLE, find};
 use node::{MIG, gpu};
 use reader::{Page, read};
 
@@ -78,7 +78,7 @@ fn the_page_of_every_field_is_the_golden_one() {
 }
 
 /// The value that a field has by the table, computed here by hand from what the node was given.
-fn expected(field: &Field) -> Option<f64> {
+fn expected(field: &DcgmField) -> Option<f64> {
     let mib = 1_048_576.0;
     Some(match field.name() {
         "DCGM_FI_DEV_SM_CLOCK" => 1980.0,
@@ -284,7 +284,7 @@ fn a_shared_gpu_names_one_pod_and_corrected_each() {
     let pods = |values| {
         let page = parsed(&config(Release::V4_8, values), &node);
         let of = page.family("DCGM_FI_DEV_GPU_TEMP").of(&[("gpu", "0")]);
-        let pod = |one: &reader::Sample| one.label("pod").map(str::to_owned);
+        let pod = |one: &reader::PageSample| one.label("pod").map(str::to_owned);
         of.iter().map(pod).collect::<Vec<_>>()
     };
     assert_eq!(pods(Values::Faithful), [Some("train-1".to_owned())]);

@@ -6,10 +6,9 @@ use model::catalog::schema::LabelText;
 use model::catalog::{self as m, MetricId, Subject};
 use model::snapshot::{Family, Series, Snapshot, Value};
 
-use super::Sample;
-use super::entities::{Entities, Entity};
-use super::labels::Label;
-use crate::fields::{Field, Level, Reading, Source};
+use super::entities::{Entities, PageEntity};
+use super::{PageLabel, PageSample};
+use crate::fields::{DcgmField, FieldSource, Level, Reading};
 
 /// The series of a metric.
 pub fn family(snapshot: &Snapshot, metric: MetricId) -> Option<&Family> {
@@ -57,19 +56,24 @@ fn added<'a>(
 }
 
 /// A field's values, entity by entity.
-pub fn samples(field: &Field, corrected: bool, snapshot: &Snapshot, entities: &Entities) -> Vec<Sample> {
+pub fn samples(
+    field: &DcgmField,
+    corrected: bool,
+    snapshot: &Snapshot,
+    entities: &Entities,
+) -> Vec<PageSample> {
     let found = Found::of(field, snapshot);
-    let value = |entity: Entity| {
+    let value = |entity: PageEntity| {
         let subjects = entities.subjects(entity, field.level, corrected);
         found.value(&subjects)
     };
     let at = entities.at(field.level, corrected);
-    let sample = |entity: Entity| {
+    let sample = |entity: PageEntity| {
         let value = value(entity)?;
         let attributes = if field.id == XID { error(value) } else { Vec::new() };
-        Some(Sample { entity, labels: Vec::new(), attributes, value })
+        Some(PageSample { entity, labels: Vec::new(), attributes, value })
     };
-    let mut samples: Vec<Sample> = at.into_iter().filter_map(sample).collect();
+    let mut samples: Vec<PageSample> = at.into_iter().filter_map(sample).collect();
     if corrected && field.level == Level::Board {
         // The GPU's own only where none of its instances has one.
         let divided: Vec<usize> =
@@ -83,7 +87,7 @@ pub fn samples(field: &Field, corrected: bool, snapshot: &Snapshot, entities: &E
 const XID: u16 = 230;
 
 /// The attributes of an Xid: code and name.
-fn error(code: f64) -> Vec<Label<'static>> {
+fn error(code: f64) -> Vec<PageLabel<'static>> {
     let number = code as u32;
     let name = match number {
         0 => "No Error",
@@ -92,7 +96,7 @@ fn error(code: f64) -> Vec<Label<'static>> {
             name => name,
         },
     };
-    vec![Label::new("err_code", number.to_string()), Label::new("err_msg", name)]
+    vec![PageLabel::new("err_code", number.to_string()), PageLabel::new("err_msg", name)]
 }
 
 /// What a field is made of, with the series of this snapshot.
@@ -104,21 +108,23 @@ enum Found<'a> {
 }
 
 impl<'a> Found<'a> {
-    fn of(field: &Field, snapshot: &'a Snapshot) -> Found<'a> {
+    fn of(field: &DcgmField, snapshot: &'a Snapshot) -> Found<'a> {
         let readings = |of: &[Reading]| of.iter().map(|reading| read(snapshot, *reading)).collect();
         let plain = |of: &[MetricId]| of.iter().map(|metric| read(snapshot, (*metric, &[]))).collect();
         match field.source {
-            Source::None | Source::Own(_) => Found::None,
-            Source::Series { of, factor } => Found::First(readings(of), factor),
-            Source::Sum { of, factor } => Found::Sum(readings(of), factor),
-            Source::Bits { metric, bits } => {
+            FieldSource::None | FieldSource::Own(_) => Found::None,
+            FieldSource::Series { of, factor } => Found::First(readings(of), factor),
+            FieldSource::Sum { of, factor } => Found::Sum(readings(of), factor),
+            FieldSource::Bits { metric, bits } => {
                 Found::First(vec![added(snapshot, metric, bits, |value| value > 0.0)], 1.0)
             }
-            Source::Choice { metric, numbers } => {
+            FieldSource::Choice { metric, numbers } => {
                 Found::First(vec![added(snapshot, metric, numbers, |value| value > 0.0)], 1.0)
             }
-            Source::Share { part, whole, less } => Found::Share([plain(part), plain(whole), plain(less)]),
-            Source::Info { metric, label, number } => {
+            FieldSource::Share { part, whole, less } => {
+                Found::Share([plain(part), plain(whole), plain(less)])
+            }
+            FieldSource::Info { metric, label, number } => {
                 let texts = family(snapshot, metric).into_iter().flat_map(|family| {
                     let text = |series: &'a Series| info(family, series, label).and_then(number);
                     family

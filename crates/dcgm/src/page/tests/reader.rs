@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sample {
+pub struct PageSample {
     pub labels: BTreeMap<String, String>,
     pub value: f64,
 }
 
-impl Sample {
+impl PageSample {
     pub fn label(&self, name: &str) -> Option<&str> {
         self.labels.get(name).map(String::as_str)
     }
@@ -17,13 +17,14 @@ impl Sample {
 #[derive(Debug, Default)]
 pub struct FamilyText {
     pub kind: String,
-    pub samples: Vec<Sample>,
+    pub samples: Vec<PageSample>,
 }
 
 impl FamilyText {
     /// The samples with these labels.
-    pub fn of(&self, labels: &[(&str, &str)]) -> Vec<Sample> {
-        let has = |sample: &&Sample| labels.iter().all(|(name, value)| sample.label(name) == Some(*value));
+    pub fn of(&self, labels: &[(&str, &str)]) -> Vec<PageSample> {
+        let has =
+            |sample: &&PageSample| labels.iter().all(|(name, value)| sample.label(name) == Some(*value));
         self.samples.iter().filter(has).cloned().collect()
     }
 }
@@ -92,7 +93,7 @@ pub fn read(text: &str) -> Result<Page, String> {
 }
 
 /// What follows the opening brace.
-fn sample(mut rest: &str) -> Result<Sample, String> {
+fn sample(mut rest: &str) -> Result<PageSample, String> {
     let mut labels = BTreeMap::new();
     loop {
         let (name, value) = rest.split_once("=\"").ok_or("no label")?;
@@ -112,7 +113,7 @@ fn sample(mut rest: &str) -> Result<Sample, String> {
     }
     let number = rest.strip_prefix("} ").ok_or("no closing brace")?;
     let value: f64 = number.parse().map_err(|_| format!("no number: {number:?}"))?;
-    Ok(Sample { labels, value })
+    Ok(PageSample { labels, value })
 }
 
 /// Position of the quote that ends the value.
