@@ -66,7 +66,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     let board = Arc::new(SnapshotCell::default());
     let stop = Arc::new(Stop::default());
     let http_stats = Arc::new(http::Stats::default());
-    let responses = Arc::new(ResponseCache::new(Arc::clone(&board)));
+    let responses = Arc::new(ResponseCache::new(Arc::clone(&board), dcgm::page::PageConfig::default()));
 
     let retry = (config.metrics.publish_interval * 60).min(Duration::from_secs(60));
     let state = Store::new(&config.state.dir).with_retry(retry);

@@ -31,6 +31,7 @@ pub(super) fn router(state: Arc<AppState>, streams: Streams, hosts: Hosts, stats
     Router::new()
         .route("/", get(status_page))
         .route("/metrics", get(metrics))
+        .route("/dcgm/metrics", get(dcgm_metrics))
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .route("/api/v1/snapshot", get(snapshot))
@@ -55,6 +56,10 @@ async fn status_page(State(state): State<Arc<AppState>>, headers: HeaderMap) -> 
 
 async fn metrics(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Response {
     state.respond(accepted_metrics_format(&joined(&headers, ACCEPT)), &headers).await
+}
+
+async fn dcgm_metrics(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Response {
+    state.respond(ResponseFormat::Dcgm, &headers).await
 }
 
 async fn snapshot(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Response {

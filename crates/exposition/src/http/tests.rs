@@ -137,7 +137,7 @@ const LIMITS: Limits = Limits { max_connections: 4, read_timeout: PATIENCE, writ
 
 fn serve_as(hosts: Hosts, limits: Limits, snapshots: SnapshotCell, stale_after: Duration) -> Served {
     let snapshots = Arc::new(snapshots);
-    let responses = Arc::new(ResponseCache::new(snapshots.clone()));
+    let responses = Arc::new(ResponseCache::new(snapshots.clone(), Default::default()));
     let state = AppState { snapshots: snapshots.clone(), responses, started: Mono(0), stale_after };
     let listeners = bind("127.0.0.1:0").unwrap();
     let address = listeners[0].local_addr().unwrap();

@@ -561,6 +561,17 @@ info_labels! {
         /// GPU within the node.
         module_id,
     }
+    /// Labels of `gpu_board_info`; empty where the driver knows none.
+    BoardInfo {
+        /// Brand, as `NVIDIA`.
+        brand,
+        /// Version of the InfoROM's OEM object.
+        inforom_oem_version,
+        /// Version of the InfoROM's ECC object.
+        inforom_ecc_version,
+        /// Version of the InfoROM's power management object.
+        inforom_power_version,
+    }
     /// Labels of `gpu_driver_info`.
     DriverInfo {
         /// Kernel driver's version.
