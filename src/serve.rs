@@ -89,6 +89,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         keep_events: config.events.history_size as usize,
         owners: config.owners.clone(),
         declared,
+        recent: Default::default(),
         build: BuildInfo {
             version: env!("CARGO_PKG_VERSION").into(),
             revision: option_env!("GNE_REVISION").unwrap_or("unknown").into(),

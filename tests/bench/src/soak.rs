@@ -134,6 +134,7 @@ impl<'a> Day<'a> {
             keep_events: 500,
             owners: Default::default(),
             declared: None,
+            recent: Default::default(),
             build: m::BuildInfo::default(),
         });
         let inbox = Inbox::default();
