@@ -115,7 +115,8 @@ boards: ## Draw every panel of every dashboard in a browser, in nine situations 
 	@BUILT=$(TARGET)/debug PROMETHEUS=$(NEWEST)/prometheus dashboards/preview/run.sh
 
 dashboards: ## Write dashboards/*.json from their sources
-	@tests/tools/ensure-tools.sh dashboards
+	@tests/tools/ensure-tools.sh build dashboards
+	@UPDATE=1 cargo test -q -p assets -- the_inhibitions_are
 	@dashboards/build/build.py
 
 rules: ## Write the rule files from alerts/rules and alerts/values.yml

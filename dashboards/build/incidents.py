@@ -1,56 +1,66 @@
 """Alerts as Alertmanager sends them, as far as Prometheus knows: the inhibitions of alerts/alertmanager.yml as PromQL."""
 
+import json
 import pathlib
 import re
+import sys
 import typing
 
 from kit import RUNBOOKS, Table, mapped, or_zero, url_link
 
 PAGES_OF_RUNBOOKS = pathlib.Path(__file__).resolve().parent.parent.parent / "docs" / "runbooks"
 
-# Reported from a node that is drained or in a maintenance window, too.
-_ALWAYS = "GpuCanaryWrongResult|GpuNodeForgotten|GpuOwnerGpuFailed|GpuRepeatOffender|GpuWindowTooLong"
-_OF_DOWN_NODES = (
-    "GpuCollectorDown|GpuDriverDown|GpuDriverLoaded|GpuExporterDown|GpuExporterRestarting|GpuNodeRebooted|GpuScrapeFlapping"
-)
-_OF_DRIVER = (
-    "GpuCanaryFailing|GpuCanaryNotRunning|GpuCollectorDown|GpuDevicesMissing|GpuDriverLoaded|GpuDriverMismatch|"
-    "GpuExporterRestarting|GpuFabricDown|GpuMigLayout|GpuNvlinkDown|GpuTelemetryDecaying|GpuTopologyChanged"
-)
-# Source, target, and the labels that both have in common.
-_INHIBITIONS = (
-    ('alertname="GpuNodesDownMany",scope="fleet"', f'alertname=~"{_OF_DOWN_NODES}"', "cluster, job"),
-    ('alertname="GpuNodesDownMany",scope="rack"', f'alertname=~"{_OF_DOWN_NODES}"', "cluster, zone, rack"),
-    ('alertname="GpuNodesDownMany"', 'alertname=~"GpuSloFastBurn|GpuSloSlowBurn"', "cluster"),
-    ('alertname="GpuPowerBrakeRack"', 'alertname=~"GpuPowerBrake|GpuBelowPeers|GpuCanarySlow"', "cluster, zone, rack"),
-    ('alertname="GpuCoolingRow"', 'alertname=~"GpuHot|GpuBelowPeers|GpuCanarySlow"', "cluster, zone, rack"),
-    ('alertname="GpuSloFastBurn"', 'alertname="GpuSloSlowBurn"', "cluster, job"),
-    ('alertname="GpuCohortUnhealthy"', 'alertname=~"GpuCanaryFailing|GpuCanarySlow"', "cluster, driver_version"),
-    ('alertname=~"GpuMaintenanceWindow|GpuNodeDrained"', f'instance!="",alertname!~"{_ALWAYS}"', "cluster, instance"),
-    ('alertname="GpuExporterDown"', f'instance!="",alertname!~"{_ALWAYS}|GpuExporterDown|GpuNodeRebooted"', "cluster, instance"),
-    ('alertname="GpuDriverDown"', f'alertname=~"{_OF_DRIVER}"', "cluster, instance"),
-    ('alertname="GpuFabricDown"', 'alertname=~"GpuFabricDegraded|GpuNvlinkDown|GpuNvlinkErrors"', "cluster, instance"),
-    ('alertname="GpuUnhealthy",gpu!=""', f'gpu!="",alertname!~"{_ALWAYS}|GpuUnhealthy"', "cluster, instance, gpu"),
-    ('severity="page",gpu!=""', f'severity="ticket",gpu!="",alertname!~"{_ALWAYS}"', "cluster, instance, gpu"),
-)
+# inhibit_rules of alerts/alertmanager.yml, as a test of the repository keeps them (tests/assets/inhibitions.rs).
+INHIBITIONS = pathlib.Path(__file__).resolve().parent / "inhibitions.json"
+_MATCHER = re.compile(r'(\w+)(=~|!~|!=|=)"([^"\\]*)"')
 
 
 def firing(matchers: str) -> str:
     """Alerts that fire and match."""
-    named = "" if re.search('alertname=(?!~"Gpu.\\+")', matchers) else 'alertname=~"Gpu.+",'
+    named = "" if "alertname=" in matchers else 'alertname=~"Gpu.+",'
     return f'ALERTS{{{named}alertstate="firing",{matchers},$ALERT}}'
 
 
-_INHIBITED = " or ".join(
-    f'({firing(target)} and on ({equal}) {firing(source)})' for source, target, equal in _INHIBITIONS
-)
+def _takes(matcher: str, label: str, value: str) -> bool:
+    """Whether a series whose label has this value can match."""
+    name, operator, wanted = _MATCHER.fullmatch(matcher).groups()
+    found = re.fullmatch(wanted, value) if "~" in operator else wanted == value
+    return name != label or bool(found) != operator.startswith("!")
+
+
+def _apart(source: list[str], target: list[str]) -> bool:
+    """Whether the source names values of a label, of which the target takes none."""
+    for label, operator, values in (_MATCHER.fullmatch(matcher).groups() for matcher in source):
+        named = operator in ("=", "=~") and re.fullmatch(r"\w+(\|\w+)*", values)
+        if named and not any(all(_takes(m, label, value) for m in target) for value in values.split("|")):
+            return True
+    return False
+
+
+def _inhibited(matchers: str, source: list[str], target: list[str], equal: list[str]) -> str:
+    """The alerts that match and that an inhibition holds back."""
+    unread = [matcher for matcher in source + target if not _MATCHER.fullmatch(matcher)]
+    if unread or not equal:
+        sys.exit(f"error: an inhibition of alerts/alertmanager.yml is no PromQL: {unread or source}: write each matcher as "
+            "name, =, !=, =~ or !~, and a value in double quotes without a backslash, and give `equal`")
+    # Alertmanager lets no alert inhibit itself. PromQL would.
+    if not _apart(source, target):
+        sys.exit(f"error: an inhibition of alerts/alertmanager.yml may have an alert inhibit itself: {source}: name the source's "
+            "alerts, or its severity, and leave them out of the target")
+    return f"({firing(','.join([matchers, *target]))} and on ({', '.join(equal)}) {firing(','.join(source))})"
+
+
+def inhibited(matchers: str) -> str:
+    """Alerts that match and that another holds back. Each inhibition has the matchers, so that it reads few alerts."""
+    return f"({' or '.join(_inhibited(matchers, **rule) for rule in json.loads(INHIBITIONS.read_text()))})"
+
 
 QUIET = firing('alertname=~"GpuMaintenanceWindow|GpuNodeDrained",instance!=""')
 
 TERMS = {
     # Always fires while rules are evaluated: without it the absence of alerts has no meaning.
     "WATCHDOG": 'ALERTS{alertname="GpuWatchdog",alertstate="firing"}',
-    "INHIBITED": f"({_INHIBITED})",
+    "INHIBITED": inhibited('severity=~"page|ticket"'),
     # Nodes with planned work, or without work.
     "QUIET": f"max by ($BY_NODE) ({QUIET})",
 }
@@ -59,7 +69,7 @@ TERMS = {
 def sent(severity: str, matchers: str = "") -> str:
     """Alerts of a severity that fire and that nothing inhibits."""
     matchers = ",".join([f'severity=~"{severity}"', *filter(None, [matchers])])
-    return f"({firing(matchers)} unless $INHIBITED)"
+    return f"({firing(matchers)} unless {inhibited(matchers)})"
 
 
 def count_sent(severity: str) -> str:

@@ -60,7 +60,11 @@ pub fn queries() -> Vec<(String, String)> {
     let concrete = |query: &str| {
         let mut parts = query.split("{{args.");
         let first = parts.next().unwrap_or_default().to_owned();
-        parts.fold(first, |text, rest| text + "x" + rest.split_once("}}").map_or("", |(_, after)| after))
+        parts.fold(first, |text, rest| {
+            let (name, after) = rest.split_once("}}").unwrap_or((rest, ""));
+            // The default of the cluster is every one.
+            text + if name == "cluster" { ".*" } else { "x" } + after
+        })
     };
     let named = |metric: Metric| (metric.name, concrete(&metric.provider.prometheus.query));
     metrics().into_iter().map(named).collect()

@@ -16,7 +16,7 @@ pub fn program(tool: &str) -> std::path::PathBuf {
 }
 
 /// Runs a tool; what it said if it was not content.
-fn run(tool: &str, arguments: &[String], folder: &str) -> Vec<String> {
+pub fn run(tool: &str, arguments: &[String], folder: &str) -> Vec<String> {
     let (root, program) = (files::root(), program(tool));
     let mut command = Command::new(&program);
     command.args(arguments).current_dir(root.join(folder));
@@ -38,7 +38,7 @@ fn run(tool: &str, arguments: &[String], folder: &str) -> Vec<String> {
     vec![format!("{tool} {}:\n{}", arguments.join(" "), first.join("\n"))]
 }
 
-fn words(words: &[&str]) -> Vec<String> {
+pub fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 

@@ -19,7 +19,7 @@ specs() {
 
 # compare WHAT VALUES: both with a values file and all optional rules.
 compare() {
-	local what=$1 values=$2 optional=(cost kubernetes service slurm)
+	local what=$1 values=$2 optional=(cost kubernetes objectives service slurm)
 	{
 		echo "rules:"
 		echo "  optional: [$(IFS=,; echo "${optional[*]}")]"
@@ -61,8 +61,28 @@ links:
   grafana: https://grafana.example.net/sub
 VALUES
 compare 'values of an operator' "$work/values.yml"
+# The example in the chart's own file, read from there.
+sed -n 's/^  #   //p' deploy/chart/values.yaml >"$work/example.yml"
+[ "$(grep -c : "$work/example.yml")" -ge 3 ] || { echo 'deploy/chart/values.yaml has no example'; failed=1; }
+compare 'the example' "$work/example.yml"
 refused 'severity.GpuNone' --set rules.values.severity.GpuNone=page
-refused 'none' --set 'rules.optional={none}'
+refused 'optional' --set 'rules.optional={none}'
+# What both refuse.
+while read -r value; do
+	refused 'values' --set-string "rules.values.$value"
+	if "$exporter" assets --format prometheusrule --set "$value" >/dev/null 2>&1; then
+		echo "the command accepts, and is to refuse: $value"
+		failed=1
+	fi
+done <<'REFUSED'
+severity.GpuDriverLoaded=loud
+threshold.GpuSlo=5m
+for.GpuAllocatedIdle=10
+for.GpuAllocatedIdle=1m1h
+node=cluster zone
+job=a"b
+links.grafana=grafana.example.net
+REFUSED
 [ "$("$helm" template t deploy/chart --set rules.enabled=false 2>/dev/null | grep -c PrometheusRule)" = 0 ] || {
 	echo "rules.enabled=false renders rules"
 	failed=1

@@ -15,7 +15,7 @@ const GRAPH: [(&str, &[&str]); 10] = [
     ("ledger", &["model", "settings"]),
     ("model", &[]),
     ("sampler", &["host", "model"]),
-    ("settings", &["model"]),
+    ("settings", &["dcgm", "model"]),
     ("topology", &["host", "model"]),
 ];
 

@@ -1,8 +1,19 @@
-//! Which fields the page has, under which name and type.
+//! Which fields the page has, under which name and type: the default of a release, or a file that dcgm-exporter reads.
+//!
+//! [`csv`] and [`yaml`] read texts, [`file`] finds the text: in a file, a ConfigMap's manifest or a mounted ConfigMap.
+//! dcgm-exporter does not start with a wrong row. Here such a row is a [`Problem`], and the others are served.
+
+mod csv;
+pub mod file;
+#[cfg(test)]
+mod tests;
+mod yaml;
 
 use std::fmt;
 
-use crate::fields::{DcgmField, FamilyType, Format, Release, find};
+use model::text::clean;
+
+use crate::fields::{DcgmField, FamilyType, Format, Release, TABLE, find};
 
 /// One family of the page, or one label of all families.
 #[derive(Clone, Debug)]
@@ -28,12 +39,19 @@ pub struct FieldList {
     pub problems: Vec<Problem>,
 }
 
+/// Most problems that are kept of one file: the others are counted.
+const MAX_PROBLEMS: usize = 100;
+/// Most rows of a list that are looked at: more than fifty times as many as there are fields.
+const MAX_ROWS: usize = 20_000;
+/// Longest name that is compared and repeated, in bytes.
+const MAX_NAME: usize = 80;
+
 /// What is wrong with one row of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// Where: `line 12`, or the path of keys in YAML.
     pub place: String,
-    /// The row's name as written.
+    /// The row's name as written; empty where it has none.
     pub name: String,
     /// What is wrong.
     pub kind: ProblemKind,
@@ -54,20 +72,27 @@ pub enum ProblemKind {
     TextOnly,
     /// The row cannot be read.
     Malformed(String),
+    /// So many more problems.
+    More(usize),
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Problem { place, name, kind } = self;
-        write!(f, "{place}: {name}: ")?;
+        for part in [place, name].into_iter().filter(|part| !part.is_empty()) {
+            write!(f, "{part}: ")?;
+        }
         match kind {
-            ProblemKind::Unknown(None) => write!(f, "no such field"),
-            ProblemKind::Unknown(Some(near)) => write!(f, "no such field; {near} is near"),
-            ProblemKind::Doubled(before) => write!(f, "the field is there already, as {before}"),
-            ProblemKind::Type(kind) => write!(f, "no type {kind:?}: gauge, counter, untyped or label"),
-            ProblemKind::NoSource => write!(f, "known, but nothing gives its value"),
-            ProblemKind::TextOnly => write!(f, "a text: only a label can carry it"),
+            ProblemKind::Unknown(None) => write!(f, "no such field; remove it"),
+            ProblemKind::Unknown(Some(near)) => write!(f, "no such field; did you mean {near}?"),
+            ProblemKind::Doubled(before) => write!(f, "doubled: the field is there as {before}; remove one"),
+            ProblemKind::Type(kind) => {
+                write!(f, "no type {kind:?}; choose gauge, counter, untyped or label")
+            }
+            ProblemKind::NoSource => write!(f, "not covered: nothing here gives its value; remove it"),
+            ProblemKind::TextOnly => write!(f, "its value is a text; make it a label"),
             ProblemKind::Malformed(why) => write!(f, "{why}"),
+            ProblemKind::More(count) => write!(f, "{count} more"),
         }
     }
 }
@@ -150,25 +175,75 @@ impl FieldList {
 
     /// Adds one row, or the problem with it.
     pub fn add(&mut self, place: &str, name: &str, kind: FamilyType, help: &str, release: Release) {
-        let problem = |kind| Problem { place: place.to_owned(), name: name.to_owned(), kind };
         let Some(field) = find(name, release) else {
-            self.problems.push(problem(ProblemKind::Unknown(None)));
-            return;
+            let near = (self.problems.len() < MAX_PROBLEMS).then(|| nearest(name)).flatten();
+            return self.note(place, name, ProblemKind::Unknown(near));
         };
         let same = |column: &&Column| std::ptr::eq(column.field, field);
         if let Some(before) = self.columns.iter().chain(&self.labels).find(same) {
-            self.problems.push(problem(ProblemKind::Doubled(before.name.clone())));
-            return;
+            let before = before.name.clone();
+            return self.note(place, name, ProblemKind::Doubled(before));
         }
         if field.format == Format::Text && kind != FamilyType::Label {
-            self.problems.push(problem(ProblemKind::TextOnly));
-            return;
+            return self.note(place, name, ProblemKind::TextOnly);
         }
         if !field.is_served() {
-            self.problems.push(problem(ProblemKind::NoSource));
-            return;
+            return self.note(place, name, ProblemKind::NoSource);
         }
         let column = Column { field, name: name.to_owned(), kind, help: help.to_owned() };
         if kind == FamilyType::Label { self.labels.push(column) } else { self.columns.push(column) }
     }
+
+    /// As [`FieldList::add`], with the type as written.
+    fn add_row(&mut self, place: &str, name: &str, kind: &str, help: &str, release: Release) {
+        match FamilyType::ALL.into_iter().find(|known| known.name() == kind) {
+            Some(kind) => self.add(place, name, kind, help, release),
+            // A name that there is not matters more than its type.
+            None if find(name, release).is_none() => {
+                self.add(place, name, FamilyType::Untyped, help, release);
+            }
+            None => self.note(place, name, ProblemKind::Type(clean(kind, MAX_NAME))),
+        }
+    }
+
+    /// Keeps a problem, or counts it.
+    fn note(&mut self, place: &str, name: &str, kind: ProblemKind) {
+        let count = self.problems.len();
+        if count < MAX_PROBLEMS {
+            let (place, name) = (place.to_owned(), clean(name, MAX_NAME));
+            return self.problems.push(Problem { place, name, kind });
+        }
+        match self.problems.get_mut(MAX_PROBLEMS) {
+            Some(Problem { kind: ProblemKind::More(more), .. }) => *more += 1,
+            _ => {
+                let place = "further rows".to_owned();
+                self.problems.push(Problem { place, name: String::new(), kind: ProblemKind::More(1) });
+            }
+        }
+    }
+
+    /// Problems, also those that are only counted.
+    pub fn problem_count(&self) -> usize {
+        let one = |problem: &Problem| if let ProblemKind::More(more) = problem.kind { more } else { 1 };
+        self.problems.iter().map(one).sum()
+    }
+
+    /// The profiling fields: GPUs before Hopper have none of them.
+    pub fn profiling(&self) -> impl Iterator<Item = &Column> {
+        self.columns.iter().filter(|column| PROFILING.contains(&column.field.id))
+    }
+}
+
+/// Numbers of the profiling fields.
+const PROFILING: std::ops::Range<u16> = 1000..1100;
+
+/// The known name most similar to this one, if any is similar enough.
+fn nearest(name: &str) -> Option<&'static str> {
+    let name = clean(name, MAX_NAME);
+    let names = TABLE.iter().flat_map(|field| field.names.iter().copied());
+    names
+        .map(|known| (strsim::normalized_damerau_levenshtein(&name, known), known))
+        .max_by(|one, two| one.0.total_cmp(&two.0))
+        .filter(|(similarity, _)| *similarity > 0.8)
+        .map(|(_, known)| known)
 }

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use regex_lite::Regex;
+
 use super::Asset;
 
 /// Folder of the sources.
@@ -139,30 +141,75 @@ impl Values {
     }
 }
 
-/// Why a text cannot be the value of a name; nothing that it holds may end the place that it is in.
+/// Why a text cannot be the value of a name: each kind of value is one that Prometheus reads in the place that it has, so that no
+/// value takes a whole rule file away.
 fn unfit(name: &str, value: &str) -> Option<&'static str> {
     let all = |good: fn(char) -> bool| !value.is_empty() && value.chars().all(good);
     let (fits, why) = match name.split('.').next().unwrap_or_default() {
         "severity" => (["page", "ticket", "info"].contains(&value), "it is page, ticket or info"),
-        "threshold" | "for" => {
-            let digit = value.starts_with(|first: char| first.is_ascii_digit());
-            (digit && all(|c| c.is_ascii_alphanumeric() || c == '.'), "it is a number, or a duration as 10m")
+        "threshold" => (is_number(value), "it is a number without unit, as 0.05"),
+        "for" => (is_duration(value), "it is a duration, as 10m, 1h30m or 0s"),
+        "fleet" | "node" | "rack" | "target" => {
+            (value.split(',').all(|label| is_label(label.trim())), "it is a list of labels, as cluster, job")
         }
-        "fleet" | "node" | "rack" | "target" => (
-            all(|c| c.is_ascii_alphanumeric() || "_, ".contains(c)),
-            "it is a list of labels, as in by (...)",
-        ),
         "links" => (
-            value.contains("{{")
+            is_query(value)
                 || (value.starts_with("http://") || value.starts_with("https://")) && all(is_of_url),
-            "it begins with https:// or http://, without spaces and quotes",
+            "it begins with https:// or http://, without spaces and quotes; those of variables are NAME=VALUE&NAME=VALUE",
         ),
         "texts" => (all(|c| !c.is_control()), "it is one line"),
-        _ => {
-            (all(|c| !c.is_control() && !"\"'\\`#{}".contains(c)), "it has no quotes, backslashes or braces")
-        }
+        _ => (
+            all(|c| !c.is_control() && !"\"'\\`#{}".contains(c))
+                && Regex::new(&format!("^(?:{value})$")).is_ok(),
+            "it is a regular expression without quotes, backslashes and braces",
+        ),
     };
     (!fits).then_some(why)
+}
+
+/// A number that is one in PromQL too: `inf` and `nan` make no threshold.
+fn is_number(value: &str) -> bool {
+    value.parse::<f64>().is_ok_and(f64::is_finite)
+}
+
+/// A duration as Prometheus reads it: units from large to small, each once, or `0`.
+fn is_duration(value: &str) -> bool {
+    const UNITS: [&str; 7] = ["y", "w", "d", "h", "m", "s", "ms"];
+    let (mut rest, mut units) = (value, UNITS.iter());
+    while !rest.is_empty() {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let letters = rest[digits..].bytes().take_while(u8::is_ascii_lowercase).count();
+        let (number, after) = rest.split_at(digits);
+        let (unit, after) = after.split_at(letters);
+        if !(1..=9).contains(&number.len()) || !units.any(|known| *known == unit) {
+            return value == "0";
+        }
+        rest = after;
+    }
+    !value.is_empty()
+}
+
+fn is_label(name: &str) -> bool {
+    !name.starts_with(|first: char| first.is_ascii_digit())
+        && !name.is_empty()
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// Variables of a dashboard, with templates of Prometheus as their values.
+fn is_query(value: &str) -> bool {
+    value.split('&').all(|variable| {
+        variable.split_once('=').is_some_and(|(name, text)| {
+            let template = text.strip_prefix("{{").and_then(|text| text.strip_suffix("}}"));
+            name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c))
+                && template.map_or_else(
+                    || !text.is_empty() && text.chars().all(is_of_url),
+                    |inner| {
+                        !inner.contains(['"', '\'', '\\', '{', '}', '`', '#'])
+                            && !inner.contains(char::is_control)
+                    },
+                )
+        })
+    })
 }
 
 fn is_of_url(c: char) -> bool {
@@ -236,6 +283,27 @@ mod tests {
         let text = values.fill("$(severity.GpuWatchdog) $(job) $(links.grafana)/d $labels.x").unwrap();
         assert_eq!(text, "ticket gpu https://g.my.net/sub/d $labels.x");
         values.merge("").unwrap();
+        for value in [
+            "threshold.GpuSlo=1e-3",
+            "for.GpuAllocatedIdle=1h30m",
+            "for.GpuAllocatedIdle=0",
+            "job=gpu|gpu-.*",
+            "rack=cluster,rack",
+        ] {
+            values.set(value).unwrap();
+        }
+    }
+
+    #[test]
+    fn every_severity_but_those_of_sources_of_inhibitions_can_be_set() {
+        for source in Source::all() {
+            let fixed: Vec<&str> = source
+                .text
+                .lines()
+                .filter(|line| line.contains("severity: page") || line.contains("severity: ticket"))
+                .collect();
+            assert_eq!(fixed, [""; 0], "{}", source.name);
+        }
     }
 
     #[test]
@@ -243,7 +311,22 @@ mod tests {
         let refused = |assignment: &str| defaults().set(assignment).unwrap_err().to_string();
         assert!(refused("severity.GpuWatchdog=loud").contains("page, ticket or info"));
         assert!(refused("severitty.GpuWatchdog=page").contains("there is severity.GpuWatchdog"));
-        assert!(refused("job=a\"b").contains("quotes"));
+        for (value, why) in [
+            ("job=a\"b", "quotes"),
+            ("job=(", "regular expression"),
+            ("node=cluster, zone rack", "list of labels"),
+            ("node=cluster,,job", "list of labels"),
+            ("threshold.GpuSlo=5m", "number"),
+            ("threshold.GpuSlo=1.2.3", "number"),
+            ("threshold.GpuSlo=inf", "number"),
+            ("for.GpuAllocatedIdle=10", "duration"),
+            ("for.GpuAllocatedIdle=5minutes", "duration"),
+            ("for.GpuAllocatedIdle=1m1h", "duration"),
+            ("for.GpuAllocatedIdle=", "duration"),
+            ("links.grafana={{\"'", "https://"),
+        ] {
+            assert!(refused(value).contains(why), "{value}: {}", refused(value));
+        }
         assert!(refused("node=a) or vector(1").contains("labels"));
         assert!(refused("links.grafana=grafana.my.net").contains("https://"));
         assert!(refused("job").contains("NAME=VALUE"));
