@@ -176,7 +176,7 @@ fn family(
     out: &mut String,
 ) {
     let kind = config.kind(column);
-    let mut lines: Vec<(String, String)> = Vec::new();
+    let mut found = Vec::with_capacity(samples.len());
     for sample in samples {
         let factor = if config.corrected() { correction(column) } else { 1.0 };
         let value = sample.value * factor;
@@ -185,10 +185,10 @@ fn family(
             continue;
         }
         let Some(value) = number::text(value, column.field.format) else { continue };
-        for (key, text) in labels.of(sample.entity, &sample.labels, &sample.attributes) {
-            lines.push((key, format!("{}{text} {value}\n", column.name)));
-        }
+        found.push((labels.of(sample.entity, &sample.labels, &sample.attributes), value));
     }
+    let each = found.iter().flat_map(|(labels, value)| labels.iter().map(move |one| (one, value)));
+    let mut lines: Vec<_> = each.collect();
     if lines.is_empty() {
         return;
     }
@@ -204,8 +204,10 @@ fn family(
     out.push(' ');
     out.push_str(kind.name());
     out.push('\n');
-    for (_, line) in &lines {
-        out.push_str(line);
+    for (labels, value) in lines {
+        for part in [&column.name, &labels.text, " ", value, "\n"] {
+            out.push_str(part);
+        }
     }
 }
 

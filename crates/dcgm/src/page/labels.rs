@@ -13,9 +13,18 @@ use super::{PageConfig, PageLabel, values};
 use crate::fields::{FieldSource, Format, Level};
 use crate::list::Column;
 
+/// The labels of one series, and the text by which dcgm-exporter orders the series of a family.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SampleLabels {
+    pub key: String,
+    pub text: String,
+}
+
 /// The labels of every entity of one page.
 pub struct Labels<'a> {
     entities: &'a Entities,
+    /// The labels of series without labels of their family: most are such.
+    plain: BTreeMap<PageEntity, Vec<SampleLabels>>,
     /// The host's name, if it is a label.
     hostname: Option<PageLabel<'a>>,
     /// PCI address and model of each GPU.
@@ -40,6 +49,7 @@ impl<'a> Labels<'a> {
         });
         let mut labels = Labels {
             entities,
+            plain: BTreeMap::new(),
             hostname,
             boards: boards.collect(),
             fields: BTreeMap::new(),
@@ -50,13 +60,14 @@ impl<'a> Labels<'a> {
         }
         labels.fields.values_mut().for_each(|list| list.sort());
         labels.add_owners(config, snapshot);
+        let all = LEVELS.into_iter().flat_map(|level| entities.at(level, false));
+        labels.plain = all.map(|entity| (entity, labels.with(entity, &[], &[]))).collect();
         labels
     }
 
     /// Adds the label of a field to every entity.
     fn add_field(&mut self, config: &PageConfig, column: &'a Column, snapshot: &'a Snapshot) {
-        // A level for each kind of entity: the label is on all of them.
-        for level in [Level::Whole, Level::GpuInstance, Level::ComputeInstance] {
+        for level in LEVELS {
             for entity in self.entities.at(level, false) {
                 let Some(text) = self.field_text(config, column, snapshot, entity) else { continue };
                 let labels = self.fields.entry(entity).or_default();
@@ -137,14 +148,25 @@ impl<'a> Labels<'a> {
         }
     }
 
-    /// The label sets of a sample: one for each owner of the entity. Each with the key by which dcgm-exporter orders the
-    /// samples of a family.
+    /// The labels of a sample: one set for each owner of the entity.
     pub fn of(
         &self,
         entity: PageEntity,
         own: &[PageLabel<'_>],
         attributes: &[PageLabel<'_>],
-    ) -> Vec<(String, String)> {
+    ) -> Cow<'_, [SampleLabels]> {
+        match self.plain.get(&entity) {
+            Some(plain) if own.is_empty() && attributes.is_empty() => Cow::Borrowed(plain),
+            _ => Cow::Owned(self.with(entity, own, attributes)),
+        }
+    }
+
+    fn with(
+        &self,
+        entity: PageEntity,
+        own: &[PageLabel<'_>],
+        attributes: &[PageLabel<'_>],
+    ) -> Vec<SampleLabels> {
         let gpu = &self.entities.0[entity.gpu];
         let index = gpu.gpu.gpu.to_string();
         let mut labels: Vec<PageLabel<'_>> =
@@ -176,11 +198,14 @@ impl<'a> Labels<'a> {
                 seen.push(label.name.clone());
                 new
             });
-            (key(&labels), text(&labels))
+            SampleLabels { key: key(&labels), text: text(&labels) }
         };
         owners.iter().map(with).collect()
     }
 }
+
+/// A level for each kind of entity.
+const LEVELS: [Level; 3] = [Level::Whole, Level::GpuInstance, Level::ComputeInstance];
 
 /// `{a="b",c="d"}`.
 fn text(labels: &[PageLabel<'_>]) -> String {
@@ -322,4 +347,65 @@ fn mig_uuid<'a>(snapshot: &'a Snapshot, gpu: &m::Gpu, id: u32) -> Option<&'a str
     });
     let device = devices.next()?;
     devices.next().is_none().then(|| info(family, device, "mig_uuid"))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(of: &[(&'static str, &'static str)]) -> Vec<PageLabel<'static>> {
+        of.iter().map(|(name, value)| PageLabel::new(*name, *value)).collect()
+    }
+
+    fn claim(
+        name: &'static str,
+        namespace: &'static str,
+        pod: &[(&'static str, &'static str)],
+    ) -> ClaimLabels<'static> {
+        let claim = labels(&[("dra_claim_name", name), ("dra_claim_namespace", namespace)]);
+        ClaimLabels { labels: claim, pod: labels(pod) }
+    }
+
+    /// Pod and claim of each owner.
+    fn owners(
+        pods: &[&[(&'static str, &'static str)]],
+        claims: &[ClaimLabels<'static>],
+    ) -> Vec<(String, String)> {
+        let pods = pods.iter().map(|pod| labels(pod)).collect();
+        let text = |owner: &[PageLabel<'_>], name: &str| {
+            owner.iter().find(|label| label.name == name).map(|l| l.value.to_string()).unwrap_or_default()
+        };
+        let owners = with_claims(pods, claims);
+        owners.iter().map(|owner| (text(owner, "pod"), text(owner, "dra_claim_name"))).collect()
+    }
+
+    const A: &[(&str, &str)] = &[("namespace", "ml"), ("pod", "a")];
+    const B: &[(&str, &str)] = &[("namespace", "web"), ("pod", "b")];
+
+    #[test]
+    fn a_pod_has_its_own_claim() {
+        let pair = |pod: &str, claim: &str| (pod.to_owned(), claim.to_owned());
+        assert_eq!(owners(&[A], &[]), [pair("a", "")]);
+        assert_eq!(owners(&[A], &[claim("one", "ml", &[])]), [pair("a", "one")]);
+        let two = [claim("one", "ml", &[]), claim("two", "web", &[])];
+        assert_eq!(owners(&[A, B], &two), [pair("a", "one"), pair("b", "two")]);
+        let named = [claim("one", "ml", B), claim("two", "ml", A)];
+        assert_eq!(owners(&[A, B], &named), [pair("a", "two"), pair("b", "one")]);
+    }
+
+    #[test]
+    fn a_claim_that_pods_share_is_on_each_and_one_without_a_pod_is_there_too() {
+        let pair = |pod: &str, claim: &str| (pod.to_owned(), claim.to_owned());
+        let other: &[(&str, &str)] = &[("namespace", "ml"), ("pod", "c")];
+        assert_eq!(owners(&[A, other], &[claim("one", "ml", &[])]), [pair("a", "one"), pair("c", "one")]);
+        assert_eq!(owners(&[], &[claim("one", "ml", &[])]), [pair("", "one")]);
+        assert_eq!(owners(&[], &[claim("one", "ml", A)]), [pair("a", "one")]);
+    }
+
+    #[test]
+    fn addresses_are_as_nvml_spells_them() {
+        assert_eq!(pci_bus_id("0000:1a:00.0"), "00000000:1A:00.0");
+        assert_eq!(pci_bus_id("00010000:1a:00.0"), "00010000:1A:00.0");
+        assert_eq!(pci_bus_id(""), "");
+    }
 }

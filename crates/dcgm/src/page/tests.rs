@@ -245,6 +245,30 @@ fn without_an_xid_there_is_none() {
 }
 
 #[test]
+fn an_xid_of_an_instance_is_on_the_gpu_and_on_the_instance() {
+    use model::snapshot::Event;
+    let mut node = node::mig();
+    let event = |code: u64, seconds: f64, compute: Option<u32>| {
+        let quiet = Event::new(EventKind::Xid, seconds, Severity::Info, FaultAction::Ignore);
+        let (gpu, code, gpu_instance) = (Some(gpu(1)), Some(code), Some(5));
+        std::sync::Arc::new(Event { gpu, code, gpu_instance, compute_instance: compute, ..quiet })
+    };
+    node.events = [event(31, 10.0, Some(1)), event(43, 30.0, Some(1)), event(13, 20.0, Some(0))].into();
+    let found = |values: Values| {
+        let page = parsed(&config(Release::V4_8, values), &node);
+        let of = page.family("DCGM_FI_DEV_XID_ERRORS").of(&[("gpu", "1")]);
+        let one = |one: &reader::PageSample| {
+            let label = |name: &str| one.label(name).map(str::to_owned);
+            (label("GPU_I_ID"), label("GPU_CI_ID"), one.value)
+        };
+        of.iter().map(one).collect::<Vec<_>>()
+    };
+    let text = |id: &str| Some(id.to_owned());
+    assert_eq!(found(Values::Faithful), [(text("5"), text("0"), 13.0), (text("5"), text("1"), 43.0)]);
+    assert_eq!(found(Values::Corrected), [(text("5"), None, 43.0)]);
+}
+
+#[test]
 fn a_gpu_in_mig_mode_is_its_instances() {
     let node = node::mig();
     let faithful = parsed(&config(Release::V4_8, Values::Faithful), &node);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use model::catalog::schema::LabelText;
-use model::catalog::{self as m, MetricId, Subject};
+use model::catalog::{self as m, EventKind, MetricId, Subject};
 use model::snapshot::{Family, Series, Snapshot, Value};
 
 use super::entities::{Entities, PageEntity};
@@ -74,6 +74,9 @@ pub fn samples(
         Some(PageSample { entity, labels: Vec::new(), attributes, value })
     };
     let mut samples: Vec<PageSample> = at.into_iter().filter_map(sample).collect();
+    if field.id == XID {
+        samples.extend(of_instances(snapshot, entities, corrected));
+    }
     if corrected && field.level == Level::Board {
         // The GPU's own only where none of its instances has one.
         let divided: Vec<usize> =
@@ -85,6 +88,25 @@ pub fn samples(
 
 /// DCGM's number of the newest Xid.
 const XID: u16 = 230;
+
+/// The newest Xid of each MIG instance, as far as the list of events goes back: DCGM has it beside that of the GPU.
+fn of_instances(snapshot: &Snapshot, entities: &Entities, corrected: bool) -> Vec<PageSample> {
+    let xids: Vec<_> =
+        snapshot.events.iter().filter(|event| event.kind == EventKind::Xid && !event.old).collect();
+    let newest = |entity: PageEntity| {
+        let gpu = &entities.0[entity.gpu];
+        let instance = gpu.instances.get(entity.instance?)?.id;
+        let of = xids.iter().filter(|event| {
+            event.gpu.as_ref() == Some(&gpu.gpu)
+                && event.gpu_instance == Some(instance)
+                && (entity.compute.is_none() || entity.compute == event.compute_instance)
+        });
+        let value =
+            of.max_by(|one, two| one.last_unix_seconds.total_cmp(&two.last_unix_seconds))?.code? as f64;
+        Some(PageSample { entity, labels: Vec::new(), attributes: error(value), value })
+    };
+    entities.at(Level::ComputeInstance, corrected).into_iter().filter_map(newest).collect()
+}
 
 /// The attributes of an Xid: code and name.
 fn error(code: f64) -> Vec<PageLabel<'static>> {
