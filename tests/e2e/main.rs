@@ -17,6 +17,8 @@ mod config;
 mod control;
 mod coverage;
 mod cpu;
+mod dcgm;
+mod dcgm_queries;
 mod doctor;
 mod driver;
 mod fault_lines;

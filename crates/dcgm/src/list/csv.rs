@@ -97,6 +97,9 @@ fn record(text: &str) -> Result<(Vec<String>, usize), &'static str> {
             let (value, after) = rest.split_at(end);
             let value =
                 if after.starts_with(',') { value } else { value.strip_suffix('\r').unwrap_or(value) };
+            if value.trim_start_matches(' ').starts_with('"') {
+                return Err("a blank before a quote: remove it");
+            }
             if value.contains('"') {
                 return Err("a quote within a value: put quotes around the value and double the one within");
             }
