@@ -17,6 +17,7 @@ mod config;
 mod control;
 mod coverage;
 mod cpu;
+mod dcgm_values;
 mod doctor;
 mod driver;
 mod fault_lines;
