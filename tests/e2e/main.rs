@@ -19,6 +19,8 @@ mod coverage;
 mod cpu;
 mod dcgm;
 mod dcgm_queries;
+mod dcgm_values;
+||||||| 541e9f0
 mod doctor;
 mod driver;
 mod fault_lines;
