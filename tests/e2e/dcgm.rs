@@ -160,7 +160,10 @@ fn the_rows_that_people_uncomment_are_served_or_named() {
         .collect();
     let metrics = wait_families(&node, &expected);
     assert_eq!(families(&metrics), expected);
-    let labels = rows.iter().filter(|(_, kind)| *kind == "label").map(|(name, _)| name);
+    // An H200 has no power object in its InfoROM.
+    let has =
+        |(name, kind): &(&String, &String)| *kind == "label" && *name != "DCGM_FI_DEV_POWER_INFOROM_VER";
+    let labels = rows.iter().filter(has).map(|(name, _)| name);
     for label in labels {
         assert!(metrics.0.iter().all(|(_, labels, _)| labels.contains_key(label)), "{label}");
     }
@@ -330,6 +333,28 @@ fn a_port_that_is_taken_is_an_error_that_names_the_key() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains(&address) && said.contains("choose another with dcgm.listen"), "{said}");
+}
+
+#[test]
+fn jobs_that_a_scheduler_writes_down_are_labels() {
+    let node = Setup::new("tests/scenarios/mig-mixed.toml").with("DCGM__HPC_JOB_DIR", "/run/jobs").start();
+    let jobs = node.root().join("run/jobs");
+    fs::create_dir_all(&jobs).unwrap();
+    node.wait_ready();
+    let of = |labels: &[(&str, &str)]| page(&node).all("DCGM_FI_DEV_GPU_TEMP", labels).len();
+    let instance = {
+        let metrics = wait_families(&node, &BTreeSet::from(["DCGM_FI_DEV_FB_USED"]));
+        let (_, labels, _) = metrics.0.iter().find(|(_, labels, _)| labels.contains_key("GPU_I_ID")).unwrap();
+        (labels["gpu"].clone(), labels["GPU_I_ID"].clone())
+    };
+    fs::write(jobs.join("3"), "4711\n4712\n").unwrap();
+    fs::write(jobs.join(format!("{}.{}", instance.0, instance.1)), "4713\n").unwrap();
+    node.wait_for("the jobs", |_| of(&[("hpc_job", "4713")]) == 1);
+    assert_eq!((of(&[("gpu", "3"), ("hpc_job", "4711")]), of(&[("gpu", "3"), ("hpc_job", "4712")])), (1, 1));
+    assert_eq!(of(&[("hpc_job", "4713"), ("GPU_I_ID", &instance.1)]), 1);
+    assert!(node.metrics().all("gpu_hpc_job_info", &[]).is_empty(), "no series of the other page");
+    fs::remove_file(jobs.join("3")).unwrap();
+    node.wait_for("their end", |_| of(&[("hpc_job", "4711")]) == 0);
 }
 
 /// Runs the program to its end, with these settings and none of the environment.
