@@ -20,7 +20,6 @@ mod cpu;
 mod dcgm;
 mod dcgm_queries;
 mod dcgm_values;
-||||||| 541e9f0
 mod doctor;
 mod driver;
 mod fault_lines;
