@@ -197,7 +197,13 @@ impl FieldList {
     /// As [`FieldList::add`], with the type as written.
     fn add_row(&mut self, place: &str, name: &str, kind: &str, help: &str, release: Release) {
         match FamilyType::ALL.into_iter().find(|known| known.name() == kind) {
-            Some(kind) => self.add(place, name, kind, help, release),
+            Some(kind) => {
+                if help.contains(char::REPLACEMENT_CHARACTER) {
+                    let why = "the help is not UTF-8: the other bytes are replaced".to_owned();
+                    self.note(place, name, ProblemKind::Malformed(why));
+                }
+                self.add(place, name, kind, help, release);
+            }
             // A name that there is not matters more than its type.
             None if find(name, release).is_none() => {
                 self.add(place, name, FamilyType::Untyped, help, release);

@@ -37,7 +37,7 @@ settings! {
     /// The page of dcgm-exporter, for its dashboards, alerts and autoscalers: /dcgm/metrics.
     dcgm: Dcgm {
         /// Second listen address, which speaks as dcgm-exporter does: /metrics and /health there, as on ":9400"; "" for none.
-        /// The limits of [http] hold for both addresses together.
+        /// The limits of [http] hold for both addresses together, and its host names for each.
         listen: Option<Listen> = None;
         /// Release of dcgm-exporter whose default fields are served, and whose unit a name has that two releases share: "4.9"
         /// has the names in base units.

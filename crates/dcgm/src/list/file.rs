@@ -138,14 +138,15 @@ fn find(path: &Path) -> io::Result<(PathBuf, String)> {
     Ok((file, text))
 }
 
-/// The text of a plain file. The keys of a mounted ConfigMap are links to `..data/KEY`: such a link is followed, no other.
+/// The text of a plain file, with U+FFFD for what is not UTF-8: the rows with it are problems. The keys of a mounted ConfigMap are links to `..data/KEY`: such a link is followed, no other.
 fn read_text(path: &Path) -> io::Result<String> {
     let target = fs::read_link(path).ok();
     let of_config_map = path.file_name().map(|name| Path::new("..data").join(name));
-    match (path.parent(), target) {
+    let bytes = match (path.parent(), target) {
         (Some(folder), Some(target)) if Some(&target) == of_config_map.as_ref() => {
-            plain_file::read_text(&folder.join(target), MAX_BYTES)
+            plain_file::read(&folder.join(target), MAX_BYTES)
         }
-        _ => plain_file::read_text(path, MAX_BYTES),
-    }
+        _ => plain_file::read(path, MAX_BYTES),
+    };
+    Ok(String::from_utf8_lossy(&bytes?).into_owned())
 }
