@@ -17,6 +17,8 @@ mod config;
 mod control;
 mod coverage;
 mod cpu;
+mod dcgm;
+mod dcgm_queries;
 mod dcgm_values;
 mod doctor;
 mod driver;

@@ -728,6 +728,8 @@ metrics! {
     /// Pods as the kubelet lists them, for 10 min after its last answer too. Slurm jobs as far as the environments of their processes name GPUs
     /// (`owners.slurm_environment`); `gpu_slurm_jobs` counts those that do not. At most `owners.max_series` series.
     gpu_allocation_info: Info<AllocatedGpu, AllocationInfo>, None, Computed, "0.1.0";
+    /// 1 for each job that a file of `dcgm.hpc_job_dir` gives the GPU or MIG instance, of at most 32 each.
+    gpu_hpc_job_info: Info<AllocatedGpu, HpcJobInfo>, None, Computed, "0.1.0", json only true;
     /// Slurm jobs with processes in control groups of their own, by what is known of their GPUs; absent without such.
     gpu_slurm_jobs: Gauge<Node, (SlurmGpus,)>, None, Computed, "0.1.0", group OwnerDetail;
 

@@ -51,8 +51,11 @@ settings! {
         hostname_label: HostnameLabel = HostnameLabel::Lower;
         /// Labels of the pod, and of its claims, that was given the GPU.
         pods: bool = true;
-        /// Label hpc_job: the Slurm jobs that were given the GPU.
+        /// Label hpc_job: the Slurm jobs that were given the GPU, as far as their environments name it.
         jobs: bool = false;
+        /// Directory with the files that a scheduler's hooks write for dcgm-exporter's HPC job mapping, whose jobs are in the
+        /// label hpc_job; "" for none. Needs owners.enabled.
+        hpc_job_dir: PathBuf = PathBuf::new(), Optional;
         /// Window of DCGM_EXP_XID_ERRORS_COUNT.
         xid_window: Duration = minutes(5), secs(1)..=hours(24);
         /// Window of DCGM_EXP_CLOCK_EVENTS_COUNT.

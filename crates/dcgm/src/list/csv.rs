@@ -9,7 +9,7 @@ const MAX_QUOTED: usize = 4096;
 
 /// Adds the rows of a text. `place` comes before each line number.
 pub(super) fn read(list: &mut FieldList, place: &str, text: &str, release: Release) {
-    let mut reader = Reader { rest: text.strip_prefix('\u{feff}').unwrap_or(text), line: 0 };
+    let mut reader = CsvReader { rest: text.strip_prefix('\u{feff}').unwrap_or(text), line: 0 };
     let mut rows = 0;
     while let Some((line, record)) = reader.next() {
         let place = format!("{place}line {line}");
@@ -40,16 +40,16 @@ pub(super) fn read(list: &mut FieldList, place: &str, text: &str, release: Relea
 }
 
 /// The records of a text with the lines on which they begin.
-struct Reader<'a> {
+struct CsvReader<'a> {
     rest: &'a str,
     /// Lines taken so far.
     line: usize,
 }
 
-type Record = Result<Vec<String>, &'static str>;
+type CsvRecord = Result<Vec<String>, &'static str>;
 
-impl Reader<'_> {
-    fn next(&mut self) -> Option<(usize, Record)> {
+impl CsvReader<'_> {
+    fn next(&mut self) -> Option<(usize, CsvRecord)> {
         loop {
             if self.rest.is_empty() {
                 return None;
@@ -97,6 +97,9 @@ fn record(text: &str) -> Result<(Vec<String>, usize), &'static str> {
             let (value, after) = rest.split_at(end);
             let value =
                 if after.starts_with(',') { value } else { value.strip_suffix('\r').unwrap_or(value) };
+            if value.trim_start_matches(' ').starts_with('"') {
+                return Err("a blank before a quote: remove it");
+            }
             if value.contains('"') {
                 return Err("a quote within a value: put quotes around the value and double the one within");
             }

@@ -72,17 +72,17 @@ impl FieldList {
             return csv::read(self, place, text, release);
         }
         match yaml::read(self, place, text, release) {
-            yaml::Document::Fields => {}
-            yaml::Document::File(file) => {
+            yaml::YamlDocument::Fields => {}
+            yaml::YamlDocument::File(file) => {
                 let place = format!("{place}metrics.file");
                 take_file(self, &place, &clean(&file, 4096));
             }
-            yaml::Document::Default => {
+            yaml::YamlDocument::Default => {
                 let problems = std::mem::take(&mut self.problems);
                 *self = FieldList::default_of(release);
                 self.problems = problems;
             }
-            yaml::Document::Texts(texts) => {
+            yaml::YamlDocument::Texts(texts) => {
                 let keys: Vec<&str> = texts.iter().map(|(key, _)| key.as_str()).collect();
                 match choose(&keys) {
                     Ok(_) if !may_be_manifest => {

@@ -13,7 +13,7 @@ use super::{FieldList, MAX_ROWS, ProblemKind};
 use crate::fields::Release;
 
 /// What a document has.
-pub(super) enum Document {
+pub(super) enum YamlDocument {
     /// A configuration of dcgm-exporter: its fields are in the list now.
     Fields,
     /// A configuration that names the file with its fields.
@@ -25,11 +25,11 @@ pub(super) enum Document {
 }
 
 /// A value of YAML that keeps doubled keys.
-enum Node {
+enum YamlValue {
     /// Nothing, a text, a number: as text.
     Scalar(Option<String>),
-    List(Vec<Node>),
-    Map(Vec<(String, Node)>),
+    List(Vec<YamlValue>),
+    Map(Vec<(String, YamlValue)>),
 }
 
 /// Keys that both versions have, beside `metrics`; a star is any item of a list.
@@ -77,17 +77,17 @@ pub(super) fn is_yaml(text: &str) -> bool {
 }
 
 /// Reads the first document of a text, and adds its fields to the list.
-pub(super) fn read(list: &mut FieldList, place: &str, text: &str, release: Release) -> Document {
+pub(super) fn read(list: &mut FieldList, place: &str, text: &str, release: Release) -> YamlDocument {
     let mut documents = yaml_serde::Deserializer::from_str(text);
     let malformed = |why: String| ProblemKind::Malformed(why);
-    let node = match documents.next().map(Node::deserialize) {
+    let node = match documents.next().map(YamlValue::deserialize) {
         Some(Ok(node)) => node,
         Some(Err(error)) => {
             let why = format!("not YAML that can be read: {error}");
             list.note(place.trim_end_matches(": "), "", malformed(why));
-            return Document::Fields;
+            return YamlDocument::Fields;
         }
-        None => Node::Map(Vec::new()),
+        None => YamlValue::Map(Vec::new()),
     };
     if documents.next().is_some() {
         list.note(
@@ -96,46 +96,46 @@ pub(super) fn read(list: &mut FieldList, place: &str, text: &str, release: Relea
             malformed("only the first document counts; remove the others".into()),
         );
     }
-    let Node::Map(keys) = node else {
+    let YamlValue::Map(keys) = node else {
         let why = "neither a configuration of dcgm-exporter nor a ConfigMap".to_owned();
         list.note(place.trim_end_matches(": "), "", malformed(why));
-        return Document::Fields;
+        return YamlDocument::Fields;
     };
-    let mut reader = Reader { list, place, release };
+    let mut reader = YamlReader { list, place, release };
     let keys = reader.once("", keys);
     match scalar(&keys, "kind") {
-        Some("ConfigMap") => Document::Texts(reader.texts(keys)),
+        Some("ConfigMap") => YamlDocument::Texts(reader.texts(keys)),
         Some(kind) => {
             let why = format!("{kind:?} is no ConfigMap");
             reader.problem("kind", why);
-            Document::Fields
+            YamlDocument::Fields
         }
         None => reader.configuration(keys),
     }
 }
 
 /// The text of a key.
-fn scalar<'a>(keys: &'a [(String, Node)], name: &str) -> Option<&'a str> {
+fn scalar<'a>(keys: &'a [(String, YamlValue)], name: &str) -> Option<&'a str> {
     keys.iter().find_map(|(key, node)| match node {
-        Node::Scalar(Some(text)) if key == name => Some(text.as_str()),
+        YamlValue::Scalar(Some(text)) if key == name => Some(text.as_str()),
         _ => None,
     })
 }
 
-struct Reader<'a> {
+struct YamlReader<'a> {
     list: &'a mut FieldList,
     place: &'a str,
     release: Release,
 }
 
-impl Reader<'_> {
+impl YamlReader<'_> {
     fn problem(&mut self, path: &str, why: String) {
         self.list.note(&format!("{}{path}", self.place), "", ProblemKind::Malformed(why));
     }
 
     /// The keys without those that come again.
-    fn once(&mut self, path: &str, keys: Vec<(String, Node)>) -> Vec<(String, Node)> {
-        let mut once: Vec<(String, Node)> = Vec::new();
+    fn once(&mut self, path: &str, keys: Vec<(String, YamlValue)>) -> Vec<(String, YamlValue)> {
+        let mut once: Vec<(String, YamlValue)> = Vec::new();
         let mut seen = std::collections::HashSet::new();
         for (key, node) in keys {
             if seen.insert(key.clone()) {
@@ -148,22 +148,22 @@ impl Reader<'_> {
     }
 
     /// The texts of a ConfigMap.
-    fn texts(&mut self, keys: Vec<(String, Node)>) -> Vec<(String, String)> {
+    fn texts(&mut self, keys: Vec<(String, YamlValue)>) -> Vec<(String, String)> {
         let data = keys.into_iter().find_map(|(key, node)| match node {
-            Node::Map(data) if key == "data" => Some(data),
+            YamlValue::Map(data) if key == "data" => Some(data),
             _ => None,
         });
         let mut texts = Vec::new();
         for (key, node) in self.once("data", data.unwrap_or_default()) {
             match node {
-                Node::Scalar(Some(text)) => texts.push((key, text)),
+                YamlValue::Scalar(Some(text)) => texts.push((key, text)),
                 _ => self.problem(&joined("data", &key), "no text".into()),
             }
         }
         texts
     }
 
-    fn configuration(&mut self, keys: Vec<(String, Node)>) -> Document {
+    fn configuration(&mut self, keys: Vec<(String, YamlValue)>) -> YamlDocument {
         let version = scalar(&keys, "version").map(str::to_owned);
         let others: &[&str] = match version.as_deref() {
             Some("1") => FIRST,
@@ -182,10 +182,10 @@ impl Reader<'_> {
         };
         let mut known: Vec<&str> = BOTH.to_vec();
         known.extend(others);
-        let mut document = Document::Default;
+        let mut document = YamlDocument::Default;
         for (key, node) in keys {
             match node {
-                Node::Map(metrics) if key == "metrics" => document = self.metrics(metrics, &known),
+                YamlValue::Map(metrics) if key == "metrics" => document = self.metrics(metrics, &known),
                 node => self.check(&key, node, &known, version.as_deref()),
             }
         }
@@ -193,7 +193,7 @@ impl Reader<'_> {
     }
 
     /// Names the keys that the version does not have.
-    fn check(&mut self, path: &str, node: Node, known: &[&str], version: Option<&str>) {
+    fn check(&mut self, path: &str, node: YamlValue, known: &[&str], version: Option<&str>) {
         let below = |name: &&str| is_prefix(path, name);
         if !known.iter().any(below) {
             let version = version.unwrap_or("1 or 2");
@@ -201,39 +201,39 @@ impl Reader<'_> {
                 .problem(path, format!("not understood: version {version} has no such key; remove it"));
         }
         match node {
-            Node::Map(keys) => {
+            YamlValue::Map(keys) => {
                 for (key, node) in self.once(path, keys) {
                     self.check(&joined(path, &key), node, known, version);
                 }
             }
-            Node::List(items) => {
+            YamlValue::List(items) => {
                 for (at, node) in items.into_iter().enumerate() {
                     self.check(&format!("{path}[{at}]"), node, known, version);
                 }
             }
-            Node::Scalar(_) => {}
+            YamlValue::Scalar(_) => {}
         }
     }
 
-    fn metrics(&mut self, keys: Vec<(String, Node)>, known: &[&str]) -> Document {
-        let mut document = Document::Default;
+    fn metrics(&mut self, keys: Vec<(String, YamlValue)>, known: &[&str]) -> YamlDocument {
+        let mut document = YamlDocument::Default;
         for (key, node) in self.once("metrics", keys) {
             let path = joined("metrics", &key);
             match (key.as_str(), node) {
-                ("file", Node::Scalar(Some(file))) => match document {
-                    Document::Default => document = Document::File(file),
+                ("file", YamlValue::Scalar(Some(file))) => match document {
+                    YamlDocument::Default => document = YamlDocument::File(file),
                     _ => {
                         self.problem(&path, "fields are given too: these count; remove one of the two".into())
                     }
                 },
-                ("fields", Node::List(rows)) => {
-                    if matches!(document, Document::File(_)) {
+                ("fields", YamlValue::List(rows)) => {
+                    if matches!(document, YamlDocument::File(_)) {
                         self.problem(
                             "metrics.file",
                             "fields are given too: these count; remove one of the two".into(),
                         );
                     }
-                    document = Document::Fields;
+                    document = YamlDocument::Fields;
                     self.fields(rows);
                 }
                 ("file" | "fields", _) => {
@@ -245,14 +245,14 @@ impl Reader<'_> {
         document
     }
 
-    fn fields(&mut self, rows: Vec<Node>) {
+    fn fields(&mut self, rows: Vec<YamlValue>) {
         for (at, row) in rows.into_iter().enumerate() {
             let path = format!("metrics.fields[{at}]");
             if at >= MAX_ROWS {
                 return self
                     .problem(&path, format!("the rows from here on are not read: {MAX_ROWS} are too many"));
             }
-            let Node::Map(keys) = row else {
+            let YamlValue::Map(keys) = row else {
                 self.problem(&path, "a row has the keys name, prometheusType and help".into());
                 continue;
             };
@@ -296,63 +296,65 @@ fn is_prefix(path: &str, known: &str) -> bool {
     parts.into_iter().all(|part| known.next() == Some(part))
 }
 
-impl<'de> Deserialize<'de> for Node {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Node, D::Error> {
-        deserializer.deserialize_any(NodeVisitor)
+impl<'de> Deserialize<'de> for YamlValue {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<YamlValue, D::Error> {
+        deserializer.deserialize_any(YamlVisitor)
     }
 }
 
-struct NodeVisitor;
+struct YamlVisitor;
 
-impl<'de> Visitor<'de> for NodeVisitor {
-    type Value = Node;
+impl<'de> Visitor<'de> for YamlVisitor {
+    type Value = YamlValue;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a text, a number, a list or keys")
     }
 
-    fn visit_unit<E: de::Error>(self) -> Result<Node, E> {
-        Ok(Node::Scalar(None))
+    fn visit_unit<E: de::Error>(self) -> Result<YamlValue, E> {
+        Ok(YamlValue::Scalar(None))
     }
 
-    fn visit_bool<E: de::Error>(self, value: bool) -> Result<Node, E> {
-        Ok(Node::Scalar(Some(value.to_string())))
+    fn visit_bool<E: de::Error>(self, value: bool) -> Result<YamlValue, E> {
+        Ok(YamlValue::Scalar(Some(value.to_string())))
     }
 
-    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Node, E> {
-        Ok(Node::Scalar(Some(value.to_string())))
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<YamlValue, E> {
+        Ok(YamlValue::Scalar(Some(value.to_string())))
     }
 
-    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Node, E> {
-        Ok(Node::Scalar(Some(value.to_string())))
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<YamlValue, E> {
+        Ok(YamlValue::Scalar(Some(value.to_string())))
     }
 
-    fn visit_f64<E: de::Error>(self, value: f64) -> Result<Node, E> {
-        Ok(Node::Scalar(Some(value.to_string())))
+    fn visit_f64<E: de::Error>(self, value: f64) -> Result<YamlValue, E> {
+        Ok(YamlValue::Scalar(Some(value.to_string())))
     }
 
-    fn visit_str<E: de::Error>(self, value: &str) -> Result<Node, E> {
-        Ok(Node::Scalar(Some(value.to_owned())))
+    fn visit_str<E: de::Error>(self, value: &str) -> Result<YamlValue, E> {
+        Ok(YamlValue::Scalar(Some(value.to_owned())))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Node, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<YamlValue, A::Error> {
         let mut items = Vec::new();
         while let Some(item) = access.next_element()? {
             items.push(item);
         }
-        Ok(Node::List(items))
+        Ok(YamlValue::List(items))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Node, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<YamlValue, A::Error> {
         let mut keys = Vec::new();
-        while let Some((key, value)) = access.next_entry::<Node, Node>()? {
-            let Node::Scalar(Some(key)) = key else { return Err(de::Error::custom("a key that is no text")) };
+        while let Some((key, value)) = access.next_entry::<YamlValue, YamlValue>()? {
+            let YamlValue::Scalar(Some(key)) = key else {
+                return Err(de::Error::custom("a key that is no text"));
+            };
             keys.push((key, value));
         }
-        Ok(Node::Map(keys))
+        Ok(YamlValue::Map(keys))
     }
 
-    fn visit_enum<A: EnumAccess<'de>>(self, _: A) -> Result<Node, A::Error> {
+    fn visit_enum<A: EnumAccess<'de>>(self, _: A) -> Result<YamlValue, A::Error> {
         Err(de::Error::custom("a tag, which nothing here has"))
     }
 }

@@ -510,6 +510,11 @@ info_labels! {
         /// User of the Slurm job.
         user,
     }
+    /// Labels of `gpu_hpc_job_info`.
+    HpcJobInfo {
+        /// The job as the scheduler's hook wrote it down.
+        hpc_job,
+    }
     /// Labels of `gpu_window_info`.
     WindowInfo {
         /// Kind: `maintenance` or `training`.
