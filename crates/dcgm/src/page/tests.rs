@@ -70,7 +70,10 @@ fn the_default_pages_are_the_golden_ones() {
 
 #[test]
 fn the_page_of_every_field_is_the_golden_one() {
-    let config = PageConfig { fields: everything(Release::V4_8), ..config(Release::V4_8, Values::Faithful) };
+    let mut fields = everything(Release::V4_8);
+    // One label is enough in each of so many lines.
+    fields.labels.truncate(1);
+    let config = PageConfig { fields, ..config(Release::V4_8, Values::Faithful) };
     golden("everything", &page(&config, &node::plain()));
 }
 
