@@ -103,8 +103,8 @@ pub enum FieldSource {
     Sum { of: &'static [Reading], factor: f64 },
     /// A number that has these bits for the values of the metric's label that hold.
     Bits { metric: MetricId, bits: &'static [(&'static str, u32)] },
-    /// The number of the value of the metric's label that holds.
-    Choice { metric: MetricId, numbers: &'static [(&'static str, u32)] },
+    /// The number of the value of the metric's label that holds; another one where the metric of `failed` is not 0.
+    Choice { metric: MetricId, numbers: &'static [(&'static str, u32)], failed: Option<(MetricId, u32)> },
     /// `part / (whole - less)`.
     Share { part: &'static [MetricId], whole: &'static [MetricId], less: &'static [MetricId] },
     /// A label of an info metric, and how a number is made of it.

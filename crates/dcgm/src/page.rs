@@ -213,7 +213,7 @@ fn family(
 
 /// From DCGM's MB, 1,024,000 bytes, to a million bytes.
 fn correction(column: &Column) -> f64 {
-    const NVLINK_MB: [u16; 2] = [440, 449];
+    const NVLINK_MB: [u16; 4] = [440, 449, 843, 897];
     if NVLINK_MB.contains(&column.field.id) && column.field.format == Format::Integer { 1.024 } else { 1.0 }
 }
 

@@ -385,6 +385,12 @@ metrics! {
     ///
     /// Valid once the state is `completed`.
     gpu_fabric_status: Gauge<Gpu>, None, Slow, "0.1.0";
+    /// Health mask of the NVLink fabric as NVML gives it; JSON only.
+    gpu_fabric_health_mask: Gauge<Gpu>, None, Slow, "0.1.0", json only true;
+    /// Health of the NVLink fabric as NVML sums it up; JSON only.
+    ///
+    /// 1: healthy, 2: unhealthy, 3: limited capacity. Absent where the driver does not know it.
+    gpu_fabric_health_summary: Gauge<Gpu>, None, Slow, "0.1.0", at most 3.0, json only true;
     /// NVLink fabric of the GPU.
     gpu_fabric_info: Info<Gpu, FabricInfo>, None, Rare, "0.1.0", group LinkDetail;
     /// An NVSwitch of the node, where the node's kernel drives the switches.

@@ -70,6 +70,11 @@ fn capability(text: &str) -> Option<f64> {
     Some(f64::from((major.parse::<u32>().ok()? << 16) + minor.parse::<u32>().ok()?))
 }
 
+/// `0x233510de` as a number.
+fn hexadecimal(text: &str) -> Option<f64> {
+    u32::from_str_radix(text.strip_prefix("0x")?, 16).ok().map(f64::from)
+}
+
 fn virtual_mode(text: &str) -> Option<f64> {
     let modes = ["none", "passthrough", "vgpu", "host_vgpu", "host_vsga"];
     modes.iter().position(|mode| *mode == text).map(|at| at as f64)
@@ -87,6 +92,10 @@ const CLOCK_EVENTS: &[(&str, u32)] = &[
     ("hw_power_brake_slowdown", 0x80),
     ("display_clock_setting", 0x100),
 ];
+
+/// NVML's numbers of the compute modes.
+const COMPUTE_MODES: &[(&str, u32)] =
+    &[("default", 0), ("exclusive_thread", 1), ("prohibited", 2), ("exclusive_process", 3)];
 
 /// DCGM's states of the fabric manager.
 const FABRIC: &[(&str, u32)] =
@@ -117,8 +126,20 @@ fields! {
         = info!(gpu_board_info "inforom_oem_version");
     57 Label Text Board ["DCGM_FI_DEV_PCI_BUSID", "DCGM_FI_DEV_PCI_BUS_ID"] "PCI address."
         = info!(gpu_info "pci_address");
-    60 Gauge Integer Board ["DCGM_FI_DEV_CUDA_COMPUTE_CAPABILITY"] "CUDA compute capability, as 589824 for 9.0."
+    58 Gauge Integer Board ["DCGM_FI_DEV_PCI_COMBINED_ID"] "PCI device and vendor, as a number."
+        = info!(gpu_info "pci_device_id", hexadecimal);
+    59 Gauge Integer Board ["DCGM_FI_DEV_PCI_SUBSYS_ID"] "PCI subsystem, as a number."
+        = info!(gpu_info "pci_subsystem_id", hexadecimal);
+    63 Gauge Integer Board ["DCGM_FI_DEV_CUDA_COMPUTE_CAPABILITY"] "CUDA compute capability, as 589824 for 9.0."
         = info!(gpu_info "compute_capability", capability);
+    65 Gauge Integer Board ["DCGM_FI_DEV_COMPUTE_MODE"] "Compute mode, as NVML numbers it."
+        = FieldSource::Choice { metric: m::gpu_compute_mode.id(), numbers: COMPUTE_MODES, failed: None };
+    66 Gauge Integer Board ["DCGM_FI_DEV_PERSISTENCE_MODE"] "1 if persistence mode is on."
+        = series!(1.0; gpu_persistence_mode_enabled);
+    67 Gauge Integer Board ["DCGM_FI_DEV_MIG_MODE"] "1 if MIG mode is on."
+        = series!(1.0; gpu_mig_mode_enabled);
+    69 Gauge Integer Board ["DCGM_FI_DEV_MIG_MAX_SLICES"] "Compute slices of the GPU."
+        = series!(1.0; gpu_mig_slices);
     80 Label Text Board ["DCGM_FI_DEV_ECC_INFOROM_VER", "DCGM_FI_DEV_INFOROM_ECC_VERSION"] "Version of the InfoROM's ECC object."
         = info!(gpu_board_info "inforom_ecc_version");
     81 Label Text Board ["DCGM_FI_DEV_POWER_INFOROM_VER", "DCGM_FI_DEV_INFOROM_POWER_VERSION"] "Version of the InfoROM's power object."
@@ -139,6 +160,8 @@ fields! {
         = series!(MHZ; gpu_clock_hertz["memory"]);
     102 Gauge Integer Board ["DCGM_FI_DEV_VIDEO_CLOCK"] "Video clock (in MHz)."
         = series!(MHZ; gpu_clock_hertz["video"]);
+    110 Gauge Integer Board ["DCGM_FI_DEV_APP_SM_CLOCK"] "Application clock of the SMs (in MHz)." = FieldSource::None;
+    111 Gauge Integer Board ["DCGM_FI_DEV_APP_MEM_CLOCK"] "Application clock of the memory (in MHz)." = FieldSource::None;
     112 Gauge Integer Board ["DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"] "Reasons for a lower clock, a bit each."
         = FieldSource::Bits { metric: m::gpu_clock_event_active.id(), bits: CLOCK_EVENTS };
     113 Gauge Integer Board ["DCGM_FI_DEV_MAX_SM_CLOCK"] "Highest SM clock (in MHz)."
@@ -178,11 +201,21 @@ fields! {
     164 Gauge Double Board ["DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "DCGM_FI_DEV_BOARD_POWER_LIMIT_ENFORCED_WATTS"] "Power limit in force (in W)."
         = series!(1.0; gpu_power_limit_watts["enforced"]);
     170 Gauge Integer Board ["DCGM_FI_DEV_FABRIC_MANAGER_STATUS"] "State of joining the NVLink fabric."
-        = FieldSource::Choice { metric: m::gpu_fabric_state.id(), numbers: FABRIC };
+        = FieldSource::Choice {
+            metric: m::gpu_fabric_state.id(),
+            numbers: FABRIC,
+            failed: Some((m::gpu_fabric_status.id(), 4)),
+        };
     171 Gauge Integer Board ["DCGM_FI_DEV_FABRIC_MANAGER_ERROR_CODE"] "NVML return code of joining the NVLink fabric."
         = series!(1.0; gpu_fabric_status);
-    174 Gauge Integer Board ["DCGM_FI_DEV_FABRIC_HEALTH_MASK"] "Health mask of the NVLink fabric." = FieldSource::None;
-    175 Gauge Integer Board ["DCGM_FI_DEV_FABRIC_HEALTH_SUMMARY"] "Health summary of the NVLink fabric." = FieldSource::None;
+    172 Label Text Board ["DCGM_FI_DEV_FABRIC_CLUSTER_UUID"] "UUID of the NVLink cluster."
+        = info!(gpu_fabric_info "cluster_uuid");
+    173 Gauge Integer Board ["DCGM_FI_DEV_FABRIC_CLIQUE_ID"] "Clique within the NVLink cluster."
+        = info!(gpu_fabric_info "clique_id");
+    174 Gauge Integer Board ["DCGM_FI_DEV_FABRIC_HEALTH_MASK"] "Health mask of the NVLink fabric, as NVML gives it."
+        = series!(1.0; gpu_fabric_health_mask);
+    175 Gauge Integer Board ["DCGM_FI_DEV_FABRIC_HEALTH_SUMMARY"] "Health of the NVLink fabric: 1 healthy, 2 not, 3 of limited capacity."
+        = series!(1.0; gpu_fabric_health_summary);
     190 Gauge Integer Board ["DCGM_FI_DEV_PSTATE", "DCGM_FI_DEV_GPU_PSTATE"] "Performance state, 0 to 15."
         = series!(1.0; gpu_performance_state);
     191 Gauge Integer Board ["DCGM_FI_DEV_FAN_SPEED"] "Fan speed (in %)." = FieldSource::None;
@@ -250,6 +283,70 @@ fields! {
         = series!(1.0; gpu_ecc_total_errors["aggregate", "corrected"]);
     313 Counter Integer Board ["DCGM_FI_DEV_ECC_DBE_AGG_TOTAL", "dcgm_ecc_dbe_aggregate_total"] "Uncorrected ECC errors over the GPU's life."
         = series!(1.0; gpu_ecc_total_errors["aggregate", "uncorrected"]);
+    314 Counter Integer Board ["DCGM_FI_DEV_ECC_SBE_VOL_L1"] "Corrected ECC errors of the L1 cache since the driver was loaded."
+        = series!(1.0; gpu_ecc_errors["volatile", "corrected", "l1_cache"]);
+    315 Counter Integer Board ["DCGM_FI_DEV_ECC_DBE_VOL_L1"] "Uncorrected ECC errors of the L1 cache since the driver was loaded."
+        = series!(1.0; gpu_ecc_errors["volatile", "uncorrected", "l1_cache"]);
+    316 Counter Integer Board ["DCGM_FI_DEV_ECC_SBE_VOL_L2"] "Corrected ECC errors of the L2 cache since the driver was loaded."
+        = series!(1.0; gpu_ecc_errors["volatile", "corrected", "l2_cache"]);
+    317 Counter Integer Board ["DCGM_FI_DEV_ECC_DBE_VOL_L2"] "Uncorrected ECC errors of the L2 cache since the driver was loaded."
+        = series!(1.0; gpu_ecc_errors["volatile", "uncorrected", "l2_cache"]);
+    318 Counter Integer Board ["DCGM_FI_DEV_ECC_SBE_VOL_DEV"] "Corrected ECC errors of the device memory since the driver was loaded."
+        = series!(1.0; gpu_ecc_errors["volatile", "corrected", "dram"]);
+    319 Counter Integer Board ["DCGM_FI_DEV_ECC_DBE_VOL_DEV"] "Uncorrected ECC errors of the device memory since the driver was loaded."
+        = series!(1.0; gpu_ecc_errors["volatile", "uncorrected", "dram"]);
+    320 Counter Integer Board ["DCGM_FI_DEV_ECC_SBE_VOL_REG"] "Corrected ECC errors of the register file since the driver was loaded."
+        = series!(1.0; gpu_ecc_errors["volatile", "corrected", "register_file"]);
+    321 Counter Integer Board ["DCGM_FI_DEV_ECC_DBE_VOL_REG"] "Uncorrected ECC errors of the register file since the driver was loaded."
+        = series!(1.0; gpu_ecc_errors["volatile", "uncorrected", "register_file"]);
+    322 Counter Integer Board ["DCGM_FI_DEV_ECC_SBE_VOL_TEX"] "Corrected ECC errors of the texture memory since the driver was loaded."
+        = series!(1.0; gpu_ecc_errors["volatile", "corrected", "texture_memory"]);
+    323 Counter Integer Board ["DCGM_FI_DEV_ECC_DBE_VOL_TEX"] "Uncorrected ECC errors of the texture memory since the driver was loaded."
+        = series!(1.0; gpu_ecc_errors["volatile", "uncorrected", "texture_memory"]);
+    324 Counter Integer Board ["DCGM_FI_DEV_ECC_SBE_AGG_L1"] "Corrected ECC errors of the L1 cache over the GPU's life."
+        = series!(1.0; gpu_ecc_errors["aggregate", "corrected", "l1_cache"]);
+    325 Counter Integer Board ["DCGM_FI_DEV_ECC_DBE_AGG_L1"] "Uncorrected ECC errors of the L1 cache over the GPU's life."
+        = series!(1.0; gpu_ecc_errors["aggregate", "uncorrected", "l1_cache"]);
+    326 Counter Integer Board ["DCGM_FI_DEV_ECC_SBE_AGG_L2"] "Corrected ECC errors of the L2 cache over the GPU's life."
+        = series!(1.0; gpu_ecc_errors["aggregate", "corrected", "l2_cache"]);
+    327 Counter Integer Board ["DCGM_FI_DEV_ECC_DBE_AGG_L2"] "Uncorrected ECC errors of the L2 cache over the GPU's life."
+        = series!(1.0; gpu_ecc_errors["aggregate", "uncorrected", "l2_cache"]);
+    328 Counter Integer Board ["DCGM_FI_DEV_ECC_SBE_AGG_DEV"] "Corrected ECC errors of the device memory over the GPU's life."
+        = series!(1.0; gpu_ecc_errors["aggregate", "corrected", "dram"]);
+    329 Counter Integer Board ["DCGM_FI_DEV_ECC_DBE_AGG_DEV"] "Uncorrected ECC errors of the device memory over the GPU's life."
+        = series!(1.0; gpu_ecc_errors["aggregate", "uncorrected", "dram"]);
+    330 Counter Integer Board ["DCGM_FI_DEV_ECC_SBE_AGG_REG"] "Corrected ECC errors of the register file over the GPU's life."
+        = series!(1.0; gpu_ecc_errors["aggregate", "corrected", "register_file"]);
+    331 Counter Integer Board ["DCGM_FI_DEV_ECC_DBE_AGG_REG"] "Uncorrected ECC errors of the register file over the GPU's life."
+        = series!(1.0; gpu_ecc_errors["aggregate", "uncorrected", "register_file"]);
+    332 Counter Integer Board ["DCGM_FI_DEV_ECC_SBE_AGG_TEX"] "Corrected ECC errors of the texture memory over the GPU's life."
+        = series!(1.0; gpu_ecc_errors["aggregate", "corrected", "texture_memory"]);
+    333 Counter Integer Board ["DCGM_FI_DEV_ECC_DBE_AGG_TEX"] "Uncorrected ECC errors of the texture memory over the GPU's life."
+        = series!(1.0; gpu_ecc_errors["aggregate", "uncorrected", "texture_memory"]);
+    334 Counter Integer Board ["DCGM_FI_DEV_ECC_SBE_VOL_SHM"] "Corrected ECC errors of the texture shared memory since the driver was loaded."
+        = series!(1.0; gpu_ecc_errors["volatile", "corrected", "texture_shm"]);
+    335 Counter Integer Board ["DCGM_FI_DEV_ECC_DBE_VOL_SHM"] "Uncorrected ECC errors of the texture shared memory since the driver was loaded."
+        = series!(1.0; gpu_ecc_errors["volatile", "uncorrected", "texture_shm"]);
+    336 Counter Integer Board ["DCGM_FI_DEV_ECC_SBE_VOL_CBU"] "Corrected ECC errors of the convergence barrier unit since the driver was loaded."
+        = series!(1.0; gpu_ecc_errors["volatile", "corrected", "cbu"]);
+    337 Counter Integer Board ["DCGM_FI_DEV_ECC_DBE_VOL_CBU"] "Uncorrected ECC errors of the convergence barrier unit since the driver was loaded."
+        = series!(1.0; gpu_ecc_errors["volatile", "uncorrected", "cbu"]);
+    338 Counter Integer Board ["DCGM_FI_DEV_ECC_SBE_AGG_SHM"] "Corrected ECC errors of the texture shared memory over the GPU's life."
+        = series!(1.0; gpu_ecc_errors["aggregate", "corrected", "texture_shm"]);
+    339 Counter Integer Board ["DCGM_FI_DEV_ECC_DBE_AGG_SHM"] "Uncorrected ECC errors of the texture shared memory over the GPU's life."
+        = series!(1.0; gpu_ecc_errors["aggregate", "uncorrected", "texture_shm"]);
+    340 Counter Integer Board ["DCGM_FI_DEV_ECC_SBE_AGG_CBU"] "Corrected ECC errors of the convergence barrier unit over the GPU's life."
+        = series!(1.0; gpu_ecc_errors["aggregate", "corrected", "cbu"]);
+    341 Counter Integer Board ["DCGM_FI_DEV_ECC_DBE_AGG_CBU"] "Uncorrected ECC errors of the convergence barrier unit over the GPU's life."
+        = series!(1.0; gpu_ecc_errors["aggregate", "uncorrected", "cbu"]);
+    342 Counter Integer Board ["DCGM_FI_DEV_ECC_SBE_VOL_SRM"] "Corrected ECC errors of the SRAM since the driver was loaded."
+        = series!(1.0; gpu_ecc_errors["volatile", "corrected", "sram"]);
+    343 Counter Integer Board ["DCGM_FI_DEV_ECC_DBE_VOL_SRM"] "Uncorrected ECC errors of the SRAM since the driver was loaded."
+        = series!(1.0; gpu_ecc_errors["volatile", "uncorrected", "sram"]);
+    344 Counter Integer Board ["DCGM_FI_DEV_ECC_SBE_AGG_SRM"] "Corrected ECC errors of the SRAM over the GPU's life."
+        = series!(1.0; gpu_ecc_errors["aggregate", "corrected", "sram"]);
+    345 Counter Integer Board ["DCGM_FI_DEV_ECC_DBE_AGG_SRM"] "Uncorrected ECC errors of the SRAM over the GPU's life."
+        = series!(1.0; gpu_ecc_errors["aggregate", "uncorrected", "sram"]);
     346 Gauge Integer Board ["DCGM_FI_DEV_THRESHOLD_SRM", "DCGM_FI_DEV_SRAM_EXCEEDED"] "1 if SRAM errors exceed the vendor's threshold."
         = series!(1.0; gpu_ecc_sram_threshold_exceeded);
     385 Gauge Integer Board ["DCGM_FI_DEV_BANKS_REMAP_ROWS_AVAIL_MAX", "DCGM_FI_DEV_BANK_REMAP_AVAIL_MAX"] "Banks with all spare rows left."
@@ -298,6 +395,10 @@ fields! {
         = info!(gpu_info "virtualization_mode", virtual_mode);
     526 Gauge Integer Board ["DCGM_FI_DEV_VGPU_LICENSE_STATUS"] "1 if the GPU has a licence for virtual GPUs."
         = series!(1.0; gpu_vgpu_software_licensed);
+    843 Gauge Integer Board ["DCGM_FI_DEV_NVLINK_TX_BANDWIDTH_TOTAL"] "Sent over all NVLinks (in MB/s)."
+        = series!(KIB_BY_1000; gpu_nvlink_bytes_per_second["tx"]);
+    897 Gauge Integer Board ["DCGM_FI_DEV_NVLINK_RX_BANDWIDTH_TOTAL"] "Received over all NVLinks (in MB/s)."
+        = series!(KIB_BY_1000; gpu_nvlink_bytes_per_second["rx"]);
     1001 Gauge Double ComputeInstance ["DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO", "dcgm_fi_prof_gr_engine_active"] "Share of time with any engine active."
         = series!(1.0; gpu_gpm_active_ratio["graphics"], gpu_mig_gpm_active_ratio["graphics"]);
     1002 Gauge Double ComputeInstance ["DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_PROF_SM_UTIL_RATIO", "dcgm_fi_prof_sm_active"] "Share of cycles with a warp on a multiprocessor."
@@ -369,6 +470,16 @@ fields! {
         = series!(1.0; gpu_nvlink_errors_total["symbol"]);
     1219 Counter Integer Board ["DCGM_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS"] "NVLink errors that error correction left (Blackwell)."
         = series!(1.0; gpu_nvlink_errors_total["effective"]);
+    1420 Counter Integer Board ["DCGM_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP_NS"] "Time held down by the power limit (in ns)."
+        = series!(NANOSECONDS; gpu_clock_event_seconds_total["sw_power_cap"]);
+    1421 Counter Integer Board ["DCGM_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST_NS"] "Time held down by sync boost (in ns)."
+        = series!(NANOSECONDS; gpu_clock_event_seconds_total["sync_boost"]);
+    1422 Counter Integer Board ["DCGM_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN_NS"] "Time held down by software for heat (in ns)."
+        = series!(NANOSECONDS; gpu_clock_event_seconds_total["sw_thermal_slowdown"]);
+    1423 Counter Integer Board ["DCGM_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN_NS"] "Time held down by hardware for heat (in ns)."
+        = series!(NANOSECONDS; gpu_clock_event_seconds_total["hw_thermal_slowdown"]);
+    1424 Counter Integer Board ["DCGM_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN_NS"] "Time held down by the power brake (in ns)."
+        = series!(NANOSECONDS; gpu_clock_event_seconds_total["hw_power_brake_slowdown"]);
     1600 Gauge Integer Board ["DCGM_FI_DEV_BAR1_CAPACITY_BYTES"] "BAR1 aperture (in bytes)."
         = series!(1.0; gpu_bar1_memory_total_bytes);
     1601 Gauge Integer Board ["DCGM_FI_DEV_BAR1_USED_BYTES"] "BAR1 aperture in use (in bytes)."

@@ -53,7 +53,7 @@ fn readings_name_label_values_that_there_are() {
                 of.iter().for_each(|one| check(field.name(), one))
             }
             FieldSource::Bits { metric, bits } => states(field.name(), metric, bits),
-            FieldSource::Choice { metric, numbers } => states(field.name(), metric, numbers),
+            FieldSource::Choice { metric, numbers, .. } => states(field.name(), metric, numbers),
             FieldSource::Info { metric, label, .. } => {
                 let def = model::catalog::def(metric).unwrap();
                 let mut labels = def.entity.labels().iter().chain(def.labels);
@@ -107,7 +107,7 @@ fn what_cannot_be_served_is_a_problem_and_the_rest_is_served() {
     add("DCGM_FI_DEV_GPU_TEMP", FamilyType::Gauge);
     add("DCGM_FI_DEV_GPU_TEMP_CELSIUS", FamilyType::Gauge);
     add("DCGM_FI_DEV_GPU_TEMPERATURE", FamilyType::Gauge);
-    add("DCGM_FI_DEV_FABRIC_HEALTH_MASK", FamilyType::Gauge);
+    add("DCGM_FI_DEV_FAN_SPEED", FamilyType::Gauge);
     add("DCGM_FI_DEV_SERIAL", FamilyType::Gauge);
     add("dcgm_sm_clock", FamilyType::Gauge);
     assert_eq!(

@@ -140,8 +140,16 @@ impl<'a> Found<'a> {
             FieldSource::Bits { metric, bits } => {
                 Found::First(vec![added(snapshot, metric, bits, |value| value > 0.0)], 1.0)
             }
-            FieldSource::Choice { metric, numbers } => {
-                Found::First(vec![added(snapshot, metric, numbers, |value| value > 0.0)], 1.0)
+            FieldSource::Choice { metric, numbers, failed } => {
+                let mut states = added(snapshot, metric, numbers, |value| value > 0.0);
+                if let Some((status, number)) = failed {
+                    for (subject, _) in
+                        read(snapshot, (status, &[])).into_iter().filter(|(_, code)| *code > 0.0)
+                    {
+                        states.insert(subject, f64::from(number));
+                    }
+                }
+                Found::First(vec![states], 1.0)
             }
             FieldSource::Share { part, whole, less } => {
                 Found::Share([plain(part), plain(whole), plain(less)])

@@ -121,6 +121,8 @@ fn put_gpu(rows: &mut Rows, index: u32, mig: bool) {
         architecture: "hopper".into(),
         compute_capability: "9.0".into(),
         pci_address: ["0000:1a:00.0", "0000:3b:00.0"][index as usize].into(),
+        pci_device_id: "0x233510de".into(),
+        pci_subsystem_id: "0x18be10de".into(),
         serial: format!("165402400{index}"),
         minor_number: (3 - index).to_string(),
         vbios_version: "96.00.BC.00.03".into(),
@@ -163,7 +165,11 @@ fn put_gpu(rows: &mut Rows, index: u32, mig: bool) {
     put(&m::gpu_ecc_mode_pending_enabled, 1.0);
     put(&m::gpu_ecc_sram_threshold_exceeded, 0.0);
     put(&m::gpu_retired_pages_pending, 0.0);
-    put(&m::gpu_fabric_status, 0.0);
+    put(&m::gpu_fabric_status, f64::from(index));
+    put(&m::gpu_fabric_health_mask, 426.0);
+    put(&m::gpu_fabric_health_summary, 1.0);
+    put(&m::gpu_persistence_mode_enabled, 1.0);
+    put(&m::gpu_mig_slices, 7.0);
     put(&m::gpu_vgpu_software_licensed, 0.0);
     put(&m::gpu_thermal_violation_seconds_total, 3.5);
     put(&m::gpu_bar1_memory_total_bytes, 262_144.0 * MIB);
@@ -204,6 +210,9 @@ fn put_gpu(rows: &mut Rows, index: u32, mig: bool) {
         for error in EccError::ALL {
             let errors = if *error == EccError::Corrected { 2.0 } else { 0.0 };
             of.put(&m::gpu_ecc_total_errors, (*counter, *error), errors).unwrap();
+            for memory in EccMemory::ALL {
+                of.put(&m::gpu_ecc_errors, (*counter, *error, *memory), errors).unwrap();
+            }
         }
     }
     of.put(&m::gpu_remapped_rows, (RemapCause::Correctable,), 4.0).unwrap();
@@ -215,6 +224,9 @@ fn put_gpu(rows: &mut Rows, index: u32, mig: bool) {
         of.put(&m::gpu_retired_pages, (*cause,), 0.0).unwrap();
     }
     of.state(&m::gpu_fabric_state, FabricState::Completed);
+    of.state(&m::gpu_compute_mode, ComputeMode::ExclusiveProcess);
+    let fabric = FabricInfo { cluster_uuid: "c1a5".into(), clique_id: "32766".into() };
+    of.info(&m::gpu_fabric_info, fabric);
     for error in NvLinkError::ALL {
         of.put(&m::gpu_nvlink_errors_total, (*error,), 9.0).unwrap();
     }
