@@ -336,6 +336,27 @@ fn a_port_that_is_taken_is_an_error_that_names_the_key() {
 }
 
 #[test]
+fn release_and_hostname_are_switches() {
+    let setup = Setup::new("tests/scenarios/still-1xh200.toml").with("DCGM__RELEASE", "4.9");
+    let node = setup.with("DCGM__HOSTNAME_LABEL", "").with("DCGM__VALUES", "corrected").start();
+    let metrics =
+        wait_families(&node, &BTreeSet::from(["DCGM_FI_DEV_SM_CLOCK_HERTZ", "DCGM_FI_DEV_GPU_UTIL_RATIO"]));
+    assert!(metrics.value("DCGM_FI_DEV_SM_CLOCK_HERTZ", &[]).is_some_and(|clock| clock >= 1e8));
+    let old = ["DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_FB_USED"];
+    assert!(old.iter().all(|name| metrics.all(name, &[]).is_empty()));
+    for (name, labels, _) in &metrics.0 {
+        assert!(!labels.keys().any(|label| label.eq_ignore_ascii_case("hostname")), "{name}");
+        assert!(labels.contains_key("DCGM_FI_SYSTEM_DRIVER_VERSION"), "{name}");
+    }
+    // Without the switches.
+    let node = Setup::new("tests/scenarios/still-1xh200.toml").start();
+    let metrics = wait_families(&node, &BTreeSet::from(["DCGM_FI_DEV_SM_CLOCK"]));
+    assert!(
+        metrics.0.iter().all(|(_, labels, _)| labels.get("hostname").is_some_and(|name| !name.is_empty()))
+    );
+}
+
+#[test]
 fn jobs_that_a_scheduler_writes_down_are_labels() {
     let node = Setup::new("tests/scenarios/mig-mixed.toml").with("DCGM__HPC_JOB_DIR", "/run/jobs").start();
     let jobs = node.root().join("run/jobs");
