@@ -9,8 +9,14 @@ use super::{files, report, tools};
 const COUNTER: &str = "counter metrics should have \"_total\" suffix";
 /// The label `modelName` of each series.
 const CAMEL: &str = "label names should be written in 'snake_case' not 'camelCase'";
-/// In the older name of the PCIe replays.
-const TYPE: &str = "metric name should not include type 'counter'";
+/// In the older name of the PCIe replays, and of the fabric's health.
+const TYPES: [(&str, &str); 2] = [
+    ("_COUNTER", "metric name should not include type 'counter'"),
+    ("_SUMMARY", "metric name should not include type 'summary'"),
+];
+
+/// In the names of the times of clock events.
+const UNIT: &str = "metric names should not contain abbreviated units";
 
 /// What the page of this text must be reproached with.
 fn expected(page: &str) -> Vec<String> {
@@ -25,9 +31,12 @@ fn expected(page: &str) -> Vec<String> {
                 faults.push(format!("{name} {CAMEL}"));
             }
         }
-        if line.starts_with("# TYPE ") && line.contains("_COUNTER ") {
-            let name = line.split(' ').nth(2).unwrap_or(line);
-            faults.push(format!("{name} {TYPE}"));
+        if let Some(name) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split(' ').next()) {
+            let of_type = TYPES.iter().filter(|(ending, _)| name.ends_with(ending));
+            faults.extend(of_type.map(|(_, fault)| format!("{name} {fault}")));
+            if name.ends_with("_NS") {
+                faults.push(format!("{name} {UNIT}"));
+            }
         }
     }
     faults.sort();
