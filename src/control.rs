@@ -369,7 +369,7 @@ mod tests {
         path: &Path,
     ) -> (watch::Sender<bool>, tokio::task::JoinHandle<io::Result<()>>, Arc<SnapshotCell>) {
         let snapshots = Arc::new(SnapshotCell::default());
-        let responses = Arc::new(ResponseCache::new(snapshots.clone()));
+        let responses = Arc::new(ResponseCache::new(snapshots.clone(), Default::default()));
         let (stop, stopped) = watch::channel(false);
         let shared = snapshots.clone();
         let handler = move |request: Request| {

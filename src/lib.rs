@@ -1,6 +1,7 @@
 //! The daemon and its commands: everything between the libraries in `crates/` and the command line.
 //!
 //! - [`collectors`]: sources of batches, one thread and cadence each · [`serve`]: wiring of the daemon
+//! - [`drop_in`]: what dcgm-exporter's page has, by the settings
 //! - [`control`]: the local socket · [`lifecycle`]: signals and systemd
 //! - [`commands`]: everything the command line does beside serving
 
@@ -9,6 +10,7 @@
 pub mod collectors;
 pub mod commands;
 pub mod control;
+pub mod drop_in;
 pub mod lifecycle;
 pub mod log;
 pub mod serve;

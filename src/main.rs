@@ -48,7 +48,7 @@ Configuration, the later stronger than the earlier:
      the key log.level is GPU_NODE_EXPORTER__LOG__LEVEL
   4. flags
 
-Served over HTTP: / (status page), /metrics, /livez, /readyz, /api/v1/..., /alerts/,
+Served over HTTP: / (status page), /metrics, /dcgm/metrics, /livez, /readyz, /api/v1/..., /alerts/,
 /dashboards/
 
 Exit codes: 0 stopped as asked or done, 64 wrong configuration or command line, 1 any other failure, and
@@ -312,9 +312,21 @@ fn check(loaded: Loaded) -> ExitCode {
         eprintln!("gpu-node-exporter: warning: {warning}");
     }
     let topology = declared(&loaded.config.topology.expected_file);
+    let fields = loaded.dcgm_fields();
+    let (unread, empty) = match &fields {
+        Ok(fields) => {
+            for warning in loaded.dcgm_warnings(fields) {
+                eprintln!("gpu-node-exporter: warning: {warning}");
+            }
+            (None, loaded.dcgm_error(fields))
+        }
+        Err(ConfigErrors(problems)) => (Some(problems.clone()), None),
+    };
     let problems: Vec<String> = [
         loaded.declared_layout().err().map(|ConfigErrors(problems)| problems),
         topology.err().map(|it| vec![it]),
+        unread,
+        empty.map(|it| vec![it]),
     ]
     .into_iter()
     .flatten()
@@ -331,11 +343,18 @@ fn run(loaded: Loaded) -> ExitCode {
         Ok(declared) => declared,
         Err(errors) => return refuse(errors),
     };
+    let fields = match loaded.dcgm_fields() {
+        Ok(fields) => fields,
+        Err(errors) => return refuse(errors),
+    };
     log::to_stderr(loaded.config.log.level);
-    for warning in settings::environment_warnings() {
+    for warning in settings::environment_warnings().into_iter().chain(loaded.dcgm_warnings(&fields)) {
         tracing::warn!("{warning}");
     }
-    match serve::run(loaded.config, declared) {
+    if let Some(error) = loaded.dcgm_error(&fields) {
+        tracing::error!("{error}");
+    }
+    match serve::run(loaded.config, declared, fields) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(EXIT_FAILED, error),
     }

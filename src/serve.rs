@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -13,15 +14,18 @@ use crate::collectors::nvml::switch::Switch;
 use crate::collectors::{self, Context, Parts, module};
 use crate::control::{Request, orders};
 use crate::views::canary::CanaryFacts;
-use crate::{control, lifecycle};
-use exposition::http::{self, AppState, Hosts, Limits};
+use crate::{control, drop_in, lifecycle};
+use dcgm::list::FieldList;
+use exposition::http::{self, AppState, Hosts, Limits, Listeners};
 use exposition::response_cache::{ResponseCache, SnapshotCell};
 use host::Host;
 use host::child;
 use host::state::{Document, Keeper, Known, Store};
 use host::stop::Stop;
 use ledger::inbox::{Inbox, LedgerEvent};
-use ledger::{self, Hooks, KnownWrongResults, LedgerSettings, NodeHistory, PersistedFaults, SeenGpus};
+use ledger::{
+    self, Hooks, KnownWrongResults, LedgerSettings, NodeHistory, PersistedFaults, RecentWindows, SeenGpus,
+};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, BuildInfo, METRICS, MetricId};
 use model::clock::{Mono, unix_seconds};
@@ -35,6 +39,11 @@ pub enum Error {
     /// The address cannot be served on.
     #[error("{0}; choose another with --listen, http.listen in the file, or GPU_NODE_EXPORTER__HTTP__LISTEN")]
     Listen(io::Error),
+    /// The second address cannot be served on.
+    #[error(
+        "{0}; choose another with dcgm.listen in the file, or GPU_NODE_EXPORTER__DCGM__LISTEN; \"\" for none"
+    )]
+    ListenDcgm(io::Error),
     /// A part of the daemon ended by itself.
     #[error("the {0} thread has ended, which is a fault; ending, to be started again")]
     Ended(&'static str),
@@ -53,20 +62,28 @@ const HELPER_IDLE: Duration = Duration::from_secs(70);
 /// How often it is looked whether every part still runs.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Serves until SIGTERM or SIGINT. `declared` is the MIG layout the GPUs should have, if there is one.
-pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error> {
+/// Serves until SIGTERM or SIGINT. `declared` is the MIG layout the GPUs should have, if there is one; `fields` are those of
+/// dcgm-exporter's page.
+pub fn run(config: Config, declared: Option<DeclaredLayout>, fields: FieldList) -> Result<(), Error> {
     child::keep_privileges();
-    let address = config.http.listen.to_string();
-    let listeners = http::bind(&address).map_err(Error::Listen)?;
-    let bound: Vec<String> =
-        listeners.iter().filter_map(|l| l.local_addr().ok()).map(|a| a.to_string()).collect();
+    let main = http::bind(&config.http.listen.to_string()).map_err(Error::Listen)?;
+    let dcgm = match config.dcgm.listen {
+        Some(listen) => http::bind(&listen.to_string()).map_err(Error::ListenDcgm)?,
+        None => Vec::new(),
+    };
+    let bound = |listeners: &[TcpListener]| -> Vec<SocketAddr> {
+        listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+    };
+    let (main_addresses, dcgm_addresses) = (bound(&main), bound(&dcgm));
+    let listeners = Listeners { main, dcgm };
     let config = Arc::new(config);
     let off: Arc<HashSet<MetricId>> = Arc::new(switched_off(&config));
     let inbox = Arc::new(Inbox::default());
     let board = Arc::new(SnapshotCell::default());
     let stop = Arc::new(Stop::default());
     let http_stats = Arc::new(http::Stats::default());
-    let responses = Arc::new(ResponseCache::new(Arc::clone(&board)));
+    let responses =
+        Arc::new(ResponseCache::new(Arc::clone(&board), drop_in::page(&config.dcgm, fields.clone())));
 
     let retry = (config.metrics.publish_interval * 60).min(Duration::from_secs(60));
     let state = Store::new(&config.state.dir).with_retry(retry).exclusive();
@@ -89,6 +106,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         keep_events: config.events.history_size as usize,
         owners: config.owners.clone(),
         declared,
+        recent: RecentWindows { xids: config.dcgm.xid_window, clock_events: config.dcgm.clock_events_window },
         build: BuildInfo {
             version: env!("CARGO_PKG_VERSION").into(),
             revision: option_env!("GNE_REVISION").unwrap_or("unknown").into(),
@@ -99,8 +117,10 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         publish: {
             let (board, responses) = (Arc::clone(&board), Arc::clone(&responses));
             let node_labels = node_labels(&config);
+            let mut profiling = drop_in::Profiling::of(&config.dcgm, &fields);
             Box::new(move |mut snapshot| {
                 snapshot.node_labels = Arc::clone(&node_labels);
+                profiling.look(&snapshot);
                 board.publish(snapshot);
                 responses.refresh(Mono::now());
             })
@@ -163,8 +183,11 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         let (stop_doors, stopped) = watch::channel(false);
         let serving =
             tokio::spawn(http::serve(listeners, Arc::new(state), limits, hosts, http_stats, stopped.clone()));
-        for address in &bound {
+        for address in &main_addresses {
             tracing::info!("serving http://{address}/");
+        }
+        for address in &dcgm_addresses {
+            tracing::info!("serving dcgm-exporter's page at http://{address}/metrics");
         }
         lifecycle::notify(&[NotifyState::Ready]);
         let released = Arc::clone(&switch);

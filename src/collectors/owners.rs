@@ -3,6 +3,7 @@
 //! helper threads with a deadline ([`host::reader`]), so neither this thread nor anybody else waits.
 
 mod allocations;
+mod hpc_jobs;
 mod round;
 
 use std::collections::{HashMap, HashSet};
@@ -13,6 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use self::allocations::Allocations;
+use self::hpc_jobs::HpcJobs;
 use super::{Context, put_row};
 use crate::views::{DeviceId, GpuWork, View};
 use attribution::environ::SlurmEnvironment;
@@ -55,7 +57,10 @@ pub fn start(context: Context, work: View<GpuWork>, pods: Arc<Pods>) -> io::Resu
         }
         let config = &context.config;
         let host = Arc::new(Host::new(&config.host.root));
+        let hpc_jobs =
+            HpcJobs::new(&config.dcgm.hpc_job_dir, &host, config.owners.read_timeout, &context.stop);
         let collector = OwnersCollector {
+            hpc_jobs,
             allocations: Allocations::new(&config.owners, &host, &context.stop),
             host,
             reader: DeadlineReader::new("owners-reader", config.owners.read_timeout, context.stop.clone()),
@@ -133,6 +138,8 @@ struct OwnersCollector {
     after: Option<Arc<str>>,
     every: Duration,
     allocations: Allocations,
+    /// `None`: no scheduler writes them down.
+    hpc_jobs: Option<HpcJobs>,
 }
 
 impl OwnersCollector {
@@ -164,6 +171,7 @@ impl OwnersCollector {
             }
             if due {
                 self.allocations.round();
+                self.hpc_jobs.iter_mut().for_each(HpcJobs::round);
             }
             if due || self.sent_lookups != Some(self.lookups) {
                 self.send(&work, now);
@@ -379,6 +387,7 @@ impl OwnersCollector {
         let most = self.context.config.owners.max_series as usize;
         self.allocations.list(self.pods.claims(), taken);
         self.allocations.put(&mut rows, work, &self.users, most);
+        self.hpc_jobs.iter().for_each(|jobs| jobs.put(&mut rows, work));
         self.context.send(CollectorName::Owners, taken, self.every, rows);
     }
 }

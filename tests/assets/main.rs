@@ -9,6 +9,7 @@ mod coverage;
 mod dashboards;
 mod dashboards_links;
 mod dashboards_lint;
+mod dcgm;
 mod files;
 mod inhibitions;
 mod promql;

@@ -11,12 +11,15 @@ use super::{cases, files, report};
 /// Most lines that are shown of what a tool says.
 const MOST_LINES: usize = 60;
 
-/// Runs a tool: the path in the variable of its name in capitals, else the one in `.tools/bin`; all that it said if it
-/// was not content.
-fn said(tool: &str, arguments: &[String], folder: &str) -> Result<(), String> {
-    let root = files::root();
+/// A tool: the path in the variable of its name in capitals, else the one in `.tools/bin`.
+pub fn program(tool: &str) -> std::path::PathBuf {
     let given = std::env::var(tool.to_uppercase()).ok().filter(|given| !given.is_empty());
-    let program = root.join(given.unwrap_or_else(|| format!(".tools/bin/{tool}")));
+    files::root().join(given.unwrap_or_else(|| format!(".tools/bin/{tool}")))
+}
+
+/// Runs a tool; all that it said if it was not content.
+fn said(tool: &str, arguments: &[String], folder: &str) -> Result<(), String> {
+    let (root, program) = (files::root(), program(tool));
     // One pipe for both: promtool names the file on one and what fails on the other.
     let (mut reader, writer) = std::io::pipe().expect("there are files left");
     let mut command = Command::new(&program);

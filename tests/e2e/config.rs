@@ -254,8 +254,10 @@ fn special_files_are_refused_at_once() {
     for (file, why) in &special {
         let (code, said) = checked(file, &[]);
         assert!(code == Some(64) && said.contains(why), "{code:?} {said}");
-        // As a declaration.
-        for key in ["TOPOLOGY__EXPECTED_FILE", "MIG__LAYOUT_FILE"] {
+        // As a declaration. Fields of dcgm-exporter may be in a folder.
+        let mut keys = vec!["TOPOLOGY__EXPECTED_FILE", "MIG__LAYOUT_FILE"];
+        keys.extend((!file.is_dir()).then_some("DCGM__FIELDS_FILE"));
+        for key in keys {
             let key = format!("GPU_NODE_EXPORTER__{key}");
             let (code, said) = checked(&path("empty"), &[(&key, file.to_str().unwrap())]);
             assert!(code == Some(64) && said.contains(why), "{key} {code:?} {said}");

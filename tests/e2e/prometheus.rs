@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::node::{Node, PATIENCE, Setup, pause};
 
-struct Server {
+pub struct Server {
     process: Child,
     port: u16,
     _dir: tempfile::TempDir,
@@ -24,14 +24,18 @@ impl Drop for Server {
 impl Server {
     /// Starts Prometheus on a free port, scraping the target once a second.
     fn start(target: SocketAddr) -> Server {
+        Server::scraping(&format!(
+            "  - job_name: gpu-node-exporter\n    static_configs:\n      - targets: ['{target}']\n"
+        ))
+    }
+
+    /// With these `scrape_configs`.
+    pub fn scraping(configs: &str) -> Server {
         let program = std::env::var("PROMETHEUS")
             .expect("PROMETHEUS is not set: run the tests with `make test`, which brings Prometheus");
         let dir = tempfile::tempdir().unwrap();
-        let config = format!(
-            "global:\n  scrape_interval: 1s\nscrape_configs:\n  - job_name: gpu-node-exporter\n    \
-             static_configs:\n      - targets: ['{}']\n",
-            target
-        );
+        let config =
+            format!("global:\n  scrape_interval: 1s\n  evaluation_interval: 1s\nscrape_configs:\n{configs}");
         fs::write(dir.path().join("prometheus.yml"), config).unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let process = Command::new(program)
@@ -45,7 +49,8 @@ impl Server {
         Server { process, port, _dir: dir }
     }
 
-    fn query(&self, promql: &str) -> Option<serde_json::Value> {
+    /// What the query gives; `None` if there is no answer, or it is an error.
+    pub fn query(&self, promql: &str) -> Option<serde_json::Value> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
         let query: String = promql.bytes().map(|b| format!("%{b:02X}")).collect();
@@ -54,14 +59,14 @@ impl Server {
         stream.read_to_string(&mut answer).ok()?;
         let body = answer.split_once("\r\n\r\n")?.1;
         let value: serde_json::Value = serde_json::from_str(body).ok()?;
-        Some(value["data"]["result"].clone())
+        value["data"].get("result").cloned()
     }
 
     fn number(&self, promql: &str) -> Option<f64> {
         self.query(promql)?.get(0)?["value"][1].as_str()?.parse().ok()
     }
 
-    fn wait_number(&self, promql: &str) -> f64 {
+    pub fn wait_number(&self, promql: &str) -> f64 {
         let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(number) = self.number(promql) {

@@ -6,15 +6,16 @@ use super::report;
 use super::sources::{crates, product, read};
 
 /// Each crate and the crates of this workspace that it may depend on: the roles of the design.
-const GRAPH: [(&str, &[&str]); 9] = [
+const GRAPH: [(&str, &[&str]); 10] = [
     ("attribution", &["host", "model"]),
     ("canary", &["attribution", "host", "model", "sampler"]),
-    ("exposition", &["model"]),
+    ("dcgm", &["model"]),
+    ("exposition", &["dcgm", "model"]),
     ("host", &["model"]),
     ("ledger", &["model", "settings"]),
     ("model", &[]),
     ("sampler", &["host", "model"]),
-    ("settings", &["model"]),
+    ("settings", &["dcgm", "model"]),
     ("topology", &["host", "model"]),
 ];
 

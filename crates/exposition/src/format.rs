@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use crate::{api, openmetrics, page, text};
+use dcgm::page::PageConfig;
 use model::snapshot::Snapshot;
 
 /// A format of the snapshot, or of a part of it. Each is a pure function of it.
@@ -28,10 +29,12 @@ pub enum ResponseFormat {
     Windows,
     /// The document of `/api/v1/events`: the newest events.
     Events,
+    /// The page of dcgm-exporter.
+    Dcgm,
 }
 
 impl ResponseFormat {
-    pub const ALL: [ResponseFormat; 8] = [
+    pub const ALL: [ResponseFormat; 9] = [
         ResponseFormat::OpenMetrics,
         ResponseFormat::Text,
         ResponseFormat::Json,
@@ -40,18 +43,19 @@ impl ResponseFormat {
         ResponseFormat::Topology,
         ResponseFormat::Windows,
         ResponseFormat::Events,
+        ResponseFormat::Dcgm,
     ];
 
     /// Whether scrapers ask for it, at their own interval: it is new with each publication.
     pub const fn is_metrics(self) -> bool {
-        matches!(self, ResponseFormat::OpenMetrics | ResponseFormat::Text)
+        matches!(self, ResponseFormat::OpenMetrics | ResponseFormat::Text | ResponseFormat::Dcgm)
     }
 
     /// The value of the `Content-Type` header.
     pub const fn content_type(self) -> &'static str {
         match self {
             ResponseFormat::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            ResponseFormat::Text => "text/plain; version=0.0.4; charset=utf-8",
+            ResponseFormat::Text | ResponseFormat::Dcgm => "text/plain; version=0.0.4; charset=utf-8",
             ResponseFormat::Json
             | ResponseFormat::Owners
             | ResponseFormat::Topology
@@ -61,15 +65,15 @@ impl ResponseFormat {
         }
     }
 
-    /// The snapshot in this format.
+    /// The snapshot in this format; dcgm-exporter's page with its default fields.
     pub fn encode(self, snapshot: &Arc<Snapshot>) -> String {
         let mut out = String::new();
-        self.encode_into(snapshot, &mut out);
+        self.encode_into(snapshot, &PageConfig::default(), &mut out);
         out
     }
 
     /// Appends the snapshot in this format.
-    pub fn encode_into(self, snapshot: &Arc<Snapshot>, out: &mut String) {
+    pub fn encode_into(self, snapshot: &Arc<Snapshot>, dcgm: &PageConfig, out: &mut String) {
         match self {
             ResponseFormat::OpenMetrics => openmetrics::encode(snapshot, out),
             ResponseFormat::Text => text::encode(snapshot, out),
@@ -79,6 +83,7 @@ impl ResponseFormat {
             ResponseFormat::Topology => api::topology(snapshot, out),
             ResponseFormat::Windows => api::windows(snapshot, out),
             ResponseFormat::Events => api::events::newest(snapshot, out),
+            ResponseFormat::Dcgm => dcgm::page::encode(dcgm, snapshot, out),
         }
     }
 }

@@ -2,12 +2,13 @@
 //!
 //! `listen` opens the sockets, `connection` holds each client to the [`Limits`], `places` says which connection leaves
 //! when they run short, by the `activity` of each. `host` checks the name that a client asks for, `routes` responds,
-//! `events` also as a stream. Everything runs on one thread, which encodes nothing: a handler sends bytes of the
+//! `events` also as a stream, and `dcgm_routes` at the listener that speaks as dcgm-exporter does. Everything runs on one thread, which encodes nothing: a handler sends bytes of the
 //! [cache](crate::response_cache), or waits for a helper thread that makes them.
 
 mod activity;
 mod app_state;
 mod connection;
+mod dcgm_routes;
 mod events;
 mod host;
 mod listen;
@@ -51,9 +52,18 @@ pub struct Limits {
     pub write_timeout: Duration,
 }
 
+/// The sockets of one server. Their clients share the limits.
+#[derive(Debug, Default)]
+pub struct Listeners {
+    /// For everything that the server has.
+    pub main: Vec<TcpListener>,
+    /// For what speaks as dcgm-exporter does.
+    pub dcgm: Vec<TcpListener>,
+}
+
 /// Serves until `stop` is true or its sender is gone; then lets answers on their way end, for two seconds.
 pub async fn serve(
-    listeners: Vec<TcpListener>,
+    listeners: Listeners,
     state: Arc<AppState>,
     limits: Limits,
     hosts: Hosts,
@@ -61,16 +71,20 @@ pub async fn serve(
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let streams = events::Streams::new(limits.max_connections, stop.clone());
+    let dcgm = dcgm_routes::router(Arc::clone(&state), hosts.clone(), stats.clone());
     let router = routes::router(state, streams, hosts, stats.clone());
     let clients = connection::Clients::new(router, limits, stats, stop.clone());
+    let dcgm_clients = clients.clone().with_router(dcgm);
+    let main = listeners.main.into_iter().map(|listener| (listener, clients.clone()));
+    let dcgm = listeners.dcgm.into_iter().map(|listener| (listener, dcgm_clients.clone()));
     let mut accepting = JoinSet::new();
-    for listener in listeners {
+    for (listener, clients) in main.chain(dcgm) {
         listener.set_nonblocking(true)?;
         // Connections inherit the timeout: what a client that is gone has not taken leaves the kernel as well.
         let timeout = (limits.write_timeout * MAX_RESPONSE_TIMEOUTS).as_millis();
         setsockopt(&listener, sockopt::TcpUserTimeout, &u32::try_from(timeout).unwrap_or(u32::MAX))?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        accepting.spawn(clients.clone().accept(listener));
+        accepting.spawn(clients.accept(listener));
     }
     stopped(&mut stop).await;
     let drained = async { while accepting.join_next().await.is_some() {} };

@@ -3,9 +3,10 @@
 use crate::assets::FOLDERS;
 
 /// Every path, with what it shows.
-pub const PATHS: [(&str, &str); 11] = [
+pub const PATHS: [(&str, &str); 12] = [
     ("/", "status page"),
     ("/metrics", "metrics: OpenMetrics 1.0 or Prometheus text 0.0.4, by the Accept header"),
+    ("/dcgm/metrics", "the metrics that dcgm-exporter has, under its names"),
     ("/livez", "200 while the exporter itself works"),
     ("/readyz", "200 once every collector has answered or been found absent"),
     ("/api/v1/snapshot", "everything, as JSON"),

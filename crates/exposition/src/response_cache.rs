@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use dcgm::page::PageConfig;
 use flate2::{Compress, CompressError, Compression, FlushCompress, Status};
 use tokio::sync::{OwnedMutexGuard, watch};
 
@@ -149,6 +150,7 @@ type ReadyEvents = Option<(Mono, Arc<EncodedEvents>)>;
 #[derive(Debug)]
 struct Slot {
     format: ResponseFormat,
+    dcgm: Arc<PageConfig>,
     ready: Mutex<Ready>,
     /// One encoder at a time.
     encoder: Arc<tokio::sync::Mutex<Encoder>>,
@@ -171,8 +173,13 @@ struct Encoder {
 }
 
 impl ResponseCache {
-    pub fn new(snapshots: Arc<SnapshotCell>) -> ResponseCache {
-        let slot = |format| Slot { format, ready: Mutex::default(), encoder: Arc::default() };
+    /// With dcgm-exporter's page as `dcgm` describes it.
+    pub fn new(snapshots: Arc<SnapshotCell>, dcgm: PageConfig) -> ResponseCache {
+        let dcgm = Arc::new(dcgm);
+        let slot = |format| {
+            let dcgm = Arc::clone(&dcgm);
+            Slot { format, dcgm, ready: Mutex::default(), encoder: Arc::default() }
+        };
         let slots = ResponseFormat::ALL.map(|format| Arc::new(slot(format)));
         let (events, events_encoder, assets) = Default::default();
         ResponseCache { snapshots, slots, events, events_encoder, assets }
@@ -303,7 +310,7 @@ impl Slot {
             Some(response) => response.bytes,
             None => {
                 let mut plain = String::with_capacity(encoder.size);
-                self.format.encode_into(snapshot, &mut plain);
+                self.format.encode_into(snapshot, &self.dcgm, &mut plain);
                 encoder.size = plain.len();
                 plain.into()
             }
@@ -368,7 +375,7 @@ mod tests {
     fn cache() -> ResponseCache {
         let snapshots = Arc::new(SnapshotCell::default());
         snapshots.publish(fixtures::node_taken(1, Mono::now()));
-        ResponseCache::new(snapshots)
+        ResponseCache::new(snapshots, PageConfig::default())
     }
 
     fn publish(cache: &ResponseCache, sequence: u64) {

@@ -41,11 +41,13 @@ pub struct Accounting {
     gpm: GpmSums,
     activity: Activity,
     gpus: BTreeMap<Gpu, GpuTotals>,
+    /// For how long looks at the clock events count.
+    clock_window: Duration,
 }
 
 impl Accounting {
-    pub fn new() -> Accounting {
-        Accounting { call_seconds: Histogram::new(&CALL_SECONDS), ..Accounting::default() }
+    pub fn new(clock_window: Duration) -> Accounting {
+        Accounting { call_seconds: Histogram::new(&CALL_SECONDS), clock_window, ..Accounting::default() }
     }
 
     pub fn count_calls(&mut self, batch: &Batch) {
@@ -173,6 +175,12 @@ impl Accounting {
             for (event, seconds) in totals.clock_events.ours() {
                 b.put(&m::gpu_clock_event_seconds_total, gpu, (event,), seconds);
                 unsupported.remove(&m::gpu_clock_event_seconds_total.id());
+            }
+            for (event, starts) in totals.clock_events.starts() {
+                b.put(&m::gpu_clock_event_starts_total, gpu, (event,), starts);
+            }
+            for (event, looks) in totals.clock_events.looks(self.clock_window, moment.now) {
+                b.put(&m::gpu_clock_event_window_samples, gpu, (event,), looks);
             }
             totals.samples.put(b, gpu, moment.now);
         }

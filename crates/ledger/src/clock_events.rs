@@ -1,6 +1,7 @@
 //! Seconds the clocks were held down, by reason, for reasons the driver does not count itself: the states
 //! read in the fast tier, each taken to last until the next reading.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use model::catalog::schema::{KnownLabel, LabelText};
@@ -9,6 +10,10 @@ use model::clock::Mono;
 use model::sample::{Gap, Missing, Row};
 
 const REASONS: usize = ClockEvent::ALL.len();
+/// Time between two looks that are kept: the interval at which DCGM exporters collect.
+const LOOK: Duration = Duration::from_secs(30);
+/// Most looks that are kept: an hour.
+const MOST_LOOKS: usize = 120;
 
 /// One GPU's seconds.
 #[derive(Debug, Default)]
@@ -17,6 +22,12 @@ pub struct ClockEvents {
     seconds: [f64; REASONS],
     /// Reasons for which the driver has a counter of its own. Known once the slow tier was read.
     driver_counts: Option<[bool; REASONS]>,
+    /// The newest state, however long ago.
+    newest: Option<[bool; REASONS]>,
+    /// Times that each reason began.
+    starts: [u64; REASONS],
+    /// A state every 30 s, the oldest first.
+    looks: VecDeque<(Mono, [bool; REASONS])>,
 }
 
 impl ClockEvents {
@@ -40,6 +51,42 @@ impl ClockEvents {
             }
         }
         self.last = any.then_some((taken, active));
+        if any {
+            self.look(taken, active);
+        }
+    }
+
+    /// Counts what began since the last state, and keeps one state every 30 s.
+    fn look(&mut self, taken: Mono, active: [bool; REASONS]) {
+        if let Some(before) = self.newest.replace(active) {
+            for ((starts, now), was) in self.starts.iter_mut().zip(active).zip(before) {
+                *starts += u64::from(now && !was);
+            }
+        }
+        if self.looks.back().is_none_or(|(at, _)| taken.since(*at) >= LOOK) {
+            self.looks.push_back((taken, active));
+            if self.looks.len() > MOST_LOOKS {
+                self.looks.pop_front();
+            }
+        }
+    }
+
+    /// Reasons that began, with how often they did.
+    pub fn starts(&self) -> impl Iterator<Item = (ClockEvent, f64)> {
+        let all = ClockEvent::ALL.iter().copied().zip(self.starts);
+        all.filter(|(_, starts)| *starts > 0).map(|(event, starts)| (event, starts as f64))
+    }
+
+    /// Every reason with the looks within the window that found it; none without a look.
+    pub fn looks(&self, window: Duration, now: Mono) -> impl Iterator<Item = (ClockEvent, f64)> {
+        let (mut found, mut any) = ([0u32; REASONS], false);
+        for (_, active) in self.looks.iter().filter(|(at, _)| now.since(*at) <= window) {
+            any = true;
+            for (found, active) in found.iter_mut().zip(active) {
+                *found += u32::from(*active);
+            }
+        }
+        ClockEvent::ALL.iter().copied().zip(found.map(f64::from)).filter(move |_| any)
     }
 
     /// Takes what a slow visit learned: for which reasons the driver counts. A call that failed leaves
@@ -121,6 +168,41 @@ mod tests {
         assert!(ours.contains(&(ClockEvent::GpuIdle, 0.5)));
         assert!(!ours.iter().any(|(e, _)| *e == ClockEvent::SwPowerCap), "the driver counts that one");
         assert_eq!(ours.len(), REASONS - 1);
+    }
+
+    #[test]
+    fn what_begins_is_counted_and_what_held_before_is_not() {
+        let mut events = ClockEvents::default();
+        for (seconds, event) in [
+            (1.0, ClockEvent::GpuIdle),
+            (1.1, ClockEvent::SwPowerCap),
+            (1.2, ClockEvent::SwPowerCap),
+            (1.3, ClockEvent::GpuIdle),
+            (9.0, ClockEvent::SwPowerCap),
+        ] {
+            events.fast(at(seconds), &active(event), LONGEST);
+        }
+        let starts: Vec<_> = events.starts().collect();
+        assert_eq!(starts, [(ClockEvent::GpuIdle, 1.0), (ClockEvent::SwPowerCap, 2.0)]);
+    }
+
+    #[test]
+    fn a_look_every_half_minute_counts_within_the_window() {
+        let mut events = ClockEvents::default();
+        let window = Duration::from_secs(90);
+        assert_eq!(events.looks(window, at(0.0)).count(), 0);
+        for tenth in 0..=3000u32 {
+            let event = if tenth < 1500 { ClockEvent::SwPowerCap } else { ClockEvent::GpuIdle };
+            events.fast(at(f64::from(tenth) / 10.0), &active(event), LONGEST);
+        }
+        let found = |now: f64, event: ClockEvent| {
+            events.looks(window, at(now)).find(|(of, _)| *of == event).map(|(_, looks)| looks)
+        };
+        // At 210, 240, 270 and 300 s.
+        assert_eq!(found(300.0, ClockEvent::GpuIdle), Some(4.0));
+        assert_eq!(found(300.0, ClockEvent::SwPowerCap), Some(0.0));
+        assert_eq!(found(391.0, ClockEvent::GpuIdle), None, "no look within the window");
+        assert_eq!(events.looks(Duration::from_secs(300), at(300.0)).map(|(_, n)| n).sum::<f64>(), 11.0);
     }
 
     #[test]

@@ -33,6 +33,7 @@ mod loads;
 mod losses;
 mod owners;
 mod publish;
+mod recent;
 mod resets;
 mod run;
 mod samples;
@@ -62,6 +63,8 @@ pub use model::persisted::{KnownWrongResults, NodeHistory, PersistedFaults, Seen
 use model::sample::{Batch, Drained, Missing};
 use owners::OwnerState;
 use publish::Publication;
+pub use recent::RecentWindows;
+use recent::RecentXids;
 pub use run::{Hooks, run};
 use settings::mig_layout::DeclaredLayout;
 use topology::TopologyState;
@@ -98,6 +101,8 @@ pub struct LedgerSettings {
     pub owners: settings::Owners,
     /// The MIG layout that the GPUs should have.
     pub declared: Option<DeclaredLayout>,
+    /// Windows in which the last events are counted.
+    pub recent: RecentWindows,
     /// Release and source revision.
     pub build: m::BuildInfo,
 }
@@ -112,6 +117,7 @@ pub struct Ledger {
     counters: OwnCounters,
     accounting: Accounting,
     faults: Faults,
+    recent_xids: RecentXids,
     losses: Losses,
     links: LinkHistory,
     canary: CanaryState,
@@ -145,8 +151,9 @@ impl Ledger {
             inventory: GpuInventory::new(settings.seen.clone(), settings.expected_gpus),
             driver: DriverWatch::new(settings.bridge),
             counters,
-            accounting: Accounting::new(),
+            accounting: Accounting::new(settings.recent.clock_events),
             faults: Faults::new(settings.keep_events, &settings.seen.gpus, settings.faults.clone()),
+            recent_xids: RecentXids::default(),
             losses: Losses::new(settings.steady),
             links: LinkHistory::default(),
             canary: CanaryState::default(),
@@ -190,6 +197,7 @@ impl Ledger {
             let replaced = old.uuid != gpu.uuid;
             self.accounting.forget(&old, replaced);
             self.owners.forget(&old);
+            self.recent_xids.forget(&old);
             self.faults.forget(&old.uuid, replaced);
             if replaced {
                 self.canary.forget(&old.uuid);

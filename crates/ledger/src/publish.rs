@@ -102,7 +102,9 @@ impl Ledger {
         b.put(&m::gpu_exporter_build_info, &Node {}, self.settings.build.clone(), 1.0);
         for ((metric, subject, labels), value) in self.counters.iter() {
             b.row(subject, *metric, labels.clone(), Value::Number(value));
+            self.recent_xids.take(*metric, subject, labels, value, now);
         }
+        self.recent_xids.put(b, self.settings.recent.xids, now);
         snapshot.health = self.put_health(b, &moment, &snapshot);
         let absent = self.absent(now, &snapshot.driver);
         let listed = self.intake.listed_gpus(now).filter(|_| snapshot.driver == DriverState::Up);
@@ -168,8 +170,8 @@ impl Ledger {
             }
             // It is the ledger's own: absent without a declared layout.
             unsupported.remove(&m::gpu_mig_layout_matches.id());
-            // What is switched off may have been read for another metric.
-            unsupported.retain(|id| !b.is_off(*id));
+            // What is switched off may have been read for another metric; what no scrape gets is missed by none.
+            unsupported.retain(|id| !b.is_off(*id) && m::def(*id).is_some_and(|def| !def.json_only));
             for metric in unsupported {
                 *lacking.entry(metric).or_default() += 1;
             }

@@ -38,6 +38,7 @@ fn ledger() -> Ledger {
         keep_events: 100,
         owners: settings::Owners::default(),
         declared: None,
+        recent: Default::default(),
         build: m::BuildInfo::default(),
     });
     ledger.event(LedgerEvent::DriverUp);

@@ -85,6 +85,10 @@ metrics! {
     ///
     /// An H200 gives host and module. Chassis, slot and tray are of rack systems (GB200 and later), never seen on hardware.
     gpu_platform_info: Info<Gpu, PlatformInfo>, None, Once, "0.1.0";
+    /// Brand of the GPU, and versions of the InfoROM's objects; JSON only.
+    gpu_board_info: Info<Gpu, BoardInfo>, None, Once, "0.1.0", json only true;
+    /// 1 if the GPU has a licence for the vendor's virtual GPU software; JSON only.
+    gpu_vgpu_software_licensed: Gauge<Gpu>, None, Rare, "0.1.0", at most 1.0, json only true;
     /// CUDA cores (FP32 lanes) of the GPU.
     gpu_cuda_cores: Gauge<Gpu>, None, Once, "0.1.0", group Limits;
     /// Width of the memory bus, in bytes per transfer.
@@ -166,6 +170,10 @@ metrics! {
     gpu_gpm_pcie_bytes_total: Counter<Gpu, (Direction,)>, Bytes, Slow, "0.1.0";
     /// Bytes over all NVLinks, integrated from GPM's rate.
     gpu_gpm_nvlink_bytes_total: Counter<Gpu, (Direction,)>, Bytes, Slow, "0.1.0", group GpmDetail;
+    /// Bytes a second over PCIe in the last GPM window; JSON only.
+    gpu_gpm_pcie_bytes_per_second: Gauge<Gpu, (Direction,)>, BytesPerSecond, Slow, "0.1.0", json only true;
+    /// Bytes a second over all NVLinks in the last GPM window; JSON only.
+    gpu_gpm_nvlink_bytes_per_second: Gauge<Gpu, (Direction,)>, BytesPerSecond, Slow, "0.1.0", json only true;
     /// Estimated floating-point operations per second.
     ///
     /// Activity of the pipe times multiprocessors, operations per cycle and SM clock. An active pipe need not do
@@ -179,6 +187,10 @@ metrics! {
     gpu_mig_gpm_pcie_bytes_total: Counter<GpuInstance, (Direction,)>, Bytes, Slow, "0.1.0", group GpmDetail;
     /// Bytes of the GPU instance over all NVLinks, integrated from GPM's rate.
     gpu_mig_gpm_nvlink_bytes_total: Counter<GpuInstance, (Direction,)>, Bytes, Slow, "0.1.0", group GpmDetail;
+    /// Bytes a second of the GPU instance over PCIe in the last GPM window; JSON only.
+    gpu_mig_gpm_pcie_bytes_per_second: Gauge<GpuInstance, (Direction,)>, BytesPerSecond, Slow, "0.1.0", json only true;
+    /// Bytes a second of the GPU instance over all NVLinks in the last GPM window; JSON only.
+    gpu_mig_gpm_nvlink_bytes_per_second: Gauge<GpuInstance, (Direction,)>, BytesPerSecond, Slow, "0.1.0", json only true;
 
     // --- power and energy -----------------------------------------------------------------------
     /// Power draw of the board, averaged by the driver (over 1 s on Ampere and later).
@@ -223,6 +235,18 @@ metrics! {
     gpu_clock_event_seconds_total: Counter<Gpu, (ClockEvent,)>, Seconds, Slow, "0.1.0", group Clocks except ["sw_power_cap", "hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"];
     /// Time the clocks were held down by this policy, as counted by the driver.
     gpu_violation_seconds_total: Counter<Gpu, (PerfPolicy,)>, Seconds, Rare, "0.1.0", group Clocks;
+    /// Time the clocks were held down by heat, as counted by the driver; JSON only.
+    ///
+    /// Overlaps the seconds of both thermal reasons in `gpu_clock_event_seconds_total`.
+    gpu_thermal_violation_seconds_total: Counter<Gpu>, Seconds, Rare, "0.1.0", json only true;
+    /// Times that the driver began to name this reason for a lower clock; JSON only.
+    ///
+    /// Seen ten times a second. A reason that holds at the first look does not count.
+    gpu_clock_event_starts_total: Counter<Gpu, (ClockEvent,)>, None, Computed, "0.1.0", json only true;
+    /// Looks at the clock in the last minutes that found this reason; JSON only.
+    ///
+    /// One look every 30 s, in a window of `dcgm.clock_events_window`.
+    gpu_clock_event_window_samples: Gauge<Gpu, (ClockEvent,)>, None, Computed, "0.1.0", json only true;
     /// Performance state, 0 (fastest) to 15.
     gpu_performance_state: Gauge<Gpu>, None, Normal, "0.1.0", at most 15.0, group Modes;
 
@@ -280,6 +304,10 @@ metrics! {
     ///
     /// Absent before the first. `/api/v1/events` has the others.
     gpu_xid_last_code: Gauge<Gpu>, None, Computed, "0.1.0";
+    /// Xid faults of the last minutes, by code; JSON only.
+    ///
+    /// In a window of `dcgm.xid_window`.
+    gpu_xid_window_errors: Gauge<Gpu, (XidCode,)>, None, Computed, "0.1.0", json only true;
     /// Xid faults in the kernel log of GPUs that the driver does not list.
     gpu_xid_unknown_gpu_total: Counter<Node, (XidCode, Severity, FaultAction)>, None, Computed, "0.1.0";
     /// NVSwitch faults in the kernel log, by code.
@@ -353,6 +381,8 @@ metrics! {
     gpu_nvlink_lane_errors_total: Counter<Gpu, (NvLinkLaneError,)>, None, Nvlink, "0.1.0", group LinkDetail;
     /// Data over all links of the GPU, without protocol.
     gpu_nvlink_bytes_total: Counter<Gpu, (Direction,)>, Bytes, Slow, "0.1.0";
+    /// Data a second over all links of the GPU between the newest two readings, without protocol; JSON only.
+    gpu_nvlink_bytes_per_second: Gauge<Gpu, (Direction,)>, BytesPerSecond, Slow, "0.1.0", json only true;
     /// Bytes over all links of the GPU, with protocol.
     gpu_nvlink_raw_bytes_total: Counter<Gpu, (Direction,)>, Bytes, Slow, "0.1.0", group LinkDetail;
     /// NVLinks of the GPU.
@@ -369,6 +399,12 @@ metrics! {
     ///
     /// Valid once the state is `completed`.
     gpu_fabric_status: Gauge<Gpu>, None, Slow, "0.1.0";
+    /// Health mask of the NVLink fabric as NVML gives it; JSON only.
+    gpu_fabric_health_mask: Gauge<Gpu>, None, Slow, "0.1.0", json only true;
+    /// Health of the NVLink fabric as NVML sums it up; JSON only.
+    ///
+    /// 1: healthy, 2: unhealthy, 3: limited capacity. Absent where the driver does not know it.
+    gpu_fabric_health_summary: Gauge<Gpu>, None, Slow, "0.1.0", at most 3.0, json only true;
     /// NVLink fabric of the GPU.
     gpu_fabric_info: Info<Gpu, FabricInfo>, None, Rare, "0.1.0", group LinkDetail;
     /// An NVSwitch of the node, where the node's kernel drives the switches.
@@ -706,6 +742,8 @@ metrics! {
     /// Pods as the kubelet lists them, for 10 min after its last answer too. Slurm jobs as far as the environments of their processes name GPUs
     /// (`owners.slurm_environment`); `gpu_slurm_jobs` counts those that do not. At most `owners.max_series` series.
     gpu_allocation_info: Info<AllocatedGpu, AllocationInfo>, None, Computed, "0.1.0";
+    /// 1 for each job that a file of `dcgm.hpc_job_dir` gives the GPU or MIG instance, of at most 32 each.
+    gpu_hpc_job_info: Info<AllocatedGpu, HpcJobInfo>, None, Computed, "0.1.0", json only true;
     /// Slurm jobs with processes in control groups of their own, by what is known of their GPUs; absent without such.
     gpu_slurm_jobs: Gauge<Node, (SlurmGpus,)>, None, Computed, "0.1.0", group OwnerDetail;
 

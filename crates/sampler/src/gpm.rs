@@ -14,7 +14,7 @@ use nvml_wrapper::gpm::gpm_metrics_get;
 use nvml_wrapper::struct_wrappers::gpm::GpmMetricResult;
 
 use super::driver::classify;
-use super::visit::{LINK_TOLERANCE, Visit};
+use super::visit::{LINK_TOLERANCE, Scale, Visit};
 use model::catalog::schema::{Entity, Label, Metric};
 use model::catalog::{self as m, Direction, DropReason, GpmUnit, GpuInstance, MetricId, Subject, Tier};
 use model::clock::Mono;
@@ -65,11 +65,15 @@ struct GpmMetrics<E: Entity + 'static> {
     seconds: &'static Metric<E, (GpmUnit,)>,
     /// Over PCIe and over NVLink.
     bytes: [&'static Metric<E, (Direction,)>; 2],
+    /// The same a second, in the last window.
+    rates: [&'static Metric<E, (Direction,)>; 2],
 }
 
 impl<E: Entity + 'static> GpmMetrics<E> {
-    fn feeds(&self) -> [MetricId; 4] {
-        [self.active.id(), self.seconds.id(), self.bytes[0].id(), self.bytes[1].id()]
+    fn feeds(&self) -> [MetricId; 6] {
+        let [pcie, nvlink] = self.bytes.map(Metric::id);
+        let [pcie_rate, nvlink_rate] = self.rates.map(Metric::id);
+        [self.active.id(), self.seconds.id(), pcie, nvlink, pcie_rate, nvlink_rate]
     }
 }
 
@@ -77,12 +81,14 @@ const WHOLE: GpmMetrics<m::Gpu> = GpmMetrics {
     active: &m::gpu_gpm_active_ratio,
     seconds: &m::gpu_gpm_active_seconds_total,
     bytes: [&m::gpu_gpm_pcie_bytes_total, &m::gpu_gpm_nvlink_bytes_total],
+    rates: [&m::gpu_gpm_pcie_bytes_per_second, &m::gpu_gpm_nvlink_bytes_per_second],
 };
 
 const INSTANCE: GpmMetrics<GpuInstance> = GpmMetrics {
     active: &m::gpu_mig_gpm_active_ratio,
     seconds: &m::gpu_mig_gpm_active_seconds_total,
     bytes: [&m::gpu_mig_gpm_pcie_bytes_total, &m::gpu_mig_gpm_nvlink_bytes_total],
+    rates: [&m::gpu_mig_gpm_pcie_bytes_per_second, &m::gpu_mig_gpm_nvlink_bytes_per_second],
 };
 
 /// The values that are read of a window.
@@ -258,7 +264,8 @@ fn window<E: Entity + 'static>(
     }
     for ((metric, link, direction), value) in parts.rates.iter().zip(&mut values) {
         let call = (METRICS_GET, metric.as_c());
-        let total = metrics.bytes[*link];
+        let (total, newest) = (metrics.bytes[*link], metrics.rates[*link]);
+        let fed = [total.id(), newest.id()];
         // Before the link's own rate was asked for, no other can be judged.
         let Some(own) = [v.state.link_rates.pcie, v.state.link_rates.nvlink][*link] else { continue };
         // Not given: 10 PB/s, no link is as fast.
@@ -266,9 +273,10 @@ fn window<E: Entity + 'static>(
         match value {
             Ok(rate) if (0.0..=most).contains(&rate) => {
                 sums.push(row(total, direction.text(), rate * MIB * seconds));
+                v.put_for(entity, call, newest, (*direction,), Some(rate * MIB), Scale::ONE);
             }
-            Ok(_) => v.gap(call.into(), &[total.id()], Missing::Dropped(DropReason::OutOfRange)),
-            Err(error) => v.gap(call.into(), &[total.id()], classify(&error).missing()),
+            Ok(_) => v.gap(call.into(), &fed, Missing::Dropped(DropReason::OutOfRange)),
+            Err(error) => v.gap(call.into(), &fed, classify(&error).missing()),
         }
     }
     v.drained.push(Drained::Gpm(GpmWindow { subject: entity.subject(), seconds, sums }));

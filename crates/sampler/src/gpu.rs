@@ -23,7 +23,7 @@ mod vgpu;
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::{
     Clock, ComputeMode as NvmlComputeMode, EccCounter as NvmlEccCounter,
-    GpuVirtualizationMode as NvmlVirtualization, MemoryError, MemoryLocation, TemperatureSensor,
+    GpuVirtualizationMode as NvmlVirtualization, InfoRom, MemoryError, MemoryLocation, TemperatureSensor,
     TemperatureThreshold as NvmlThreshold,
 };
 use nvml_wrapper::error::NvmlError;
@@ -33,8 +33,8 @@ use super::raw;
 use super::visit::{Field, NvmlNumber, Scale, Visit};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{
-    self as m, ClockDomain, ClockEvent, ComputeMode, DropReason, EccCounter, EccError, EccMemory, GpuInfo,
-    PerfPolicy, PlatformInfo, PowerLimit, RemapCause, Sensor, TemperatureThreshold, Tier,
+    self as m, BoardInfo, ClockDomain, ClockEvent, ComputeMode, DropReason, EccCounter, EccError, EccMemory,
+    GpuInfo, PerfPolicy, PlatformInfo, PowerLimit, RemapCause, Sensor, TemperatureThreshold, Tier,
 };
 use model::pci::kernel_address;
 
@@ -109,7 +109,8 @@ static SLOW_FIELDS: [Field; 10] = [
     ),
 ];
 
-static POLICY_FIELDS: [Field; 3] = [
+static POLICY_FIELDS: [Field; 4] = [
+    field!(NVML_FI_DEV_PERF_POLICY_THERMAL, gpu_thermal_violation_seconds_total, (), NANO),
     field!(NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT, gpu_violation_seconds_total, (PerfPolicy::BoardLimit,), NANO),
     field!(
         NVML_FI_DEV_PERF_POLICY_LOW_UTILIZATION,
@@ -392,6 +393,8 @@ fn rare(v: &mut Visit<'_>) {
     v.fields(&pcie::FIELDS);
     v.fields(&POLICY_FIELDS);
     errors::rare(v);
+    const LICENCE: &str = "nvmlDeviceGetGridLicensableFeatures_v4";
+    v.value(LICENCE, &m::gpu_vgpu_software_licensed, (), ONE, raw::vgpu::licensed);
     pcie::rare(v);
     pcie::throughput(v);
     fabric::rare(v);
@@ -420,6 +423,7 @@ fn once(v: &mut Visit<'_>) {
     }
     pcie::once(v);
     platform(v);
+    board(v);
     v.value("nvmlDeviceGetNumGpuCores", &m::gpu_cuda_cores, (), ONE, |d| d.num_cores());
     v.value("nvmlDeviceGetMemoryBusWidth", &m::gpu_memory_bus_width_bytes, (), BITS, |d| {
         d.memory_bus_width()
@@ -438,6 +442,26 @@ fn platform(v: &mut Visit<'_>) {
         };
         v.rows.of(v.gpu).info(&m::gpu_platform_info, info);
     }
+}
+
+/// What only readers of dcgm-exporter's page ask for.
+fn board(v: &mut Visit<'_>) {
+    let feeds = [m::gpu_board_info.id()];
+    if !v.wants(&feeds) {
+        return;
+    }
+    let brand = v.read("nvmlDeviceGetBrand", &feeds, raw::brand).unwrap_or_default();
+    let mut version = |object: InfoRom| {
+        let call = ("nvmlDeviceGetInforomVersion", object.as_c());
+        v.read(call, &feeds, |d| d.info_rom_version(object)).unwrap_or_default()
+    };
+    let info = BoardInfo {
+        brand,
+        inforom_oem_version: version(InfoRom::OEM),
+        inforom_ecc_version: version(InfoRom::ECC),
+        inforom_power_version: version(InfoRom::Power),
+    };
+    v.rows.of(v.gpu).info(&m::gpu_board_info, info);
 }
 
 fn identity(v: &mut Visit<'_>) {

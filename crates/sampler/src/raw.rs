@@ -84,6 +84,30 @@ pub fn ofa_utilization(device: &Device<'static>) -> Result<u32, NvmlError> {
     read!(device, nvmlDeviceGetOfaUtilization(&mut percent), 0).map(|_period| percent)
 }
 
+/// Brand of the GPU, in DCGM's words; newer drivers have brands that the wrapper lacks.
+pub fn brand(device: &Device<'static>) -> Result<String, NvmlError> {
+    let brand = match read!(device, nvmlDeviceGetBrand(), 0)? {
+        sys::nvmlBrandType_enum_NVML_BRAND_QUADRO => "Quadro",
+        sys::nvmlBrandType_enum_NVML_BRAND_TESLA => "Tesla",
+        sys::nvmlBrandType_enum_NVML_BRAND_NVS => "NVS",
+        sys::nvmlBrandType_enum_NVML_BRAND_GRID => "GRID",
+        sys::nvmlBrandType_enum_NVML_BRAND_GEFORCE => "GeForce",
+        sys::nvmlBrandType_enum_NVML_BRAND_TITAN => "Titan",
+        sys::nvmlBrandType_enum_NVML_BRAND_NVIDIA_VAPPS => "NVIDIA Virtual Applications",
+        sys::nvmlBrandType_enum_NVML_BRAND_NVIDIA_VPC => "NVIDIA Virtual PC",
+        sys::nvmlBrandType_enum_NVML_BRAND_NVIDIA_VCS => "NVIDIA Virtual Compute Server",
+        sys::nvmlBrandType_enum_NVML_BRAND_NVIDIA_VWS => "NVIDIA RTX Virtual Workstation",
+        sys::nvmlBrandType_enum_NVML_BRAND_NVIDIA_VGAMING => "NVIDIA Cloud Gaming",
+        sys::nvmlBrandType_enum_NVML_BRAND_QUADRO_RTX => "Quadro RTX",
+        sys::nvmlBrandType_enum_NVML_BRAND_NVIDIA_RTX => "NVIDIA RTX",
+        sys::nvmlBrandType_enum_NVML_BRAND_NVIDIA => "NVIDIA",
+        sys::nvmlBrandType_enum_NVML_BRAND_GEFORCE_RTX => "GeForce RTX",
+        sys::nvmlBrandType_enum_NVML_BRAND_TITAN_RTX => "Titan RTX",
+        _ => "",
+    };
+    Ok(brand.to_owned())
+}
+
 /// Position of the GPU on its baseboard.
 pub fn module_id(device: &Device<'static>) -> Result<u32, NvmlError> {
     read!(device, nvmlDeviceGetModuleId(), 0)

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod dcgm_fields;
 mod file;
 mod key;
 mod load;
@@ -22,7 +23,7 @@ use model::catalog::MetricGroup;
 pub use load::{ConfigErrors, DEFAULT_FILE, ENV_PREFIX, Loaded, Overrides, load};
 pub use settings::*;
 pub use underscore::environment_warnings;
-pub use value::{HostName, LabelValue, Listen};
+pub use value::{HostName, HostnameLabel, LabelValue, Listen};
 
 impl Config {
     /// The groups of metrics that `/metrics` serves: that of single processes follows the setting that reads them.

@@ -111,6 +111,19 @@ impl Loaded {
         self.origins.get(key).map_or("default", String::as_str)
     }
 
+    /// The error of two listeners on one port.
+    fn listen_error(&self) -> Option<String> {
+        let (own, dcgm) = (self.config.http.listen, self.config.dcgm.listen?);
+        if !own.overlaps(dcgm) {
+            return None;
+        }
+        let (origin, next) = (self.origin("http.listen"), "choose another port for one of them");
+        Some(self.error(
+            "dcgm.listen",
+            format_args!("\"{dcgm}\" is where http.listen ({origin}), \"{own}\", listens too; {next}"),
+        ))
+    }
+
     /// The error of a key that is less than another one must be.
     fn floor_error(&self, key: &Key) -> Option<String> {
         let (floor, _) = key.floor.iter().find(|(_, is_greater)| is_greater(&self.config))?;
@@ -149,6 +162,7 @@ pub(super) fn load_from(
     // Whether one value is less than another means something only once both are right.
     if layers.errors.is_empty() {
         layers.errors = keys().filter_map(|key| layers.loaded.floor_error(key)).collect();
+        layers.errors.extend(layers.loaded.listen_error());
     }
     no_errors(layers.errors).map(|()| layers.loaded)
 }
@@ -265,7 +279,8 @@ fn sorted(table: Map<String, Value>) -> BTreeMap<String, Value> {
 pub(super) fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     names
         .map(|name| (similarity(wanted, name), name))
-        .max_by(|a, b| a.0.total_cmp(&b.0))
+        // Of names alike, the first one.
+        .reduce(|best, next| if next.0 > best.0 { next } else { best })
         .filter(|(similarity, _)| *similarity > 0.6)
         .map(|(_, name)| name)
 }

@@ -11,7 +11,9 @@ use tracing::Level;
 
 use super::key::{Key, Section, settings};
 use super::value::PathRule::{Optional, Required, Socket};
-use super::value::{HostName, LabelValue, Listen, Setting};
+use super::value::{HostName, HostnameLabel, LabelValue, Listen, Setting};
+use dcgm::fields::Release;
+use dcgm::page::Values;
 use model::catalog::{CanaryCheck, CanaryMode, MetricGroup, PerfEvent};
 
 settings! {
@@ -30,6 +32,34 @@ settings! {
         /// Longest time in which a client takes nothing of a response. A whole response has three times as long, a stream
         /// of events no limit.
         write_timeout: Duration = secs(10), ms(100)..=minutes(10);
+    }
+
+    /// The page of dcgm-exporter, for its dashboards, alerts and autoscalers: /dcgm/metrics.
+    dcgm: Dcgm {
+        /// Second listen address, which speaks as dcgm-exporter does: /metrics and /health there, as on ":9400"; "" for none.
+        /// The limits of [http] hold for both addresses together, and its host names for each.
+        listen: Option<Listen> = None;
+        /// Release of dcgm-exporter whose default fields are served, and whose unit a name has that two releases share: "4.9"
+        /// has the names in base units.
+        release: Release = Release::V4_8;
+        /// Fields to serve instead of the default: dcgm-exporter's CSV or YAML, a ConfigMap's manifest, or the folder as
+        /// which a ConfigMap is mounted; "" for the default. Rows that cannot be served are reported and left out.
+        fields_file: PathBuf = PathBuf::new(), Optional;
+        /// "faithful": as dcgm-exporter has them; "corrected": without its known faults, which docs/migrating.md lists.
+        values: Values = Values::Faithful;
+        /// Label with the node's name: the variable NODE_NAME, else the host's name. Until 4.8.2 it was "Hostname"; "" for none.
+        hostname_label: HostnameLabel = HostnameLabel::Lower;
+        /// Labels of the pod, and of its claims, that was given the GPU.
+        pods: bool = true;
+        /// Label hpc_job: the Slurm jobs that were given the GPU, as far as their environments name it.
+        jobs: bool = false;
+        /// Directory with the files that a scheduler's hooks write for dcgm-exporter's HPC job mapping, whose jobs are in the
+        /// label hpc_job; "" for none. Needs owners.enabled.
+        hpc_job_dir: PathBuf = PathBuf::new(), Optional;
+        /// Window of DCGM_EXP_XID_ERRORS_COUNT.
+        xid_window: Duration = minutes(5), secs(1)..=hours(24);
+        /// Window of DCGM_EXP_CLOCK_EVENTS_COUNT.
+        clock_events_window: Duration = minutes(5), secs(1)..=hours(1);
     }
 
     /// Published metrics: each metric that `include` matches and `exclude` does not.

@@ -320,3 +320,37 @@ fn the_shipped_file_has_every_key_at_its_default() {
     assert_eq!(loaded.config, Config::default());
     assert!(keys().all(|key| loaded.origins.contains_key(key.name)));
 }
+
+#[test]
+fn the_second_listener_is_off_or_elsewhere() {
+    let second = |dcgm: &str, http: &str| {
+        let file = format!("[dcgm]\nlisten = '{dcgm}'\n[http]\nlisten = '{http}'\n");
+        load(&file, &[], Overrides::default()).map(|loaded| loaded.config.dcgm.listen)
+    };
+    assert_eq!(Config::default().dcgm.listen, None);
+    assert_eq!(second("", ":9408").unwrap(), None);
+    for (dcgm, http) in
+        [(":9400", ":9408"), ("127.0.0.1:9400", "127.0.0.2:9400"), ("127.0.0.1:0", "127.0.0.1:0")]
+    {
+        assert_eq!(second(dcgm, http).unwrap().map(|listen| listen.to_string()).as_deref(), Some(dcgm));
+    }
+    for (dcgm, http) in [(":9400", ":9400"), (":9400", "10.0.0.1:9400"), ("[::1]:9400", "[::1]:9400")] {
+        let said = second(dcgm, http).unwrap_err().to_string();
+        let expected = [
+            format!("\"{dcgm}\" is where http.listen (in "),
+            format!("\"{http}\", listens too; choose another port"),
+        ];
+        assert!(expected.iter().all(|part| said.contains(part)), "{said}");
+        assert!(said.starts_with("dcgm.listen (in ") && said.lines().count() == 1, "{said}");
+    }
+    let error =
+        &errors("[dcgm]\nlisten = 'nowhere'\nrelease = '5'\nhostname_label = 'host'\nvalues = ''\n", &[]);
+    for part in [
+        "\"[::1]:9408\"; \"\" for none",
+        "one of 4.8, 4.9",
+        "one of hostname, Hostname, \"\"",
+        "one of faithful, corrected",
+    ] {
+        assert!(error.iter().any(|line| line.contains(part)), "{part}: {error:?}");
+    }
+}

@@ -11,6 +11,8 @@ use ::config::{Value, ValueKind};
 use glob::Pattern;
 use tracing::Level;
 
+use dcgm::fields::Release;
+use dcgm::page::Values;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{CanaryCheck, CanaryMode, MetricGroup, PerfEvent};
 
@@ -143,6 +145,12 @@ impl Setting for PathBuf {
 pub struct Listen(pub SocketAddr);
 
 impl Listen {
+    /// Whether two sockets cannot listen on both: one port, and one address or all of them.
+    pub(super) fn overlaps(self, other: Self) -> bool {
+        let all = self.0.ip().is_unspecified() || other.0.ip().is_unspecified();
+        self.0.port() != 0 && self.0.port() == other.0.port() && (all || self.0.ip() == other.0.ip())
+    }
+
     /// `:PORT`: `[::]:PORT`, and IPv4 too where the socket's owner clears `IPV6_V6ONLY`.
     pub(super) const fn all(port: u16) -> Self {
         Self(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port))
@@ -164,6 +172,23 @@ impl FromStr for Listen {
     fn from_str(text: &str) -> Result<Self, AddrParseError> {
         let all = text.strip_prefix(':').and_then(|port| port.parse().ok()).map(Self::all);
         all.map_or_else(|| text.parse().map(Self), Ok)
+    }
+}
+
+/// None for an empty text.
+impl Setting for Option<Listen> {
+    type Rule = ();
+
+    fn expected(_: &()) -> String {
+        format!(r#"{}; "" for none"#, Listen::expected(&()))
+    }
+
+    fn parse(text: &str, _: &()) -> Option<Self> {
+        if text.is_empty() { Some(None) } else { Listen::parse(text, &()).map(Some) }
+    }
+
+    fn text(&self) -> String {
+        self.as_ref().map(Setting::text).unwrap_or_default()
     }
 }
 
@@ -251,6 +276,47 @@ impl Word for MetricGroup {
     }
 }
 
+/// A label with the name of the node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HostnameLabel {
+    /// No label.
+    None,
+    /// As dcgm-exporter has it from 4.8.3 on.
+    #[default]
+    Lower,
+    /// As dcgm-exporter had it until 4.8.2.
+    Upper,
+}
+
+impl HostnameLabel {
+    /// The label's name; empty for none.
+    pub const fn name(self) -> &'static str {
+        match self {
+            HostnameLabel::None => "",
+            HostnameLabel::Lower => "hostname",
+            HostnameLabel::Upper => "Hostname",
+        }
+    }
+}
+
+impl Word for HostnameLabel {
+    fn all() -> impl Iterator<Item = (&'static str, Self)> {
+        [Self::Lower, Self::Upper, Self::None].into_iter().map(|label| (label.name(), label))
+    }
+}
+
+impl Word for Release {
+    fn all() -> impl Iterator<Item = (&'static str, Self)> {
+        Self::ALL.into_iter().map(|release| (release.name(), release))
+    }
+}
+
+impl Word for Values {
+    fn all() -> impl Iterator<Item = (&'static str, Self)> {
+        Self::ALL.into_iter().map(|values| (values.name(), values))
+    }
+}
+
 impl Word for Level {
     fn all() -> impl Iterator<Item = (&'static str, Self)> {
         let levels = [Self::ERROR, Self::WARN, Self::INFO, Self::DEBUG, Self::TRACE];
@@ -262,7 +328,8 @@ impl<W: Word> Setting for W {
     type Rule = ();
 
     fn expected(_: &()) -> String {
-        format!("one of {}", W::all().map(|(name, _)| name).collect::<Vec<_>>().join(", "))
+        let named = |(name, _): (&'static str, W)| if name.is_empty() { r#""""# } else { name };
+        format!("one of {}", W::all().map(named).collect::<Vec<_>>().join(", "))
     }
 
     fn parse(text: &str, _: &()) -> Option<Self> {

@@ -134,6 +134,7 @@ impl<'a> Day<'a> {
             keep_events: 500,
             owners: Default::default(),
             declared: None,
+            recent: Default::default(),
             build: m::BuildInfo::default(),
         });
         let inbox = Inbox::default();
@@ -297,7 +298,7 @@ impl<'a> Day<'a> {
         self.ledger.newly_seen();
         if second.is_multiple_of(PAGE) {
             self.page.clear();
-            ResponseFormat::Text.encode_into(&self.board.current(), &mut self.page);
+            ResponseFormat::Text.encode_into(&self.board.current(), &Default::default(), &mut self.page);
             self.pages += 1;
         }
         Ok(())

@@ -84,6 +84,11 @@ impl Clients {
         Clients { builder, router, limits, places, stats, refusals, stop }
     }
 
+    /// The same places, limits and counts with other responses.
+    pub fn with_router(self, router: Router) -> Clients {
+        Clients { router, ..self }
+    }
+
     /// Takes connections until the server stops, then waits for those that are open.
     pub async fn accept(self, listener: TcpListener) {
         let mut stop = self.stop.clone();

@@ -31,6 +31,7 @@ pub(super) fn router(state: Arc<AppState>, streams: Streams, hosts: Hosts, stats
     Router::new()
         .route("/", get(status_page))
         .route("/metrics", get(metrics))
+        .route("/dcgm/metrics", get(dcgm_metrics))
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .route("/api/v1/snapshot", get(snapshot))
@@ -55,6 +56,10 @@ async fn status_page(State(state): State<Arc<AppState>>, headers: HeaderMap) -> 
 
 async fn metrics(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Response {
     state.respond(accepted_metrics_format(&joined(&headers, ACCEPT)), &headers).await
+}
+
+pub(super) async fn dcgm_metrics(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Response {
+    state.respond(ResponseFormat::Dcgm, &headers).await
 }
 
 async fn snapshot(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Response {
@@ -125,12 +130,12 @@ async fn unknown() -> Response {
     (StatusCode::NOT_FOUND, body).into_response()
 }
 
-async fn read_only() -> Response {
+pub(super) async fn read_only() -> Response {
     (StatusCode::METHOD_NOT_ALLOWED, "Only GET and HEAD: everything here is read-only.\n").into_response()
 }
 
 /// Adds the common headers and counts the response.
-async fn finish(State(stats): State<Arc<Stats>>, mut response: Response) -> Response {
+pub(super) async fn finish(State(stats): State<Arc<Stats>>, mut response: Response) -> Response {
     stats.count(response.status().as_u16());
     let headers = response.headers_mut();
     let mut set = |name: HeaderName, value| headers.insert(name, HeaderValue::from_static(value));

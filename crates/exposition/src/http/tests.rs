@@ -25,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Served {
     address: SocketAddr,
+    /// Of the listener that speaks as dcgm-exporter does.
+    dcgm: SocketAddr,
     snapshots: Arc<SnapshotCell>,
     stats: Arc<Stats>,
     stop: watch::Sender<bool>,
@@ -38,9 +40,19 @@ impl Served {
 
     /// Sends bytes, and returns all that comes until the server ends the connection.
     async fn exchange(&self, request: &str) -> String {
-        let mut stream = self.connect().await;
+        self.exchange_at(self.address, request).await
+    }
+
+    async fn exchange_at(&self, address: SocketAddr, request: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(request.as_bytes()).await.unwrap();
         String::from_utf8_lossy(&rest(&mut stream).await).into_owned()
+    }
+
+    /// The response of the listener that speaks as dcgm-exporter does.
+    async fn ask_dcgm(&self, method: &str, path: &str, headers: &str) -> String {
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n");
+        self.exchange_at(self.dcgm, &request).await
     }
 
     async fn get(&self, path: &str, headers: &str) -> String {
@@ -137,14 +149,15 @@ const LIMITS: Limits = Limits { max_connections: 4, read_timeout: PATIENCE, writ
 
 fn serve_as(hosts: Hosts, limits: Limits, snapshots: SnapshotCell, stale_after: Duration) -> Served {
     let snapshots = Arc::new(snapshots);
-    let responses = Arc::new(ResponseCache::new(snapshots.clone()));
+    let responses = Arc::new(ResponseCache::new(snapshots.clone(), Default::default()));
     let state = AppState { snapshots: snapshots.clone(), responses, started: Mono(0), stale_after };
-    let listeners = bind("127.0.0.1:0").unwrap();
-    let address = listeners[0].local_addr().unwrap();
+    let listeners = Listeners { main: bind("127.0.0.1:0").unwrap(), dcgm: bind("127.0.0.1:0").unwrap() };
+    let address = |listeners: &[TcpListener]| listeners[0].local_addr().unwrap();
+    let (address, dcgm) = (address(&listeners.main), address(&listeners.dcgm));
     let stats = Arc::new(Stats::default());
     let (stop, stopped) = watch::channel(false);
     let ended = tokio::spawn(serve(listeners, Arc::new(state), limits, hosts, stats.clone(), stopped));
-    Served { address, snapshots, stats, stop, ended }
+    Served { address, dcgm, snapshots, stats, stop, ended }
 }
 
 fn serve_with(limits: Limits, snapshots: SnapshotCell, stale_after: Duration) -> Served {
@@ -179,6 +192,81 @@ async fn each_path_answers() {
         assert!(answer.contains(&format!("cache-control: {kept}\r\n")), "{path}");
     }
     assert_eq!(server.stats.answers(HttpStatus::C200), 7);
+}
+
+#[tokio::test]
+async fn the_second_listener_speaks_as_dcgm_exporter_does_and_no_other_way() {
+    let server = served(LIMITS);
+    for (path, status, kind, part) in [
+        (
+            "/metrics",
+            200,
+            "text/plain; version=0.0.4; charset=utf-8",
+            "\n# TYPE DCGM_FI_DEV_GPU_TEMP gauge\n",
+        ),
+        ("/health", 200, "text/plain", "OK\n"),
+        ("/", 200, "text/html", "<a href=\"metrics\">"),
+        ("/livez", 404, "text/plain", "/metrics /health\n"),
+        ("/api/v1/snapshot", 404, "text/plain", "/metrics /health\n"),
+    ] {
+        let answer = server.ask_dcgm("GET", path, "").await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {answer}");
+        assert!(answer.contains(&format!("content-type: {kind}")), "{path}: {answer}");
+        assert!(
+            answer.contains(part) && answer.contains("x-content-type-options: nosniff"),
+            "{path}: {answer}"
+        );
+    }
+    let get = server.ask_dcgm("GET", "/metrics", "").await;
+    assert_eq!(body(&get), body(&server.get("/dcgm/metrics", "").await), "the same page as on the first one");
+    // A scraper that prefers OpenMetrics gets what dcgm-exporter has.
+    let answer = server.ask_dcgm("GET", "/metrics", "Accept: application/openmetrics-text\r\n").await;
+    assert!(answer.contains("content-type: text/plain; version=0.0.4"), "{answer}");
+    let head = server.ask_dcgm("HEAD", "/metrics", "").await;
+    assert!(
+        head.contains(&format!("content-length: {}\r\n", body(&get).len())) && body(&head).is_empty(),
+        "{head}"
+    );
+    let answer = server.ask_dcgm("GET", "/metrics", "Accept-Encoding: gzip\r\n").await;
+    assert!(answer.contains("content-encoding: gzip\r\n"), "{answer}");
+    assert!(server.ask_dcgm("POST", "/metrics", "").await.starts_with("HTTP/1.1 405 "));
+}
+
+#[tokio::test]
+async fn both_listeners_share_the_places_and_the_end() {
+    let server = served(LIMITS);
+    let mut open = Vec::new();
+    for address in [server.address, server.dcgm, server.dcgm, server.dcgm] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        read_until(&mut stream, "</html>", 1).await;
+        open.push(stream);
+    }
+    assert_eq!(server.stats.connections(), LIMITS.max_connections);
+    assert!(server.ask_dcgm("GET", "/health", "").await.starts_with("HTTP/1.1 200 "));
+    // The connection that was idle longest is that of the other listener.
+    rest(&mut open[0]).await;
+    assert_eq!(server.stats.evicted(), 1);
+    server.stop.send(true).unwrap();
+    for stream in &mut open[1..] {
+        rest(stream).await;
+    }
+    drop(open);
+    timeout(DRAIN / 2, server.ended).await.expect("nothing holds it up").unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn the_second_listener_checks_names_and_serves_nothing_old() {
+    let snapshots = SnapshotCell::default();
+    snapshots.publish(fixtures::node_taken(1, Mono(0)));
+    let hosts = Hosts::new(["node1".to_owned()]);
+    let server = serve_as(hosts, LIMITS, snapshots, Duration::ZERO);
+    assert!(server.ask_dcgm("GET", "/metrics", "").await.starts_with("HTTP/1.1 421 "));
+    for path in ["/metrics", "/health"] {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: node1\r\nConnection: close\r\n\r\n");
+        let answer = server.exchange_at(server.dcgm, &request).await;
+        assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    }
 }
 
 #[tokio::test]

@@ -51,6 +51,7 @@ impl Bench {
             keep_events: 100,
             owners: settings::Owners::default(),
             declared: None,
+            recent: Default::default(),
             build: m::BuildInfo::default(),
         });
         ledger.event(Inboxed::DriverUp);

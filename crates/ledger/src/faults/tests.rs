@@ -74,6 +74,7 @@ impl Bench {
             keep_events: 100,
             owners: settings::Owners::default(),
             declared: None,
+            recent: Default::default(),
             build: m::BuildInfo::default(),
         });
         ledger.event(LedgerEvent::DriverUp);

@@ -54,6 +54,7 @@ impl Bench {
             keep_events: 100,
             owners: settings,
             declared: None,
+            recent: Default::default(),
             build: m::BuildInfo { version: "0".into(), revision: "0".into() },
         });
         ledger.event(LedgerEvent::DriverUp);

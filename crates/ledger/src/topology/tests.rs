@@ -59,6 +59,7 @@ impl Bench {
             keep_events: 100,
             owners: Default::default(),
             declared: None,
+            recent: Default::default(),
             build: m::BuildInfo::default(),
         });
         ledger.event(LedgerEvent::DriverUp);

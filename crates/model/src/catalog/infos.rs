@@ -82,6 +82,11 @@ info_labels! {
         /// User of the Slurm job.
         user,
     }
+    /// Labels of `gpu_hpc_job_info`.
+    HpcJobInfo {
+        /// The job as the scheduler's hook wrote it down.
+        hpc_job,
+    }
     /// Labels of `gpu_window_info`.
     WindowInfo {
         /// Kind: `maintenance` or `training`.
@@ -132,6 +137,17 @@ info_labels! {
         host_id,
         /// GPU within the node.
         module_id,
+    }
+    /// Labels of `gpu_board_info`; empty where the driver knows none.
+    BoardInfo {
+        /// Brand, as `NVIDIA`.
+        brand,
+        /// Version of the InfoROM's OEM object.
+        inforom_oem_version,
+        /// Version of the InfoROM's ECC object.
+        inforom_ecc_version,
+        /// Version of the InfoROM's power management object.
+        inforom_power_version,
     }
     /// Labels of `gpu_driver_info`.
     DriverInfo {

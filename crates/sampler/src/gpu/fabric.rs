@@ -1,5 +1,7 @@
 //! The NVLink fabric the GPU belongs to.
 
+use nvml_wrapper_sys::bindings as sys;
+
 use super::ONE;
 use crate::raw::fabric;
 use crate::visit::Visit;
@@ -10,7 +12,13 @@ const CALL: &str = "nvmlDeviceGetGpuFabricInfoV";
 
 /// The GPU's state in the fabric, and the faults of the fabric.
 pub(super) fn slow(v: &mut Visit<'_>) {
-    let feeds = [m::gpu_fabric_state.id(), m::gpu_fabric_fault.id(), m::gpu_fabric_status.id()];
+    let feeds = [
+        m::gpu_fabric_state.id(),
+        m::gpu_fabric_fault.id(),
+        m::gpu_fabric_status.id(),
+        m::gpu_fabric_health_mask.id(),
+        m::gpu_fabric_health_summary.id(),
+    ];
     let Some(info) = v.read(CALL, &feeds, fabric::fabric_info) else { return };
     match FabricState::ALL.get(usize::from(info.state)) {
         None => v.dropped(CALL, m::gpu_fabric_state.id(), DropReason::OutOfRange),
@@ -19,6 +27,10 @@ pub(super) fn slow(v: &mut Visit<'_>) {
     }
     if joined(info.state) {
         v.put(CALL, &m::gpu_fabric_status, (), info.status, ONE);
+    }
+    v.put(CALL, &m::gpu_fabric_health_mask, (), info.healthMask, ONE);
+    if u32::from(info.healthSummary) != sys::NVML_GPU_FABRIC_HEALTH_SUMMARY_NOT_SUPPORTED {
+        v.put(CALL, &m::gpu_fabric_health_summary, (), u32::from(info.healthSummary), ONE);
     }
     let faults = faults(info.healthMask);
     if faults.is_empty() {
@@ -81,7 +93,6 @@ fn uuid(bytes: [u8; 16]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nvml_wrapper_sys::bindings as sys;
     use proptest::prelude::*;
 
     #[test]

@@ -205,6 +205,7 @@ fn leave_out_impossible(v: &mut Visit<'_>) {
     let rate = v.state.link_rates.nvlink.flatten();
     let totals = [m::gpu_nvlink_bytes_total.id(), m::gpu_nvlink_raw_bytes_total.id()];
     let mut impossible = Vec::new();
+    let mut rates = Vec::new();
     let served = &mut v.state.nvlink_bytes;
     v.rows.retain(|row| {
         if !totals.contains(&row.metric) {
@@ -215,6 +216,9 @@ fn leave_out_impossible(v: &mut Visit<'_>) {
         let most = |at: Mono, rate: f64| rate * LINK_TOLERANCE * (now.since(at).as_secs_f64() + 1.0);
         let possible = before.zip(rate).is_none_or(|((at, bytes), rate)| row.value - bytes <= most(at, rate));
         if possible {
+            if let Some((at, bytes)) = before.filter(|_| row.metric == m::gpu_nvlink_bytes_total.id()) {
+                rates.push((row.labels.clone(), (row.value - bytes) / now.since(at).as_secs_f64()));
+            }
             served.insert(key, (now, row.value));
         } else {
             impossible.push(row.metric);
@@ -223,6 +227,13 @@ fn leave_out_impossible(v: &mut Visit<'_>) {
     });
     for metric in impossible {
         v.dropped(FIELDS, metric, DropReason::OutOfRange);
+    }
+    for (labels, rate) in rates {
+        let direction = Direction::ALL.iter().find(|direction| labels == [direction.text()]);
+        // Less than before: the driver counts from 0 again.
+        if let Some(direction) = direction.filter(|_| rate >= 0.0) {
+            v.put(FIELDS, &m::gpu_nvlink_bytes_per_second, (*direction,), Some(rate), ONE);
+        }
     }
 }
 

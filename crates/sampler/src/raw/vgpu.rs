@@ -2,7 +2,7 @@
 
 use nvml_wrapper::Device;
 use nvml_wrapper::enums::device::SampleValue;
-use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::error::{NvmlError, nvml_try};
 use nvml_wrapper_sys::bindings as sys;
 
 use super::fields::typed;
@@ -16,6 +16,15 @@ pub fn active(device: &Device<'static>) -> Result<Vec<u32>, NvmlError> {
     let f = symbol(&device.nvml().lib().nvmlDeviceGetActiveVgpus)?;
     // SAFETY: as in `read!`; the list has room for `count` entries.
     list(ROOM, 0, |list, count| unsafe { f(device.handle(), count, list) })
+}
+
+/// Whether the GPU has a licence for the vendor's virtual GPU software. Without such software it has none.
+pub fn licensed(device: &Device<'static>) -> Result<bool, NvmlError> {
+    // SAFETY: plain numbers and characters, for which zero is a value.
+    let features: sys::nvmlGridLicensableFeatures_t = unsafe { std::mem::zeroed() };
+    let features = read!(device, nvmlDeviceGetGridLicensableFeatures_v4(), features)?;
+    let there = features.gridLicensableFeatures.iter().take(features.licensableFeaturesCount as usize);
+    Ok(features.isGridLicenseSupported != 0 && there.into_iter().any(|feature| feature.featureState != 0))
 }
 
 /// What the engines did for one virtual GPU, in percent.

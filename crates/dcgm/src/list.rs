@@ -1,0 +1,255 @@
+//! Which fields the page has, under which name and type: the default of a release, or a file that dcgm-exporter reads.
+//!
+//! [`csv`] and [`yaml`] read texts, [`file`] finds the text: in a file, a ConfigMap's manifest or a mounted ConfigMap.
+//! dcgm-exporter does not start with a wrong row. Here such a row is a [`Problem`], and the others are served.
+
+mod csv;
+pub mod file;
+#[cfg(test)]
+mod tests;
+mod yaml;
+
+use std::fmt;
+
+use model::text::clean;
+
+use crate::fields::{DcgmField, FamilyType, Format, Release, TABLE, find};
+
+/// One family of the page, or one label of all families.
+#[derive(Clone, Debug)]
+pub struct Column {
+    /// The field.
+    pub field: &'static DcgmField,
+    /// The name as the list writes it: that of the family, or of the label.
+    pub name: String,
+    /// The type that the list declares.
+    pub kind: FamilyType,
+    /// The text of `# HELP`.
+    pub help: String,
+}
+
+/// The fields of a page, and what is wrong with the list that they came from.
+#[derive(Clone, Debug, Default)]
+pub struct FieldList {
+    /// Families, in the order of the list.
+    pub columns: Vec<Column>,
+    /// Labels that every series carries.
+    pub labels: Vec<Column>,
+    /// Rows that are not served as written. None is fatal.
+    pub problems: Vec<Problem>,
+}
+
+/// Most problems that are kept of one file: the others are counted.
+const MAX_PROBLEMS: usize = 100;
+/// Most rows of a list that are looked at: more than fifty times as many as there are fields.
+const MAX_ROWS: usize = 20_000;
+/// Longest name that is compared and repeated, in bytes.
+const MAX_NAME: usize = 80;
+
+/// What is wrong with one row of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Where: `line 12`, or the path of keys in YAML.
+    pub place: String,
+    /// The row's name as written; empty where it has none.
+    pub name: String,
+    /// What is wrong.
+    pub kind: ProblemKind,
+}
+
+/// What can be wrong with a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProblemKind {
+    /// No field has this name; the nearest one, if one is near.
+    Unknown(Option<&'static str>),
+    /// The field is there already, under this name.
+    Doubled(String),
+    /// No type of this name.
+    Type(String),
+    /// The field is known, and nothing gives its value here.
+    NoSource,
+    /// The field is a text, which only a label can carry.
+    TextOnly,
+    /// The row cannot be read.
+    Malformed(String),
+    /// So many more problems.
+    More(usize),
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Problem { place, name, kind } = self;
+        for part in [place, name].into_iter().filter(|part| !part.is_empty()) {
+            write!(f, "{part}: ")?;
+        }
+        match kind {
+            ProblemKind::Unknown(None) => write!(f, "no such field; remove it"),
+            ProblemKind::Unknown(Some(near)) => write!(f, "no such field; did you mean {near}?"),
+            ProblemKind::Doubled(before) => write!(f, "doubled: the field is there as {before}; remove one"),
+            ProblemKind::Type(kind) => {
+                write!(f, "no type {kind:?}; choose gauge, counter, untyped or label")
+            }
+            ProblemKind::NoSource => write!(f, "not covered: nothing here gives its value; remove it"),
+            ProblemKind::TextOnly => write!(f, "its value is a text; make it a label"),
+            ProblemKind::Malformed(why) => write!(f, "{why}"),
+            ProblemKind::More(count) => write!(f, "{count} more"),
+        }
+    }
+}
+
+/// What dcgm-exporter 4.8 serves without a list of its own.
+const DEFAULT_4_8: &[&str] = &[
+    "DCGM_FI_DEV_SM_CLOCK",
+    "DCGM_FI_DEV_MEM_CLOCK",
+    "DCGM_FI_DEV_MEMORY_TEMP",
+    "DCGM_FI_DEV_GPU_TEMP",
+    "DCGM_FI_DEV_POWER_USAGE",
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
+    "DCGM_FI_DEV_PCIE_REPLAY_COUNTER",
+    "DCGM_FI_DEV_GPU_UTIL",
+    "DCGM_FI_DEV_MEM_COPY_UTIL",
+    "DCGM_FI_DEV_ENC_UTIL",
+    "DCGM_FI_DEV_DEC_UTIL",
+    "DCGM_FI_DEV_XID_ERRORS",
+    "DCGM_FI_DEV_FB_FREE",
+    "DCGM_FI_DEV_FB_USED",
+    "DCGM_FI_DEV_FB_RESERVED",
+    "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",
+    "DCGM_FI_DEV_VGPU_LICENSE_STATUS",
+    "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
+    "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS",
+    "DCGM_FI_DEV_ROW_REMAP_FAILURE",
+    "DCGM_FI_DRIVER_VERSION",
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
+    "DCGM_FI_PROF_DRAM_ACTIVE",
+    "DCGM_FI_PROF_PCIE_TX_BYTES",
+    "DCGM_FI_PROF_PCIE_RX_BYTES",
+];
+
+/// What dcgm-exporter 4.9 serves without a list of its own.
+const DEFAULT_4_9: &[&str] = &[
+    "DCGM_FI_DEV_SM_CLOCK_HERTZ",
+    "DCGM_FI_DEV_MEMORY_CLOCK_HERTZ",
+    "DCGM_FI_DEV_MEMORY_TEMP_CELSIUS",
+    "DCGM_FI_DEV_GPU_TEMP_CELSIUS",
+    "DCGM_FI_DEV_BOARD_POWER_WATTS",
+    "DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL",
+    "DCGM_FI_DEV_PCIE_REPLAY_TOTAL",
+    "DCGM_FI_DEV_GPU_UTIL_RATIO",
+    "DCGM_FI_DEV_MEMORY_UTIL_RATIO",
+    "DCGM_FI_DEV_ENC_UTIL_RATIO",
+    "DCGM_FI_DEV_DEC_UTIL_RATIO",
+    "DCGM_FI_DEV_XID_ERROR",
+    "DCGM_FI_DEV_FB_CAPACITY_BYTES",
+    "DCGM_FI_DEV_FB_FREE_BYTES",
+    "DCGM_FI_DEV_FB_USED_BYTES",
+    "DCGM_FI_DEV_FB_RESERVED_BYTES",
+    "DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND",
+    "DCGM_FI_DEV_VGPU_LICENSE_STATUS",
+    "DCGM_FI_DEV_ROW_REMAP_UNCORRECTABLE_TOTAL",
+    "DCGM_FI_DEV_ROW_REMAP_CORRECTABLE_TOTAL",
+    "DCGM_FI_DEV_ROW_REMAP_FAILED",
+    "DCGM_FI_SYSTEM_DRIVER_VERSION",
+    "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO",
+    "DCGM_FI_PROF_TENSOR_UTIL_RATIO",
+    "DCGM_FI_PROF_DRAM_UTIL_RATIO",
+    "DCGM_FI_PROF_PCIE_TX_BYTES",
+    "DCGM_FI_PROF_PCIE_RX_BYTES",
+];
+
+impl FieldList {
+    /// What the release serves without a list of its own.
+    pub fn default_of(release: Release) -> FieldList {
+        let names = match release {
+            Release::V4_8 => DEFAULT_4_8,
+            Release::V4_9 => DEFAULT_4_9,
+        };
+        let mut list = FieldList::default();
+        for name in names {
+            let Some(field) = find(name, release) else { continue };
+            list.add("default", name, field.kind, field.help, release);
+        }
+        list
+    }
+
+    /// Adds one row, or the problem with it.
+    pub fn add(&mut self, place: &str, name: &str, kind: FamilyType, help: &str, release: Release) {
+        let Some(field) = find(name, release) else {
+            let near = (self.problems.len() < MAX_PROBLEMS).then(|| nearest(name)).flatten();
+            return self.note(place, name, ProblemKind::Unknown(near));
+        };
+        let same = |column: &&Column| std::ptr::eq(column.field, field);
+        if let Some(before) = self.columns.iter().chain(&self.labels).find(same) {
+            let before = before.name.clone();
+            return self.note(place, name, ProblemKind::Doubled(before));
+        }
+        if field.format == Format::Text && kind != FamilyType::Label {
+            return self.note(place, name, ProblemKind::TextOnly);
+        }
+        if !field.is_served() {
+            return self.note(place, name, ProblemKind::NoSource);
+        }
+        let column = Column { field, name: name.to_owned(), kind, help: help.to_owned() };
+        if kind == FamilyType::Label { self.labels.push(column) } else { self.columns.push(column) }
+    }
+
+    /// As [`FieldList::add`], with the type as written.
+    fn add_row(&mut self, place: &str, name: &str, kind: &str, help: &str, release: Release) {
+        match FamilyType::ALL.into_iter().find(|known| known.name() == kind) {
+            Some(kind) => {
+                if help.contains(char::REPLACEMENT_CHARACTER) {
+                    let why = "the help is not UTF-8: the other bytes are replaced".to_owned();
+                    self.note(place, name, ProblemKind::Malformed(why));
+                }
+                self.add(place, name, kind, help, release);
+            }
+            // A name that there is not matters more than its type.
+            None if find(name, release).is_none() => {
+                self.add(place, name, FamilyType::Untyped, help, release);
+            }
+            None => self.note(place, name, ProblemKind::Type(clean(kind, MAX_NAME))),
+        }
+    }
+
+    /// Keeps a problem, or counts it.
+    fn note(&mut self, place: &str, name: &str, kind: ProblemKind) {
+        let count = self.problems.len();
+        if count < MAX_PROBLEMS {
+            let (place, name) = (place.to_owned(), clean(name, MAX_NAME));
+            return self.problems.push(Problem { place, name, kind });
+        }
+        match self.problems.get_mut(MAX_PROBLEMS) {
+            Some(Problem { kind: ProblemKind::More(more), .. }) => *more += 1,
+            _ => {
+                let place = "further rows".to_owned();
+                self.problems.push(Problem { place, name: String::new(), kind: ProblemKind::More(1) });
+            }
+        }
+    }
+
+    /// Problems, also those that are only counted.
+    pub fn problem_count(&self) -> usize {
+        let one = |problem: &Problem| if let ProblemKind::More(more) = problem.kind { more } else { 1 };
+        self.problems.iter().map(one).sum()
+    }
+
+    /// The profiling fields: GPUs before Hopper have none of them.
+    pub fn profiling(&self) -> impl Iterator<Item = &Column> {
+        self.columns.iter().filter(|column| PROFILING.contains(&column.field.id))
+    }
+}
+
+/// Numbers of the profiling fields.
+const PROFILING: std::ops::Range<u16> = 1000..1100;
+
+/// The known name most similar to this one, if any is similar enough.
+fn nearest(name: &str) -> Option<&'static str> {
+    let name = clean(name, MAX_NAME);
+    let names = TABLE.iter().flat_map(|field| field.names.iter().copied());
+    names
+        .map(|known| (strsim::normalized_damerau_levenshtein(&name, known), known))
+        .max_by(|one, two| one.0.total_cmp(&two.0))
+        .filter(|(similarity, _)| *similarity > 0.8)
+        .map(|(_, known)| known)
+}

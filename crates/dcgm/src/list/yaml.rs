@@ -1,0 +1,360 @@
+//! A list as YAML: dcgm-exporter's configuration of version 1 (from 4.8.3) or 2 (from 4.8.4), or the manifest of a
+//! ConfigMap.
+//!
+//! dcgm-exporter does not start with an unknown or doubled key. Here the key is a problem, and the rest counts. Keys that are
+//! about how DCGM collects, as intervals and retention, are known and have no effect: nothing is collected for the page.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{self, Deserializer, EnumAccess, MapAccess, SeqAccess, Visitor};
+
+use super::{FieldList, MAX_ROWS, ProblemKind};
+use crate::fields::Release;
+
+/// What a document has.
+pub(super) enum YamlDocument {
+    /// A configuration of dcgm-exporter: its fields are in the list now.
+    Fields,
+    /// A configuration that names the file with its fields.
+    File(String),
+    /// A configuration that leaves the fields at their default.
+    Default,
+    /// The texts of a ConfigMap, by key.
+    Texts(Vec<(String, String)>),
+}
+
+/// A value of YAML that keeps doubled keys.
+enum YamlValue {
+    /// Nothing, a text, a number: as text.
+    Scalar(Option<String>),
+    List(Vec<YamlValue>),
+    Map(Vec<(String, YamlValue)>),
+}
+
+/// Keys that both versions have, beside `metrics`; a star is any item of a list.
+const BOTH: &[&str] = &[
+    "version",
+    "metrics.enableExporterMetrics",
+    "sources.dcgm.detectBindUnbind.enabled",
+    "sources.dcgm.detectBindUnbind.pollInterval",
+    "server.maxConcurrentScrapes",
+];
+/// Keys of version 1 alone.
+const FIRST: &[&str] = &[
+    "collection.interval",
+    "collection.retention.maxAge",
+    "collection.retention.maxSamples",
+    "collection.watchGroups.*.name",
+    "collection.watchGroups.*.interval",
+    "collection.watchGroups.*.fields.*",
+    "collection.watchGroups.*.retention.maxAge",
+    "collection.watchGroups.*.retention.maxSamples",
+];
+/// Keys of version 2 alone.
+const SECOND: &[&str] = &[
+    "collections.*.name",
+    "collections.*.every",
+    "collections.*.metrics.include.*",
+    "collections.*.sources.dcgm.watch.maxKeepAge",
+    "collections.*.sources.dcgm.watch.maxKeepSamples",
+    "sources.dcgm.watch.maxKeepAge",
+    "sources.dcgm.watch.maxKeepSamples",
+];
+
+/// Whether a text is YAML rather than CSV: its first line with anything in it is a key, or begins a document.
+pub(super) fn is_yaml(text: &str) -> bool {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let Some(first) = lines.next() else { return false };
+    if first.starts_with("---") || first.starts_with('{') || first.starts_with('%') {
+        return true;
+    }
+    let Some((key, value)) = first.split_once(':') else { return false };
+    let key = key.trim().trim_matches(['"', '\'']);
+    let is_key = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    is_key && (value.is_empty() || value.starts_with([' ', '\t']))
+}
+
+/// Reads the first document of a text, and adds its fields to the list.
+pub(super) fn read(list: &mut FieldList, place: &str, text: &str, release: Release) -> YamlDocument {
+    let mut documents = yaml_serde::Deserializer::from_str(text);
+    let malformed = |why: String| ProblemKind::Malformed(why);
+    let node = match documents.next().map(YamlValue::deserialize) {
+        Some(Ok(node)) => node,
+        Some(Err(error)) => {
+            let why = format!("not YAML that can be read: {error}");
+            list.note(place.trim_end_matches(": "), "", malformed(why));
+            return YamlDocument::Fields;
+        }
+        None => YamlValue::Map(Vec::new()),
+    };
+    if documents.next().is_some() {
+        list.note(
+            place.trim_end_matches(": "),
+            "",
+            malformed("only the first document counts; remove the others".into()),
+        );
+    }
+    let YamlValue::Map(keys) = node else {
+        let why = "neither a configuration of dcgm-exporter nor a ConfigMap".to_owned();
+        list.note(place.trim_end_matches(": "), "", malformed(why));
+        return YamlDocument::Fields;
+    };
+    let mut reader = YamlReader { list, place, release };
+    let keys = reader.once("", keys);
+    match scalar(&keys, "kind") {
+        Some("ConfigMap") => YamlDocument::Texts(reader.texts(keys)),
+        Some(kind) => {
+            let why = format!("{kind:?} is no ConfigMap");
+            reader.problem("kind", why);
+            YamlDocument::Fields
+        }
+        None => reader.configuration(keys),
+    }
+}
+
+/// The text of a key.
+fn scalar<'a>(keys: &'a [(String, YamlValue)], name: &str) -> Option<&'a str> {
+    keys.iter().find_map(|(key, node)| match node {
+        YamlValue::Scalar(Some(text)) if key == name => Some(text.as_str()),
+        _ => None,
+    })
+}
+
+struct YamlReader<'a> {
+    list: &'a mut FieldList,
+    place: &'a str,
+    release: Release,
+}
+
+impl YamlReader<'_> {
+    fn problem(&mut self, path: &str, why: String) {
+        self.list.note(&format!("{}{path}", self.place), "", ProblemKind::Malformed(why));
+    }
+
+    /// The keys without those that come again.
+    fn once(&mut self, path: &str, keys: Vec<(String, YamlValue)>) -> Vec<(String, YamlValue)> {
+        let mut once: Vec<(String, YamlValue)> = Vec::new();
+        let mut seen = std::collections::HashSet::new();
+        for (key, node) in keys {
+            if seen.insert(key.clone()) {
+                once.push((key, node));
+            } else {
+                self.problem(&joined(path, &key), "doubled: the first one counts; remove the other".into());
+            }
+        }
+        once
+    }
+
+    /// The texts of a ConfigMap.
+    fn texts(&mut self, keys: Vec<(String, YamlValue)>) -> Vec<(String, String)> {
+        let data = keys.into_iter().find_map(|(key, node)| match node {
+            YamlValue::Map(data) if key == "data" => Some(data),
+            _ => None,
+        });
+        let mut texts = Vec::new();
+        for (key, node) in self.once("data", data.unwrap_or_default()) {
+            match node {
+                YamlValue::Scalar(Some(text)) => texts.push((key, text)),
+                _ => self.problem(&joined("data", &key), "no text".into()),
+            }
+        }
+        texts
+    }
+
+    fn configuration(&mut self, keys: Vec<(String, YamlValue)>) -> YamlDocument {
+        let version = scalar(&keys, "version").map(str::to_owned);
+        let others: &[&str] = match version.as_deref() {
+            Some("1") => FIRST,
+            Some("2") => SECOND,
+            Some(other) => {
+                let why = format!(
+                    "version {other:?} is not understood; 1 and 2 are, and its metrics are read as theirs"
+                );
+                self.problem("version", why);
+                &[]
+            }
+            None => {
+                self.problem("version", "missing; set it to 1 or 2".into());
+                &[]
+            }
+        };
+        let mut known: Vec<&str> = BOTH.to_vec();
+        known.extend(others);
+        let mut document = YamlDocument::Default;
+        for (key, node) in keys {
+            match node {
+                YamlValue::Map(metrics) if key == "metrics" => document = self.metrics(metrics, &known),
+                node => self.check(&key, node, &known, version.as_deref()),
+            }
+        }
+        document
+    }
+
+    /// Names the keys that the version does not have.
+    fn check(&mut self, path: &str, node: YamlValue, known: &[&str], version: Option<&str>) {
+        let below = |name: &&str| is_prefix(path, name);
+        if !known.iter().any(below) {
+            let version = version.unwrap_or("1 or 2");
+            return self
+                .problem(path, format!("not understood: version {version} has no such key; remove it"));
+        }
+        match node {
+            YamlValue::Map(keys) => {
+                for (key, node) in self.once(path, keys) {
+                    self.check(&joined(path, &key), node, known, version);
+                }
+            }
+            YamlValue::List(items) => {
+                for (at, node) in items.into_iter().enumerate() {
+                    self.check(&format!("{path}[{at}]"), node, known, version);
+                }
+            }
+            YamlValue::Scalar(_) => {}
+        }
+    }
+
+    fn metrics(&mut self, keys: Vec<(String, YamlValue)>, known: &[&str]) -> YamlDocument {
+        let mut document = YamlDocument::Default;
+        for (key, node) in self.once("metrics", keys) {
+            let path = joined("metrics", &key);
+            match (key.as_str(), node) {
+                ("file", YamlValue::Scalar(Some(file))) => match document {
+                    YamlDocument::Default => document = YamlDocument::File(file),
+                    _ => {
+                        self.problem(&path, "fields are given too: these count; remove one of the two".into())
+                    }
+                },
+                ("fields", YamlValue::List(rows)) => {
+                    if matches!(document, YamlDocument::File(_)) {
+                        self.problem(
+                            "metrics.file",
+                            "fields are given too: these count; remove one of the two".into(),
+                        );
+                    }
+                    document = YamlDocument::Fields;
+                    self.fields(rows);
+                }
+                ("file" | "fields", _) => {
+                    self.problem(&path, "not understood: file is a path, fields is a list".into());
+                }
+                (_, node) => self.check(&path, node, known, None),
+            }
+        }
+        document
+    }
+
+    fn fields(&mut self, rows: Vec<YamlValue>) {
+        for (at, row) in rows.into_iter().enumerate() {
+            let path = format!("metrics.fields[{at}]");
+            if at >= MAX_ROWS {
+                return self
+                    .problem(&path, format!("the rows from here on are not read: {MAX_ROWS} are too many"));
+            }
+            let YamlValue::Map(keys) = row else {
+                self.problem(&path, "a row has the keys name, prometheusType and help".into());
+                continue;
+            };
+            let keys = self.once(&path, keys);
+            for (key, _) in &keys {
+                if !["name", "prometheusType", "help"].contains(&key.as_str()) {
+                    let why = "not understood: a row has the keys name, prometheusType and help; remove it";
+                    self.problem(&joined(&path, key), why.into());
+                }
+            }
+            let place = format!("{}{path}", self.place);
+            match (scalar(&keys, "name"), scalar(&keys, "prometheusType"), scalar(&keys, "help")) {
+                (Some(name), Some(kind), Some(help)) => {
+                    self.list.add_row(&place, name, kind, help, self.release)
+                }
+                (name, kind, _) => {
+                    let missing = if name.is_none() {
+                        "name"
+                    } else if kind.is_none() {
+                        "prometheusType"
+                    } else {
+                        "help"
+                    };
+                    let why = format!("{missing} is missing; add it");
+                    self.list.note(&place, name.unwrap_or_default(), ProblemKind::Malformed(why));
+                }
+            }
+        }
+    }
+}
+
+fn joined(path: &str, key: &str) -> String {
+    let key = model::text::clean(key, super::MAX_NAME);
+    if path.is_empty() { key } else { format!("{path}.{key}") }
+}
+
+/// Whether a path, as `a.b[3].c`, is that of a known key or of what holds it.
+fn is_prefix(path: &str, known: &str) -> bool {
+    let parts = path.split(['.', '[']).map(|part| if part.ends_with(']') { "*" } else { part });
+    let mut known = known.split('.');
+    parts.into_iter().all(|part| known.next() == Some(part))
+}
+
+impl<'de> Deserialize<'de> for YamlValue {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<YamlValue, D::Error> {
+        deserializer.deserialize_any(YamlVisitor)
+    }
+}
+
+struct YamlVisitor;
+
+impl<'de> Visitor<'de> for YamlVisitor {
+    type Value = YamlValue;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text, a number, a list or keys")
+    }
+
+    fn visit_unit<E: de::Error>(self) -> Result<YamlValue, E> {
+        Ok(YamlValue::Scalar(None))
+    }
+
+    fn visit_bool<E: de::Error>(self, value: bool) -> Result<YamlValue, E> {
+        Ok(YamlValue::Scalar(Some(value.to_string())))
+    }
+
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<YamlValue, E> {
+        Ok(YamlValue::Scalar(Some(value.to_string())))
+    }
+
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<YamlValue, E> {
+        Ok(YamlValue::Scalar(Some(value.to_string())))
+    }
+
+    fn visit_f64<E: de::Error>(self, value: f64) -> Result<YamlValue, E> {
+        Ok(YamlValue::Scalar(Some(value.to_string())))
+    }
+
+    fn visit_str<E: de::Error>(self, value: &str) -> Result<YamlValue, E> {
+        Ok(YamlValue::Scalar(Some(value.to_owned())))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<YamlValue, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = access.next_element()? {
+            items.push(item);
+        }
+        Ok(YamlValue::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<YamlValue, A::Error> {
+        let mut keys = Vec::new();
+        while let Some((key, value)) = access.next_entry::<YamlValue, YamlValue>()? {
+            let YamlValue::Scalar(Some(key)) = key else {
+                return Err(de::Error::custom("a key that is no text"));
+            };
+            keys.push((key, value));
+        }
+        Ok(YamlValue::Map(keys))
+    }
+
+    fn visit_enum<A: EnumAccess<'de>>(self, _: A) -> Result<YamlValue, A::Error> {
+        Err(de::Error::custom("a tag, which nothing here has"))
+    }
+}

@@ -1,0 +1,221 @@
+//! The page: a pure function of the snapshot.
+//!
+//! [`entities`] lists what the page is about, [`labels`] writes what identifies each, [`values`] finds the values of a
+//! field, [`own`] those of the families that dcgm-exporter makes itself, [`number`] writes them.
+
+mod entities;
+mod health;
+mod labels;
+mod number;
+mod own;
+mod values;
+
+use std::borrow::Cow;
+
+use model::snapshot::Snapshot;
+
+use crate::fields::{FamilyType, FieldSource, Format, Release};
+use crate::list::{Column, FieldList};
+use entities::{Entities, PageEntity};
+use labels::Labels;
+
+/// Whether the page has dcgm-exporter's known faults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Values {
+    /// As dcgm-exporter has them.
+    #[default]
+    Faithful,
+    /// Without them: see [`CORRECTIONS`].
+    Corrected,
+}
+
+impl Values {
+    /// Both.
+    pub const ALL: [Values; 2] = [Values::Faithful, Values::Corrected];
+
+    /// As the setting names it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Values::Faithful => "faithful",
+            Values::Corrected => "corrected",
+        }
+    }
+}
+
+/// What [`Values::Corrected`] changes: what dcgm-exporter has, and what the page has instead.
+pub const CORRECTIONS: &[(&str, &str)] = &[
+    (
+        "A family has the type that the list of fields declares: rates and states as counters.",
+        "A family has the type that its values have.",
+    ),
+    (
+        "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL divides KiB by 1,000 and calls the result MB.",
+        "It is in MB: 1,000,000 bytes a second.",
+    ),
+    (
+        "With MIG a value of the board is on each GPU instance: a sum counts it several times.",
+        "It is on the GPU once, without labels of an instance; where the instance has a value of its own (PCIe, NVLink), \
+         that one is on the instance.",
+    ),
+    (
+        "With MIG memory and activity of a GPU instance are on each of its compute instances.",
+        "They are on the GPU instance once.",
+    ),
+    ("A GPU that several pods share names one of them.", "There is a series for each of them."),
+    ("With MIG the families of Xids are empty.", "They are on the GPU."),
+];
+
+/// What the page has.
+#[derive(Clone, Debug)]
+pub struct PageConfig {
+    /// The release whose page is made.
+    pub release: Release,
+    /// Its families and labels.
+    pub fields: FieldList,
+    /// Whether its known faults are kept.
+    pub values: Values,
+    /// Name of the label with the host's name; empty for none.
+    pub hostname_label: String,
+    /// The host's name; empty: no label.
+    pub hostname: String,
+    /// Whether series have the labels of the pod and claim that was given the GPU.
+    pub pods: bool,
+    /// Whether series have the label of the job that was given the GPU.
+    pub jobs: bool,
+    /// Length of the window of `DCGM_EXP_XID_ERRORS_COUNT`, in milliseconds.
+    pub xid_window_ms: u64,
+    /// Length of the window of `DCGM_EXP_CLOCK_EVENTS_COUNT`, in milliseconds.
+    pub clock_events_window_ms: u64,
+}
+
+/// dcgm-exporter's default for both windows.
+pub const WINDOW_MS: u64 = 300_000;
+
+impl PageConfig {
+    /// What the release serves without any setting, on the host of this name.
+    pub fn of(release: Release, hostname: &str) -> PageConfig {
+        PageConfig {
+            release,
+            fields: FieldList::default_of(release),
+            values: Values::Faithful,
+            hostname_label: default_hostname_label(release).to_owned(),
+            hostname: hostname.to_owned(),
+            pods: true,
+            jobs: false,
+            xid_window_ms: WINDOW_MS,
+            clock_events_window_ms: WINDOW_MS,
+        }
+    }
+
+    fn corrected(&self) -> bool {
+        self.values == Values::Corrected
+    }
+
+    /// The type of a family.
+    fn kind(&self, column: &Column) -> FamilyType {
+        if self.corrected() { column.field.kind } else { column.kind }
+    }
+}
+
+impl Default for PageConfig {
+    fn default() -> PageConfig {
+        PageConfig::of(Release::default(), "")
+    }
+}
+
+/// The label of the host's name in this release: until 4.8.2 it was `Hostname`.
+pub const fn default_hostname_label(release: Release) -> &'static str {
+    match release {
+        Release::V4_8 | Release::V4_9 => "hostname",
+    }
+}
+
+/// A label with its value.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct PageLabel<'a> {
+    name: Cow<'a, str>,
+    value: Cow<'a, str>,
+}
+
+impl<'a> PageLabel<'a> {
+    fn new(name: impl Into<Cow<'a, str>>, value: impl Into<Cow<'a, str>>) -> PageLabel<'a> {
+        PageLabel { name: name.into(), value: value.into() }
+    }
+}
+
+/// One value of a family.
+struct PageSample {
+    entity: PageEntity,
+    /// Labels that the family adds.
+    labels: Vec<PageLabel<'static>>,
+    /// Attributes that the family adds: behind all labels.
+    attributes: Vec<PageLabel<'static>>,
+    value: f64,
+}
+
+/// Appends the page of this snapshot. A family without a value is left out.
+pub fn encode(config: &PageConfig, snapshot: &Snapshot, out: &mut String) {
+    let entities = Entities::of(snapshot);
+    let labels = Labels::new(config, snapshot, &entities);
+    let mut columns: Vec<&Column> = config.fields.columns.iter().collect();
+    columns.sort_by(|one, two| one.name.cmp(&two.name));
+    for column in columns {
+        let samples = match column.field.source {
+            FieldSource::Own(own) => own::samples(own, config, snapshot, &entities),
+            _ => values::samples(column.field, config.corrected(), snapshot, &entities),
+        };
+        family(config, column, &samples, &labels, out);
+    }
+}
+
+fn family(
+    config: &PageConfig,
+    column: &Column,
+    samples: &[PageSample],
+    labels: &Labels<'_>,
+    out: &mut String,
+) {
+    let kind = config.kind(column);
+    let mut found = Vec::with_capacity(samples.len());
+    for sample in samples {
+        let factor = if config.corrected() { correction(column) } else { 1.0 };
+        let value = sample.value * factor;
+        // A counter below 0 fails the whole page of dcgm-exporter.
+        if kind == FamilyType::Counter && value < 0.0 {
+            continue;
+        }
+        let Some(value) = number::text(value, column.field.format) else { continue };
+        found.push((labels.of(sample.entity, &sample.labels, &sample.attributes), value));
+    }
+    let each = found.iter().flat_map(|(labels, value)| labels.iter().map(move |one| (one, value)));
+    let mut lines: Vec<_> = each.collect();
+    if lines.is_empty() {
+        return;
+    }
+    lines.sort();
+    // Two pods of one name, as containers of one pod that share a GPU.
+    lines.dedup_by(|one, two| one.0 == two.0);
+    out.push_str("# HELP ");
+    out.push_str(&column.name);
+    out.push(' ');
+    number::escape(out, &column.help, false);
+    out.push_str("\n# TYPE ");
+    out.push_str(&column.name);
+    out.push(' ');
+    out.push_str(kind.name());
+    out.push('\n');
+    for (labels, value) in lines {
+        for part in [&column.name, &labels.text, " ", value, "\n"] {
+            out.push_str(part);
+        }
+    }
+}
+
+/// From DCGM's MB, 1,024,000 bytes, to a million bytes.
+fn correction(column: &Column) -> f64 {
+    const NVLINK_MB: [u16; 4] = [440, 449, 843, 897];
+    if NVLINK_MB.contains(&column.field.id) && column.field.format == Format::Integer { 1.024 } else { 1.0 }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,411 @@
+//! What identifies a series: labels of the entity, of the driver, of the pod that was given it.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use model::catalog::{self as m, AllocatedGpu, Subject};
+use model::snapshot::{Family, Snapshot};
+
+use super::entities::{Entities, PageEntity};
+use super::number;
+use super::values::{family, info, number as value_of};
+use super::{PageConfig, PageLabel, values};
+use crate::fields::{FieldSource, Format, Level};
+use crate::list::Column;
+
+/// The labels of one series, and the text by which dcgm-exporter orders the series of a family.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SampleLabels {
+    pub key: String,
+    pub text: String,
+}
+
+/// The labels of every entity of one page.
+pub struct Labels<'a> {
+    entities: &'a Entities,
+    /// The labels of series without labels of their family: most are such.
+    plain: BTreeMap<PageEntity, Vec<SampleLabels>>,
+    /// The host's name, if it is a label.
+    hostname: Option<PageLabel<'a>>,
+    /// PCI address and model of each GPU.
+    boards: Vec<Vec<PageLabel<'a>>>,
+    /// Labels of fields, by entity; a family's own labels come among them.
+    fields: BTreeMap<PageEntity, Vec<PageLabel<'a>>>,
+    /// The owners of a GPU or GPU instance: a set of attributes each. Empty: it has none.
+    owners: BTreeMap<(usize, Option<usize>), Vec<Vec<PageLabel<'a>>>>,
+}
+
+impl<'a> Labels<'a> {
+    pub fn new(config: &'a PageConfig, snapshot: &'a Snapshot, entities: &'a Entities) -> Labels<'a> {
+        let named = !config.hostname.is_empty() && !config.hostname_label.is_empty();
+        let hostname = named.then(|| PageLabel::new(&*config.hostname_label, &*config.hostname));
+        let boards = entities.0.iter().map(|gpu| {
+            let identity = |label| snapshot.info(&m::gpu_info, &gpu.gpu, label).unwrap_or("");
+            vec![
+                PageLabel::new("pci_bus_id", pci_bus_id(identity("pci_address"))),
+                PageLabel::new("device", format!("nvidia{}", gpu.gpu.gpu)),
+                PageLabel::new("modelName", identity("model")),
+            ]
+        });
+        let mut labels = Labels {
+            entities,
+            plain: BTreeMap::new(),
+            hostname,
+            boards: boards.collect(),
+            fields: BTreeMap::new(),
+            owners: BTreeMap::new(),
+        };
+        for column in &config.fields.labels {
+            labels.add_field(config, column, snapshot);
+        }
+        labels.fields.values_mut().for_each(|list| list.sort());
+        labels.add_owners(config, snapshot);
+        let all = LEVELS.into_iter().flat_map(|level| entities.at(level, false));
+        labels.plain = all.map(|entity| (entity, labels.with(entity, &[], &[]))).collect();
+        labels
+    }
+
+    /// Adds the label of a field to every entity.
+    fn add_field(&mut self, config: &PageConfig, column: &'a Column, snapshot: &'a Snapshot) {
+        for level in LEVELS {
+            for entity in self.entities.at(level, false) {
+                let Some(text) = self.field_text(config, column, snapshot, entity) else { continue };
+                let labels = self.fields.entry(entity).or_default();
+                if labels.iter().all(|label| label.name != column.name) {
+                    labels.push(PageLabel::new(&*column.name, text));
+                }
+            }
+        }
+    }
+
+    fn field_text(
+        &self,
+        config: &PageConfig,
+        column: &Column,
+        snapshot: &'a Snapshot,
+        entity: PageEntity,
+    ) -> Option<Cow<'a, str>> {
+        let field = column.field;
+        if let FieldSource::Info { metric, label, .. } = field.source
+            && field.format == Format::Text
+        {
+            let family = family(snapshot, metric)?;
+            let subjects = self.entities.subjects(
+                PageEntity { instance: None, compute: None, ..entity },
+                Level::Board,
+                false,
+            );
+            let series = family.series.iter().find(|series| subjects.contains(&series.subject.subject))?;
+            let text = info(family, series, label)?;
+            return Some(if label == "pci_address" { pci_bus_id(text).into() } else { text.into() });
+        }
+        let samples = values::samples(field, config.corrected(), snapshot, self.entities);
+        let of_gpu = |one: &&super::PageSample| {
+            one.entity == entity || one.entity == PageEntity { instance: None, compute: None, ..entity }
+        };
+        let sample = samples.iter().find(of_gpu)?;
+        number::text(sample.value, field.format).map(Cow::from)
+    }
+
+    /// Adds pods, claims and jobs.
+    fn add_owners(&mut self, config: &PageConfig, snapshot: &'a Snapshot) {
+        if !config.pods && !config.jobs {
+            return;
+        }
+        let allocations = family(snapshot, m::gpu_allocation_info.id());
+        let claims = by_name(snapshot, "gpu_claim_info").filter(|_| config.pods);
+        for (gpu, entity) in self.entities.0.iter().enumerate() {
+            let parts = (0..entity.instances.len()).map(Some);
+            for instance in std::iter::once(None).chain(parts) {
+                let id = instance.map(|at| entity.instances[at].id);
+                let given = Subject::AllocatedGpu(AllocatedGpu::new(&entity.gpu, id));
+                let mut pods = Vec::new();
+                if config.pods {
+                    pods.extend(of_subject(allocations, &given, &PODS).filter(|pod| !pod.is_empty()));
+                }
+                let mut claims: Vec<ClaimLabels<'a>> = claims_of(claims, &given).collect();
+                if let Some(id) = id {
+                    let uuid = mig_uuid(snapshot, &entity.gpu, id);
+                    claims.iter_mut().for_each(|claim| claim.add_uuid(uuid));
+                }
+                let mut owners = with_claims(pods, &claims);
+                if !config.corrected() && owners.len() > 1 {
+                    // dcgm-exporter keeps one pod of a GPU: the last that the kubelet lists.
+                    owners.drain(..owners.len() - 1);
+                }
+                if config.jobs {
+                    let mut jobs: Vec<Vec<PageLabel<'a>>> = of_subject(allocations, &given, &JOB).collect();
+                    let files = by_name(snapshot, "gpu_hpc_job_info");
+                    jobs.extend(of_subject(files, &given, &[("hpc_job", "hpc_job")]));
+                    jobs.retain(|job| !job.is_empty());
+                    owners = crossed(owners, jobs);
+                }
+                owners.iter_mut().for_each(|owner| owner.sort());
+                if !owners.is_empty() {
+                    self.owners.insert((gpu, instance), owners);
+                }
+            }
+        }
+    }
+
+    /// The labels of a sample: one set for each owner of the entity.
+    pub fn of(
+        &self,
+        entity: PageEntity,
+        own: &[PageLabel<'_>],
+        attributes: &[PageLabel<'_>],
+    ) -> Cow<'_, [SampleLabels]> {
+        match self.plain.get(&entity) {
+            Some(plain) if own.is_empty() && attributes.is_empty() => Cow::Borrowed(plain),
+            _ => Cow::Owned(self.with(entity, own, attributes)),
+        }
+    }
+
+    fn with(
+        &self,
+        entity: PageEntity,
+        own: &[PageLabel<'_>],
+        attributes: &[PageLabel<'_>],
+    ) -> Vec<SampleLabels> {
+        let gpu = &self.entities.0[entity.gpu];
+        let index = gpu.gpu.gpu.to_string();
+        let mut labels: Vec<PageLabel<'_>> =
+            vec![PageLabel::new("gpu", &*index), PageLabel::new("UUID", &*gpu.gpu.uuid)];
+        labels.extend(self.boards[entity.gpu].iter().cloned());
+        if let Some(instance) = entity.instance.map(|at| &gpu.instances[at]) {
+            labels.push(PageLabel::new("GPU_I_PROFILE", &*instance.profile));
+            labels.push(PageLabel::new("GPU_I_ID", instance.id.to_string()));
+            if let Some(compute) = entity.compute {
+                labels.push(PageLabel::new("GPU_CI_ID", compute.to_string()));
+            }
+        }
+        labels.extend(self.hostname.clone());
+        let mut block: Vec<PageLabel<'_>> = self.fields.get(&entity).cloned().unwrap_or_default();
+        block.extend(own.iter().cloned());
+        block.sort();
+        labels.extend(block);
+        let no_owner = [Vec::new()];
+        let owners = self.owners.get(&(entity.gpu, entity.instance)).map_or(&no_owner[..], |owners| owners);
+        let with = |owner: &Vec<PageLabel<'a>>| {
+            let mut labels = labels.clone();
+            let mut attributes: Vec<PageLabel<'_>> = attributes.iter().chain(owner).cloned().collect();
+            attributes.sort();
+            labels.extend(attributes);
+            // A list may name a label that the entity has.
+            let mut seen: Vec<Cow<'_, str>> = Vec::new();
+            labels.retain(|label| {
+                let new = !seen.contains(&label.name);
+                seen.push(label.name.clone());
+                new
+            });
+            SampleLabels { key: key(&labels), text: text(&labels) }
+        };
+        owners.iter().map(with).collect()
+    }
+}
+
+/// A level for each kind of entity.
+const LEVELS: [Level; 3] = [Level::Whole, Level::GpuInstance, Level::ComputeInstance];
+
+/// `{a="b",c="d"}`.
+fn text(labels: &[PageLabel<'_>]) -> String {
+    let mut out = String::from("{");
+    for (at, label) in labels.iter().enumerate() {
+        if at > 0 {
+            out.push(',');
+        }
+        out.push_str(&label.name);
+        out.push_str("=\"");
+        number::escape(&mut out, &label.value, true);
+        out.push('"');
+    }
+    out.push('}');
+    out
+}
+
+/// The labels by name, each with the lengths of name and value: dcgm-exporter orders samples by this text.
+fn key(labels: &[PageLabel<'_>]) -> String {
+    let mut sorted: Vec<&PageLabel<'_>> = labels.iter().collect();
+    sorted.sort();
+    let part = |label: &&PageLabel<'_>| {
+        format!("{}:{}={}:{};", label.name.len(), label.name, label.value.len(), label.value)
+    };
+    sorted.iter().map(part).collect()
+}
+
+/// `0000:1a:00.0` as NVML spells it: eight digits of domain, in upper case.
+fn pci_bus_id(address: &str) -> String {
+    match address.split_once(':') {
+        Some((domain, rest)) => format!("{domain:0>8}:{rest}").to_uppercase(),
+        None => String::new(),
+    }
+}
+
+/// Our label and dcgm-exporter's.
+const PODS: [(&str, &str); 3] = [("container", "container"), ("namespace", "namespace"), ("pod", "pod")];
+const JOB: [(&str, &str); 1] = [("slurm_job", "hpc_job")];
+const CLAIMS: [(&str, &str); 6] = [
+    ("claim", "dra_claim_name"),
+    ("claim_namespace", "dra_claim_namespace"),
+    ("driver", "dra_driver_name"),
+    ("pool", "dra_pool_name"),
+    ("device", "dra_device_name"),
+    ("mig_profile", "dra_mig_profile"),
+];
+
+/// The labels of each series about this subject, by dcgm-exporter's names; empty ones are left out.
+fn of_subject<'a>(
+    family: Option<&'a Family>,
+    subject: &Subject,
+    names: &'static [(&str, &str)],
+) -> impl Iterator<Item = Vec<PageLabel<'a>>> {
+    let series =
+        family.into_iter().flat_map(|family| family.series.iter().map(move |series| (family, series)));
+    let own =
+        series.filter(|(_, series)| series.subject.subject == *subject && value_of(series) == Some(1.0));
+    own.map(|(family, series)| {
+        let label = |(ours, theirs): &(&'static str, &'static str)| {
+            Some(PageLabel::new(*theirs, info(family, series, ours)?))
+        };
+        names.iter().filter_map(label).collect()
+    })
+}
+
+/// A claim of dynamic resource allocation, with the pods it is for where these are known.
+#[derive(Clone, Debug)]
+struct ClaimLabels<'a> {
+    labels: Vec<PageLabel<'a>>,
+    pod: Vec<PageLabel<'a>>,
+}
+
+impl<'a> ClaimLabels<'a> {
+    /// Whether it is this pod's: by name where the claim names its pod, else by namespace.
+    fn is_of(&self, pod: &[PageLabel<'_>]) -> bool {
+        if !self.pod.is_empty() {
+            return self.pod.iter().all(|label| pod.contains(label));
+        }
+        let of = |labels: &[PageLabel<'_>], name: &str| {
+            labels.iter().find(|label| label.name == name).map(|label| label.value.clone().into_owned())
+        };
+        of(&self.labels, "dra_claim_namespace")
+            .is_none_or(|namespace| of(pod, "namespace") == Some(namespace))
+    }
+
+    fn add_uuid(&mut self, uuid: Option<&'a str>) {
+        if let Some(uuid) = uuid {
+            self.labels.push(PageLabel::new("dra_mig_device_uuid", uuid));
+        }
+    }
+}
+
+fn claims_of<'a>(family: Option<&'a Family>, subject: &Subject) -> impl Iterator<Item = ClaimLabels<'a>> {
+    let labels = of_subject(family, subject, &CLAIMS);
+    let pods = of_subject(family, subject, &PODS);
+    labels.zip(pods).filter(|(labels, _)| !labels.is_empty()).map(|(labels, pod)| ClaimLabels { labels, pod })
+}
+
+/// The pods, each with its claims; the claims alone where no pod is known.
+fn with_claims<'a>(pods: Vec<Vec<PageLabel<'a>>>, claims: &[ClaimLabels<'a>]) -> Vec<Vec<PageLabel<'a>>> {
+    if pods.is_empty() {
+        return claims.iter().map(|claim| claim.labels.iter().chain(&claim.pod).cloned().collect()).collect();
+    }
+    let with = |pod: Vec<PageLabel<'a>>| {
+        let own: Vec<&ClaimLabels<'a>> = claims.iter().filter(|claim| claim.is_of(&pod)).collect();
+        match own.is_empty() {
+            true => vec![pod],
+            false => {
+                own.into_iter().map(|claim| pod.iter().chain(&claim.labels).cloned().collect()).collect()
+            }
+        }
+    };
+    pods.into_iter().flat_map(with).collect()
+}
+
+/// Each of the first with each of the second.
+fn crossed<'a>(one: Vec<Vec<PageLabel<'a>>>, two: Vec<Vec<PageLabel<'a>>>) -> Vec<Vec<PageLabel<'a>>> {
+    match (one.is_empty(), two.is_empty()) {
+        (_, true) => one,
+        (true, _) => two,
+        _ => one
+            .iter()
+            .flat_map(|first| two.iter().map(move |second| first.iter().chain(second).cloned().collect()))
+            .collect(),
+    }
+}
+
+/// The family of a metric that the catalogue may have: other builds lack it.
+fn by_name<'a>(snapshot: &'a Snapshot, name: &str) -> Option<&'a Family> {
+    snapshot.families.iter().find(|family| family.def.name == name)
+}
+
+/// The UUID of the MIG device, where the instance has one alone.
+fn mig_uuid<'a>(snapshot: &'a Snapshot, gpu: &m::Gpu, id: u32) -> Option<&'a str> {
+    let family = family(snapshot, m::gpu_mig_info.id())?;
+    let mut devices = family.series.iter().filter(|series| match &series.subject.subject {
+        Subject::ComputeInstance(c) => c.gpu == gpu.gpu && c.uuid == gpu.uuid && c.gpu_instance == id,
+        _ => false,
+    });
+    let device = devices.next()?;
+    devices.next().is_none().then(|| info(family, device, "mig_uuid"))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(of: &[(&'static str, &'static str)]) -> Vec<PageLabel<'static>> {
+        of.iter().map(|(name, value)| PageLabel::new(*name, *value)).collect()
+    }
+
+    fn claim(
+        name: &'static str,
+        namespace: &'static str,
+        pod: &[(&'static str, &'static str)],
+    ) -> ClaimLabels<'static> {
+        let claim = labels(&[("dra_claim_name", name), ("dra_claim_namespace", namespace)]);
+        ClaimLabels { labels: claim, pod: labels(pod) }
+    }
+
+    /// Pod and claim of each owner.
+    fn owners(
+        pods: &[&[(&'static str, &'static str)]],
+        claims: &[ClaimLabels<'static>],
+    ) -> Vec<(String, String)> {
+        let pods = pods.iter().map(|pod| labels(pod)).collect();
+        let text = |owner: &[PageLabel<'_>], name: &str| {
+            owner.iter().find(|label| label.name == name).map(|l| l.value.to_string()).unwrap_or_default()
+        };
+        let owners = with_claims(pods, claims);
+        owners.iter().map(|owner| (text(owner, "pod"), text(owner, "dra_claim_name"))).collect()
+    }
+
+    const A: &[(&str, &str)] = &[("namespace", "ml"), ("pod", "a")];
+    const B: &[(&str, &str)] = &[("namespace", "web"), ("pod", "b")];
+
+    #[test]
+    fn a_pod_has_its_own_claim() {
+        let pair = |pod: &str, claim: &str| (pod.to_owned(), claim.to_owned());
+        assert_eq!(owners(&[A], &[]), [pair("a", "")]);
+        assert_eq!(owners(&[A], &[claim("one", "ml", &[])]), [pair("a", "one")]);
+        let two = [claim("one", "ml", &[]), claim("two", "web", &[])];
+        assert_eq!(owners(&[A, B], &two), [pair("a", "one"), pair("b", "two")]);
+        let named = [claim("one", "ml", B), claim("two", "ml", A)];
+        assert_eq!(owners(&[A, B], &named), [pair("a", "two"), pair("b", "one")]);
+    }
+
+    #[test]
+    fn a_claim_that_pods_share_is_on_each_and_one_without_a_pod_is_there_too() {
+        let pair = |pod: &str, claim: &str| (pod.to_owned(), claim.to_owned());
+        let other: &[(&str, &str)] = &[("namespace", "ml"), ("pod", "c")];
+        assert_eq!(owners(&[A, other], &[claim("one", "ml", &[])]), [pair("a", "one"), pair("c", "one")]);
+        assert_eq!(owners(&[], &[claim("one", "ml", &[])]), [pair("", "one")]);
+        assert_eq!(owners(&[], &[claim("one", "ml", A)]), [pair("a", "one")]);
+    }
+
+    #[test]
+    fn addresses_are_as_nvml_spells_them() {
+        assert_eq!(pci_bus_id("0000:1a:00.0"), "00000000:1A:00.0");
+        assert_eq!(pci_bus_id("00010000:1a:00.0"), "00010000:1A:00.0");
+        assert_eq!(pci_bus_id(""), "");
+    }
+}

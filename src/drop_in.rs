@@ -1,0 +1,70 @@
+//! What dcgm-exporter's page has, by the settings and on this node.
+
+use dcgm::list::FieldList;
+use dcgm::page::PageConfig;
+use model::catalog as m;
+use model::sample::{Gap, Missing};
+use model::snapshot::{GpuView, Snapshot};
+use settings::Dcgm;
+
+/// The page that the settings ask for.
+pub fn page(settings: &Dcgm, fields: FieldList) -> PageConfig {
+    let milliseconds = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    PageConfig {
+        release: settings.release,
+        fields,
+        values: settings.values,
+        hostname_label: settings.hostname_label.name().to_owned(),
+        hostname: node_name(),
+        pods: settings.pods,
+        jobs: settings.jobs || !settings.hpc_job_dir.as_os_str().is_empty(),
+        xid_window_ms: milliseconds(settings.xid_window),
+        clock_events_window_ms: milliseconds(settings.clock_events_window),
+    }
+}
+
+/// The node's name as dcgm-exporter finds it: what Kubernetes hands over, else the host's.
+fn node_name() -> String {
+    let given = std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
+    given.unwrap_or_else(|| nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned())
+}
+
+/// Says once which profiling fields of the list no GPU of the node has.
+#[derive(Debug, Default)]
+pub struct Profiling {
+    /// Their names; empty once there is nothing left to say.
+    names: Vec<String>,
+}
+
+impl Profiling {
+    /// The profiling fields that someone asks for: of a list of one's own, or for a scraper of dcgm-exporter.
+    pub fn of(settings: &Dcgm, fields: &FieldList) -> Profiling {
+        let asked = settings.listen.is_some() || !settings.fields_file.as_os_str().is_empty();
+        let names = fields.profiling().filter(|_| asked).map(|column| column.name.clone());
+        Profiling { names: names.collect() }
+    }
+
+    /// Looks whether the GPUs have the counters, until it is known of one that has them, or of all that none has.
+    pub fn look(&mut self, snapshot: &Snapshot) {
+        if self.names.is_empty() || !snapshot.ready || snapshot.gpus.is_empty() {
+            return;
+        }
+        let lacks = |gpu: &GpuView| {
+            let of_gpm = |gap: &Gap| {
+                gap.missing == Missing::Unsupported && gap.metrics.contains(&m::gpu_gpm_active_ratio.id())
+            };
+            gpu.gaps.iter().any(of_gpm)
+        };
+        let has = |gpu: &m::Gpu| snapshot.number(&m::gpu_gpm_enabled, gpu, ()).is_some();
+        if snapshot.gpus.iter().any(|view| has(&view.gpu)) {
+            self.names.clear();
+        } else if snapshot.gpus.iter().all(lacks) {
+            let (count, names) = (self.names.len(), std::mem::take(&mut self.names).join(", "));
+            tracing::warn!(
+                count,
+                "no GPU of this node has profiling counters (GPM), which begin with Hopper: the page of dcgm-exporter is \
+                 without {names}"
+            );
+        }
+    }
+}
