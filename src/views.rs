@@ -13,7 +13,7 @@ use model::catalog::schema::{self, LabelSet};
 use model::catalog::{self as m, AllocatedGpu, ComputeInstance, FabricState, Gpu, MigInfo, Subject};
 use model::owners::Owner;
 use model::pci::pci_address;
-use model::snapshot::{Snapshot, Value};
+use model::snapshot::{Series, Snapshot, Value};
 use model::topology::Topology;
 
 /// One fact of the newest snapshot, computed when it is read.
@@ -51,6 +51,8 @@ pub struct GpuWork {
     pub devices: BTreeMap<u32, Vec<DeviceId>>,
     /// Every GPU, with the N of its device file.
     pub gpus: Vec<(Gpu, Option<u32>)>,
+    /// Whether the driver lists fewer GPUs than it did, so that NVML's index may be that of another GPU than before.
+    pub gpus_missing: bool,
     /// UUIDs of the MIG devices: UUID of the GPU, GPU and compute instance id.
     pub mig_uuids: BTreeMap<(Arc<str>, u32, u32), String>,
 }
@@ -63,7 +65,11 @@ impl GpuWork {
                 let key = (Arc::clone(&gpu.uuid), gpu_instance, compute_instance);
                 self.mig_uuids.get(&key).cloned().into_iter().collect()
             }
-            None => vec![gpu.uuid.to_string(), gpu.gpu.to_string(), format!("nvidia{}", gpu.gpu)],
+            None => {
+                let minor = self.gpus.iter().find(|(known, _)| known == gpu).and_then(|(_, minor)| *minor);
+                let files = minor.into_iter().flat_map(|n| [format!("nvidia{n}"), format!("gpu-{n}")]);
+                [gpu.uuid.to_string(), gpu.gpu.to_string()].into_iter().chain(files).collect()
+            }
         }
     }
 
@@ -117,7 +123,14 @@ fn is_uuid(uuid: &str, other: &str) -> bool {
 
 /// The processes that the GPUs list.
 pub fn gpu_work(snapshot: &Arc<Snapshot>) -> GpuWork {
-    let mut work = GpuWork::default();
+    let count = |series: &[Series]| match series.first().map(|series| &series.value) {
+        Some(Value::Number(count)) => Some(*count as usize),
+        _ => None,
+    };
+    let most = [snapshot.series(&m::gpu_devices_highest), snapshot.series(&m::gpu_devices_expected)].map(count);
+    let listed = count(snapshot.series(&m::gpu_devices)).unwrap_or(usize::MAX).min(snapshot.gpus.len());
+    let gpus_missing = most.into_iter().flatten().any(|most| most > listed);
+    let mut work = GpuWork { gpus_missing, ..GpuWork::default() };
     for view in &snapshot.gpus {
         let minor =
             snapshot.info(&m::gpu_info, &view.gpu, "minor_number").and_then(|minor| minor.parse().ok());

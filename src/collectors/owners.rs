@@ -66,7 +66,7 @@ pub fn start(context: Context, work: View<GpuWork>, pods: Arc<Pods>) -> io::Resu
             users: Arc::default(),
             lookups: [0; OwnerLookup::ALL.len()],
             sent_lookups: None,
-            stuck: false,
+            stuck: None,
             turn: 0,
             after: None,
             every: READ_EVERY.min(config.metrics.publish_interval * 10),
@@ -125,8 +125,8 @@ struct OwnersCollector {
     users: Arc<Users>,
     lookups: [u64; OwnerLookup::ALL.len()],
     sent_lookups: Option<[u64; OwnerLookup::ALL.len()]>,
-    /// Whether so many readings do not return that no more are tried.
-    stuck: bool,
+    /// Why readings do not return, as it was reported.
+    stuck: Option<&'static str>,
     /// Counts readings, so that processes take turns where there are too many.
     turn: usize,
     /// The owner that was read last, if not all could be: those behind it are next.
@@ -157,13 +157,14 @@ impl OwnersCollector {
                     self.context.inbox.event(LedgerEvent::Owners(OwnerUpdate::Read(readings)));
                 }
             }
-            let stuck = self.reader.abandoned() >= MAX_ABANDONED;
-            if std::mem::replace(&mut self.stuck, stuck) != stuck {
-                let why = "reading processes does not return: no more are tried until it does";
-                self.context.unavailable(CollectorName::Owners, stuck.then(|| why.to_owned()));
-            }
             if due {
-                self.allocations.round();
+                self.allocations.round(&work, now);
+            }
+            let stuck = (self.reader.abandoned() >= MAX_ABANDONED)
+                .then_some("reading processes does not return: no more are tried until it does");
+            let stuck = stuck.or_else(|| self.allocations.trouble());
+            if std::mem::replace(&mut self.stuck, stuck) != stuck {
+                self.context.unavailable(CollectorName::Owners, stuck.map(str::to_owned));
             }
             if due || self.sent_lookups != Some(self.lookups) {
                 self.send(&work, now);

@@ -8,6 +8,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use crate::devices::{Named, named};
 use model::clock::Mono;
 use model::sync::lock;
 
@@ -28,6 +29,16 @@ pub struct Claim {
     pub devices: Vec<Arc<str>>,
 }
 
+impl Claim {
+    /// Ids of devices that may be GPUs: a bare number is one of NVIDIA's own resources for GPUs and MIG devices alone. Of
+    /// others below `nvidia.com/` the number may be an IOMMU group or a network device.
+    pub fn gpu_ids(&self) -> impl Iterator<Item = &Arc<str>> {
+        let of_gpus = self.resource.strip_prefix("nvidia.com/");
+        let of_gpus = of_gpus.is_some_and(|name| name.starts_with("gpu") || name.starts_with("mig-"));
+        self.devices.iter().filter(move |id| of_gpus || !matches!(named(id), Named::Index(..)))
+    }
+}
+
 /// All claims the kubelet listed at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
@@ -40,7 +51,7 @@ pub struct Claims {
 impl Claims {
     /// The claims on this device.
     pub fn on<'a>(&'a self, device: &'a str) -> impl Iterator<Item = &'a Claim> {
-        self.all.iter().filter(move |claim| claim.devices.iter().any(|id| **id == *device))
+        self.all.iter().filter(move |claim| claim.gpu_ids().any(|id| **id == *device))
     }
 
     /// The claim on this device, if one container alone has it.
@@ -133,5 +144,22 @@ mod tests {
         assert_eq!(claims.only_one_on("GPU-1").map(|claim| &*claim.pod), Some("a"));
         assert_eq!(claims.on("GPU-2").count(), 2);
         assert_eq!((claims.only_one_on("GPU-2"), claims.only_one_on("GPU-3")), (None, None));
+    }
+
+    #[test]
+    fn a_bare_number_is_a_gpus_only_of_a_resource_of_gpus() {
+        for (resource, count) in [
+            ("nvidia.com/gpu", 2),
+            ("nvidia.com/gpu.shared", 2),
+            ("nvidia.com/mig-1g.18gb", 2),
+            ("nvidia.com/GH100_H100_SXM5_80GB", 1),
+            ("nvidia.com/hostdev", 1),
+            ("gpus", 1),
+        ] {
+            let claim = Claim { resource: resource.into(), ..claim("a", "main", &["3", "GPU-1"]) };
+            assert_eq!(claim.gpu_ids().count(), count, "{resource}");
+            let claims = Claims { listed_at: None, all: vec![claim] };
+            assert_eq!(claims.on("3").count(), count - 1, "{resource}");
+        }
     }
 }

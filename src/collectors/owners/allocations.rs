@@ -1,13 +1,15 @@
 //! What was given out, whether used or not: devices by the kubelet's list, and by what the processes of Slurm's jobs have
 //! in their environments. Environments are read once a step where they name the job, else each minute, a bounded number
-//! at a time, by helpers of their own: one that hangs delays no look-up of an owner for long, and no read of others.
+//! at a time, by helpers of their own: one that hangs delays no look-up of an owner for long, and neither the list of
+//! jobs nor the read of other environments.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::{MOST_ENVIRONMENTS, process_folder, put_row};
+use super::{process_folder, put_row};
 use crate::views::GpuWork;
 use attribution::devices::{Named, named};
 use attribution::environ::{self, SlurmAllocation};
@@ -17,7 +19,7 @@ use attribution::slurm::{self, JobGroup};
 use attribution::text::label;
 use attribution::users::Users;
 use host::Host;
-use host::reader::DeadlineReader;
+use host::reader::{DeadlineReader, MAX_ABANDONED, ReadFailure};
 use host::stop::Stop;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, AllocatedGpu, AllocationInfo, Node, SlurmGpus};
@@ -30,23 +32,36 @@ const EVERY: u32 = 6;
 /// Most environments read at a time, of all jobs and of one.
 const MOST_READ: usize = 64;
 const MOST_OF_JOB: usize = 4;
-/// So long after the kubelet's last answer, pods have what they had: a kubelet that is replaced ends none.
+/// So long after the kubelet's last answer, pods have what they had: a kubelet that is replaced ends none. Likewise Slurm's
+/// jobs, after the last list of their control groups.
 const KEPT: Duration = Duration::from_secs(600);
+/// Environments whose reads hang, each with a thread; of more, none is begun.
+const MOST_LATE: usize = 8;
+/// Time from a refused read to the next: each may be a record of the system's audit log.
+const REFUSED_FOR: Duration = Duration::from_secs(600);
 
 /// What is known of allocations.
 pub(super) struct Allocations {
     host: Arc<Host>,
-    /// `None`: environments are not to be read.
-    reader: Option<DeadlineReader>,
+    /// For the list of jobs and for their environments; `None`: environments are not to be read.
+    readers: Option<(DeadlineReader, DeadlineReader)>,
+    /// Reads that hang, by process. Neither their process nor more than a few others are read again before they end.
+    late: HashMap<u32, JoinHandle<()>>,
     /// The last claims that the kubelet listed.
     claims: Arc<Claims>,
     /// Rounds until the next look.
     wait: u32,
     jobs: BTreeMap<String, JobGroup>,
+    /// When the jobs were listed last.
+    listed: Option<Mono>,
+    /// Whether the last list of jobs did not come in time.
+    unlisted: bool,
     /// What a step's processes have in their environment, by job and step.
-    said: HashMap<(String, String), SlurmAllocation>,
-    /// Jobs of which an environment could not be read for want of permission.
-    refused: BTreeSet<String>,
+    said: HashMap<(String, String), StepSaid>,
+    /// Jobs of which an environment could not be read for want of permission, and when that was tried.
+    refused: BTreeMap<String, Mono>,
+    /// The last refusal, if no environment could be read since: this process lacks the permission for all.
+    denied: Option<Mono>,
     /// The job that was read last, if not all could be: those behind it are next.
     after: Option<String>,
     /// Series that had no place.
@@ -56,85 +71,139 @@ pub(super) struct Allocations {
 /// The labels of one series, in the order of [`AllocationInfo`].
 type AllocationHolder = [String; 6];
 
+/// What a process of a step has in its environment.
+#[derive(Debug)]
+struct StepSaid {
+    said: SlurmAllocation,
+    /// Whose process it is, by the kernel; none of root's, which may be the step daemon's.
+    user: Option<u32>,
+}
+
 /// What one read of an environment brought.
 enum EnvironmentRead {
-    Of(SlurmAllocation),
+    Of(StepSaid),
     Silent,
     Refused,
 }
 
 impl Allocations {
     pub(super) fn new(config: &Owners, host: &Arc<Host>, stop: &Arc<Stop>) -> Allocations {
-        let reader = || DeadlineReader::new("slurm-reader", config.read_timeout, Arc::clone(stop));
+        let reader = |name| DeadlineReader::new(name, config.read_timeout, Arc::clone(stop));
         Allocations {
             host: Arc::clone(host),
-            reader: config.slurm_environment.then(reader),
+            readers: config.slurm_environment.then(|| (reader("slurm-lister"), reader("slurm-reader"))),
+            late: HashMap::new(),
             claims: Arc::default(),
             wait: 0,
             jobs: BTreeMap::new(),
+            listed: None,
+            unlisted: false,
             said: HashMap::new(),
-            refused: BTreeSet::new(),
+            refused: BTreeMap::new(),
+            denied: None,
             after: None,
             dropped: 0,
         }
     }
 
-    /// Looks at Slurm's jobs if it is time.
-    pub(super) fn round(&mut self) {
+    /// Why allocations are not known as they should be.
+    pub(super) fn trouble(&mut self) -> Option<&'static str> {
+        self.late.retain(|_, helper| !helper.is_finished());
+        if self.unlisted {
+            return Some("the control groups of Slurm's jobs cannot be listed in time");
+        }
+        (self.late.len() >= MOST_LATE)
+            .then_some("reading environments of Slurm's jobs does not return: no more are read until it does")
+    }
+
+    /// Looks at Slurm's jobs if it is time. Not before a GPU is known: there is nothing to allocate.
+    pub(super) fn round(&mut self, work: &GpuWork, now: Mono) {
         if self.wait > 0 {
             self.wait -= 1;
             return;
         }
+        if work.gpus.is_empty() {
+            return;
+        }
         self.wait = EVERY - 1;
-        let Some(reader) = &mut self.reader else { return };
+        let Some((lister, _)) = &mut self.readers else { return };
         let host = Arc::clone(&self.host);
-        // What cannot be listed now may have ended.
-        self.jobs = reader.read(MOST_ENVIRONMENTS, move || slurm::jobs(&host)).unwrap_or_default();
+        match lister.read(MAX_ABANDONED, move || slurm::jobs(&host)) {
+            Ok(jobs) => {
+                (self.jobs, self.listed, self.unlisted) = (jobs, Some(now), false);
+            }
+            Err(_) => {
+                self.unlisted = true;
+                if self.listed.is_none_or(|at| now.since(at) > KEPT) {
+                    self.jobs.clear();
+                }
+            }
+        }
         let jobs = &self.jobs;
         self.said.retain(|(job, step), _| {
             jobs.get(job).is_some_and(|group| group.steps.iter().any(|(known, _)| known == step))
         });
-        self.refused.clear();
+        self.refused.retain(|job, at| jobs.contains_key(job) && now.since(*at) < REFUSED_FOR);
+        if self.denied.is_some_and(|at| now.since(at) < REFUSED_FOR) {
+            return;
+        }
         let mut ids: Vec<String> = jobs.keys().cloned().collect();
         let next = self.after.take().map_or(0, |after| ids.partition_point(|id| *id <= after));
         ids.rotate_left(next);
         let mut left = MOST_READ;
         for id in ids {
-            if left < MOST_OF_JOB {
+            if left < MOST_OF_JOB || self.denied == Some(now) {
                 break;
             }
-            left -= self.read_job(&id);
+            left -= self.read_job(&id, now);
             self.after = Some(id);
         }
     }
 
     /// Reads environments of a job until one names all of the job's GPUs, and else one of each step; gives how many.
-    fn read_job(&mut self, id: &str) -> usize {
-        let (Some(group), Some(reader)) = (self.jobs.get(id), &mut self.reader) else { return 0 };
+    fn read_job(&mut self, id: &str, now: Mono) -> usize {
+        let (Some(group), Some((_, reader))) = (self.jobs.get(id), &mut self.readers) else { return 0 };
         let mut reads = 0;
         for (step, pids) in &group.steps {
             let key = (id.to_owned(), step.clone());
             for pid in pids {
                 let known = self.said.get(&key);
-                if known.is_some_and(|said| said.whole_job) || reads >= MOST_OF_JOB {
+                let whole = known.is_some_and(|known| known.said.whole_job);
+                if whole || reads >= MOST_OF_JOB || self.refused.contains_key(id) {
                     return reads;
                 }
                 if known.is_some() {
                     break;
                 }
+                self.late.retain(|_, helper| !helper.is_finished());
+                if self.late.contains_key(pid) || self.late.len() >= MOST_LATE {
+                    continue;
+                }
                 reads += 1;
-                let (host, pid, (job, step)) = (Arc::clone(&self.host), *pid, key.clone());
-                match reader.read(MOST_ENVIRONMENTS, move || read(&host, pid, &job, &step)) {
+                let (host, process, (job, step)) = (Arc::clone(&self.host), *pid, key.clone());
+                match reader.read(MAX_ABANDONED, move || read(&host, process, &job, &step)) {
                     Ok(EnvironmentRead::Of(said)) => {
+                        self.denied = None;
                         self.said.insert(key.clone(), said);
                     }
+                    Ok(EnvironmentRead::Silent) => self.denied = None,
                     Ok(EnvironmentRead::Refused) => {
-                        self.refused.insert(id.to_owned());
+                        if self.denied.is_none() {
+                            tracing::warn!(
+                                "environments of Slurm's jobs may not be read: their GPUs and accounts stay \
+                                 unknown (docs/install.md, Privileges)"
+                            );
+                        }
+                        self.denied = Some(now);
+                        self.refused.insert(id.to_owned(), now);
                     }
-                    Ok(EnvironmentRead::Silent) | Err(_) => {}
+                    Err(ReadFailure::Late) => {
+                        self.late.extend(reader.take_abandoned().map(|helper| (*pid, helper)));
+                    }
+                    Err(ReadFailure::NotTried) => {}
                 }
             }
-            if self.said.get(&key).is_some_and(|said| said.whole_job) {
+            if self.said.get(&key).is_some_and(|known| known.said.whole_job) {
                 break;
             }
         }
@@ -155,7 +224,7 @@ impl Allocations {
         for claim in &self.claims.all {
             let holder = [&claim.namespace, &claim.pod, &claim.container].map(|text| label(text));
             let [namespace, pod, container] = holder;
-            for at in claim.devices.iter().filter_map(|id| work.device(id)) {
+            for at in claim.gpu_ids().filter_map(|id| work.device(id)) {
                 let none = String::new;
                 let holder = [namespace.clone(), pod.clone(), container.clone(), none(), none(), none()];
                 given.entry(at).or_default().insert(holder);
@@ -206,54 +275,68 @@ impl Allocations {
     ) -> (SlurmGpus, BTreeSet<AllocatedGpu>, String, String) {
         let key = |step: &str| (id.to_owned(), step.to_owned());
         let steps = group.steps.iter().filter_map(|(step, _)| self.said.get(&key(step)));
-        let whole = steps.clone().find(|said| said.whole_job);
+        let whole = steps.clone().find(|step| step.said.whole_job);
         let found: Vec<_> = whole.map_or_else(|| steps.clone().collect(), |whole| vec![whole]);
-        let places: BTreeSet<AllocatedGpu> = found.iter().flat_map(|said| places(said, work)).collect();
-        let silent = found.iter().all(|said| said.numbers.is_empty() && said.visible.is_empty());
+        let places: BTreeSet<AllocatedGpu> = found.iter().flat_map(|step| places(&step.said, work)).collect();
+        let silent = found.iter().all(|step| step.said.numbers.is_empty() && step.said.visible.is_empty());
+        let denied = self.denied.is_some() || self.refused.contains_key(id);
         let state = match () {
             () if !places.is_empty() => SlurmGpus::Known,
-            () if found.is_empty() && self.refused.contains(id) => SlurmGpus::NotPermitted,
+            () if found.is_empty() && denied => SlurmGpus::NotPermitted,
             () if whole.is_some() && silent => SlurmGpus::None,
             () => SlurmGpus::Unknown,
         };
-        let account = found.iter().find_map(|said| said.account.clone()).unwrap_or_default();
-        let user = found.iter().find_map(|said| said.user.clone());
-        let user = user.or_else(|| group.user.map(|user| users.name(user))).unwrap_or_default();
+        let account = found.iter().find_map(|step| step.said.account.clone()).unwrap_or_default();
+        // The kernel's number goes before the variable, which the job can set.
+        let number = group.user.or_else(|| found.iter().find_map(|step| step.user));
+        let name = number.and_then(|user| users.known(user)).map(str::to_owned);
+        let name = name.or_else(|| found.iter().find_map(|step| step.said.user.clone()));
+        let user = name.or_else(|| number.map(|user| user.to_string())).unwrap_or_default();
         (state, places, account, user)
     }
 }
 
 /// The devices that an environment identifies on this node. Slurm counts MIG devices among the GPUs, so its numbers are
-/// those of GPUs only on a node without MIG devices. What is visible by number is that of the node, or, where Slurm
-/// constrains devices, counts from 0: `0,1` of four GPUs identifies none.
+/// those of GPUs only on a node without MIG devices; and it counts a GPU that NVML no longer lists, so its numbers are
+/// NVML's only while none is missing. What is visible by number is that of the node, or, where Slurm constrains devices,
+/// counts from 0: `0,1` of four GPUs identifies none.
 fn places(said: &SlurmAllocation, work: &GpuWork) -> BTreeSet<AllocatedGpu> {
     let by_uuid = |id: &&String| matches!(named(id), Named::Uuid(_));
-    if said.visible.iter().any(|id| by_uuid(&id)) && (said.numbers.is_empty() || !work.mig_uuids.is_empty()) {
+    let count = work.gpus.len();
+    let numbered = work.mig_uuids.is_empty() && !work.gpus_missing;
+    if said.visible.iter().any(|id| by_uuid(&id)) && (said.numbers.is_empty() || !numbered) {
         return said.visible.iter().filter(by_uuid).filter_map(|id| work.device(id)).collect();
     }
-    if !work.mig_uuids.is_empty() {
+    if !numbered {
         return BTreeSet::new();
     }
     let numbers: BTreeSet<u32> = if said.numbers.is_empty() {
         let visible: BTreeSet<u32> = said.visible.iter().filter_map(|id| id.parse().ok()).collect();
         let from_zero = visible.iter().copied().eq(0..visible.len() as u32);
-        if from_zero && visible.len() < work.gpus.len() {
+        if from_zero && visible.len() < count {
             return BTreeSet::new();
         }
         visible
     } else {
         said.numbers.iter().copied().collect()
     };
+    if numbers.iter().any(|number| *number as usize >= count) {
+        return BTreeSet::new();
+    }
     numbers.iter().filter_map(|number| work.device(&number.to_string())).collect()
 }
 
 /// Reads one environment. May wait: the read takes the lock of the process's memory map.
 fn read(host: &Host, pid: u32, job: &str, step: &str) -> EnvironmentRead {
-    let bytes = proc::read(&process_folder(host, pid).join("environ"), environ::MOST_BYTES as u64);
-    match bytes {
-        Ok(bytes) => {
-            environ::allocation(&bytes, job, step).map_or(EnvironmentRead::Silent, EnvironmentRead::Of)
-        }
+    let folder = process_folder(host, pid);
+    match proc::read(&folder.join("environ"), environ::MOST_BYTES as u64) {
+        Ok(bytes) => match environ::allocation(&bytes, job, step) {
+            Some(said) => {
+                let user = proc::read_status(&folder).ok().and_then(|(user, _)| user);
+                EnvironmentRead::Of(StepSaid { said, user: user.filter(|user| *user != 0) })
+            }
+            None => EnvironmentRead::Silent,
+        },
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => EnvironmentRead::Refused,
         Err(_) => EnvironmentRead::Silent,
     }
@@ -373,6 +456,16 @@ mod tests {
     }
 
     #[test]
+    fn a_number_of_what_is_no_gpu_is_no_gpus() {
+        let numbered = |resource: &str| Claim { resource: resource.into(), ..claim("a", &["1"]) };
+        for (resource, count) in [("nvidia.com/gpu", 1), ("nvidia.com/GH100_H100_SXM5_80GB", 0)] {
+            let mut allocations = Machine::new().allocations();
+            allocations.list(claims(vec![numbered(resource)]), Mono(0));
+            assert_eq!(published(&mut allocations, &work(2, &[]), 256).0.len(), count, "{resource}");
+        }
+    }
+
+    #[test]
     fn pods_keep_what_they_had_while_the_kubelet_is_replaced() {
         let mut allocations = Machine::new().allocations();
         let series = |allocations: &mut Allocations| published(allocations, &work(1, &[]), 256).0.len();
@@ -400,7 +493,7 @@ mod tests {
         machine.process(45, "0", 40, &["SLURM_STEP_GPUS=1"]);
         machine.process(45, "1", 41, &["SLURM_STEP_GPUS=0"]);
         let mut allocations = machine.allocations();
-        allocations.round();
+        allocations.round(&work(1, &[]), Mono(0));
         let (series, counts) = published(&mut allocations, &work(4, &[]), 256);
         assert_eq!(series, ["0/ 45", "1/ 45", "2/ 42 vision alice", "3/ 42 vision alice"]);
         assert_eq!(counts, [2.0, 1.0, 1.0, 0.0], "known, none, unknown, not_permitted");
@@ -415,7 +508,7 @@ mod tests {
         machine.write("proc/20/environ", "");
         let mut allocations = machine.allocations();
         let now = |allocations: &mut Allocations| {
-            (0..EVERY).for_each(|_| allocations.round());
+            (0..EVERY).for_each(|_| allocations.round(&work(1, &[]), Mono(0)));
             published(allocations, &work(2, &[]), 256).0
         };
         assert_eq!(now(&mut allocations), ["0/ 42"]);
@@ -443,7 +536,12 @@ mod tests {
         assert_eq!(at(said(&[], &["2", "3"]), &four), whole(&[2, 3]), "not constrained");
         assert_eq!(at(said(&[], &["0", "1", "2", "3"]), &four), whole(&[0, 1, 2, 3]), "all there are");
         assert_eq!(at(said(&[], &["GPU-3"]), &four), whole(&[3]));
-        assert_eq!(at(said(&[1, 9], &["GPU-3"]), &four), whole(&[1]), "what a user may have set counts less");
+        assert_eq!(at(said(&[1], &["GPU-3"]), &four), whole(&[1]), "what a user may have set counts less");
+        assert_eq!(at(said(&[1, 9], &[]), &four), [], "a list of other GPUs than NVML's");
+        let missing = GpuWork { gpus_missing: true, ..work(4, &[]) };
+        assert_eq!(at(said(&[1], &["2"]), &missing), [], "GPU 1 may be the one that was GPU 2");
+        assert_eq!(at(said(&[], &["2", "3"]), &missing), []);
+        assert_eq!(at(said(&[1], &["GPU-3"]), &missing), whole(&[3]));
         let mig = work(2, &[("GPU-0", 7, "MIG-a"), ("GPU-0", 8, "MIG-b")]);
         assert_eq!(at(said(&[2], &["MIG-b"]), &mig), [(0, "8".to_owned())]);
         assert_eq!(at(said(&[], &["MIG-GPU-0/7/0"]), &mig), [(0, "7".to_owned())]);
@@ -457,7 +555,7 @@ mod tests {
         let environ = machine.root.path().join("proc/10/environ");
         fs::set_permissions(&environ, fs::Permissions::from_mode(0o0)).unwrap();
         let mut allocations = machine.allocations();
-        allocations.round();
+        allocations.round(&work(1, &[]), Mono(0));
         let (series, counts) = published(&mut allocations, &work(2, &[]), 256);
         // Root reads all files.
         match fs::read(&environ) {
@@ -466,8 +564,118 @@ mod tests {
         }
         machine.config.slurm_environment = false;
         let mut off = machine.allocations();
-        off.round();
+        off.round(&work(1, &[]), Mono(0));
         assert_eq!(published(&mut off, &work(2, &[]), 256), (vec![], vec![]));
+    }
+
+    /// A file without a writer: opening it waits.
+    fn hangs(machine: &Machine, path: &str) {
+        let path = machine.root.path().join(path);
+        let _ = fs::remove_file(&path);
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    }
+
+    #[test]
+    fn processes_that_hang_hide_no_other_job_at_any_look() {
+        let mut machine = Machine::new();
+        machine.config.read_timeout = Duration::from_millis(300);
+        machine.process(42, "batch", 10, &["SLURM_JOB_GPUS=0"]);
+        for pid in 20..24 {
+            machine.process(41, &pid.to_string(), pid, &[]);
+            hangs(&machine, &format!("proc/{pid}/environ"));
+        }
+        let mut allocations = machine.allocations();
+        for look in 0..4u32 {
+            // A job that starts after the hang is read as well.
+            machine.process(50 + look, "batch", 50 + look, &["SLURM_JOB_GPUS=1"]);
+            for _ in 0..EVERY {
+                allocations.round(&work(2, &[]), Mono(0));
+            }
+            let (series, counts) = published(&mut allocations, &work(2, &[]), 256);
+            assert_eq!(series.len(), 2 + look as usize, "look {look}: {series:?}");
+            assert_eq!(counts[SlurmGpus::Unknown as usize], 1.0, "look {look}");
+            assert_eq!((allocations.late.len(), allocations.trouble()), (4, None), "none is read twice");
+        }
+    }
+
+    #[test]
+    fn a_list_of_jobs_that_comes_late_ends_none_for_a_while() {
+        let mut machine = Machine::new();
+        machine.process(42, "batch", 10, &["SLURM_JOB_GPUS=0"]);
+        machine.config.read_timeout = Duration::from_secs(20);
+        let mut allocations = machine.allocations();
+        let work = work(2, &[]);
+        let series = |now: Mono, allocations: &mut Allocations| {
+            (0..EVERY).for_each(|_| allocations.round(&work, now));
+            (published(allocations, &work, 256).0.len(), allocations.trouble().is_some())
+        };
+        assert_eq!(series(Mono(0), &mut allocations), (1, false));
+        // As if the listing took longer than the deadline.
+        let (lister, _) = allocations.readers.as_mut().unwrap();
+        *lister = DeadlineReader::new("slurm-lister", Duration::from_millis(100), Arc::default());
+        hangs(&machine, &format!("{SCOPE}/job_42/step_batch/user/task_0/cgroup.procs"));
+        let after = |seconds: u64| Mono(seconds * 1_000_000_000);
+        assert_eq!(series(after(60), &mut allocations), (1, true), "kept, and said");
+        assert_eq!(series(after(601), &mut allocations), (0, true), "nothing is known");
+        machine.process(43, "batch", 10, &["SLURM_JOB_GPUS=0"]);
+        fs::remove_dir_all(machine.root.path().join(SCOPE).join("job_42")).unwrap();
+        machine.write("proc/10/environ", "SLURM_JOB_ID=43\0SLURM_JOB_GPUS=0\0");
+        assert_eq!(series(after(660), &mut allocations), (1, false));
+    }
+
+    #[test]
+    fn a_refusal_is_not_asked_for_again_at_once() {
+        let machine = Machine::new();
+        for job in 42..52 {
+            machine.process(job, "batch", job, &["SLURM_JOB_GPUS=0"]);
+        }
+        let after = |seconds: u64| Mono(seconds * 1_000_000_000);
+        let mut allocations = machine.allocations();
+        let look = |allocations: &mut Allocations, now: Mono| {
+            (0..EVERY).for_each(|_| allocations.round(&work(2, &[]), now));
+            (published(allocations, &work(2, &[]), 256).1, allocations.said.len())
+        };
+        (allocations.denied, allocations.listed) = (Some(Mono(0)), Some(Mono(0)));
+        allocations.refused.insert("42".to_owned(), Mono(0));
+        for seconds in [60, 599] {
+            assert_eq!(look(&mut allocations, after(seconds)), (vec![0.0, 0.0, 0.0, 10.0], 0), "not tried");
+        }
+        assert_eq!(look(&mut allocations, after(600)), (vec![10.0, 0.0, 0.0, 0.0], 10), "permitted now");
+        assert_eq!((allocations.denied, allocations.refused.len()), (None, 0));
+    }
+
+    #[test]
+    fn nothing_is_read_before_a_gpu_is_known() {
+        let machine = Machine::new();
+        machine.process(42, "batch", 10, &["SLURM_JOB_GPUS=0"]);
+        let mut allocations = machine.allocations();
+        allocations.round(&GpuWork::default(), Mono(0));
+        assert!(allocations.jobs.is_empty() && allocations.said.is_empty());
+        allocations.round(&work(1, &[]), Mono(0));
+        assert_eq!(allocations.said.len(), 1, "at once");
+    }
+
+    #[test]
+    fn the_kernels_user_goes_before_the_variable() {
+        let machine = Machine::new();
+        machine.write("etc/passwd", "root:x:0:0\nalice:x:1000:1000\n");
+        let bob = ["SLURM_JOB_GPUS=0", "SLURM_JOB_USER=bob"];
+        for (job, user) in [(42, Some(1000)), (43, Some(7)), (44, None), (45, Some(0))] {
+            machine.process(job, "batch", job, &bob);
+            if let Some(user) = user {
+                machine.write(&format!("proc/{job}/status"), &format!("Name:\tx\nUid:\t{user}\t0\t0\t0\n"));
+            }
+        }
+        let mut allocations = machine.allocations();
+        allocations.round(&work(1, &[]), Mono(0));
+        let users = attribution::users::newer(&Host::new(machine.root.path()), &Users::default()).unwrap();
+        let user = |job: &str| {
+            let group = &allocations.jobs[job];
+            allocations.job(job, group, &work(1, &[]), &users).3
+        };
+        assert_eq!(user("42"), "alice");
+        // Users of a directory have no name on the host, and what belongs to root may be the step daemon's.
+        assert_eq!((user("43"), user("44"), user("45")), ("bob".into(), "bob".into(), "bob".into()));
     }
 
     #[test]
@@ -479,7 +687,7 @@ mod tests {
         let mut allocations = machine.allocations();
         let mut counts = Vec::new();
         for _ in 0..3 {
-            (0..EVERY).for_each(|_| allocations.round());
+            (0..EVERY).for_each(|_| allocations.round(&work(1, &[]), Mono(0)));
             counts.push(allocations.said.len());
         }
         assert!(counts[0] <= MOST_READ && counts[2] == 150, "{counts:?}");
