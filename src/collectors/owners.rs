@@ -3,6 +3,7 @@
 //! helper threads with a deadline ([`host::reader`]), so neither this thread nor anybody else waits.
 
 mod allocations;
+pub(super) mod claims;
 mod round;
 
 use std::collections::{HashMap, HashSet};

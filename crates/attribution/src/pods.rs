@@ -12,8 +12,25 @@ use crate::devices::{Named, named};
 use model::clock::Mono;
 use model::sync::lock;
 
+/// A device of a claim of dynamic resource allocation (DRA).
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DynamicClaim {
+    /// Name of the claim.
+    pub claim: Arc<str>,
+    /// Namespace of the claim.
+    pub namespace: Arc<str>,
+    /// Driver of the device, as `gpu.nvidia.com`; of others there are no [`Claim::devices`].
+    pub driver: Arc<str>,
+    /// Pool of the device: the node, as a rule.
+    pub pool: Arc<str>,
+    /// The driver's name of the device.
+    pub device: Arc<str>,
+    /// UID of the claim, by which its CDI specification is found; empty if the kubelet does not tell it.
+    pub uid: Arc<str>,
+}
+
 /// Devices that one container of a pod was given.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claim {
     /// Namespace of the pod.
     pub namespace: Arc<str>,
@@ -27,6 +44,8 @@ pub struct Claim {
     /// calls them (an index, as GKE's `nvidia0/gi1`). What a plugin adds for shares in time (`::3`) is cut off
     /// with [`device_id`].
     pub devices: Vec<Arc<str>>,
+    /// What a dynamic claim says of its device.
+    pub dynamic: Option<DynamicClaim>,
 }
 
 impl Claim {
@@ -127,6 +146,7 @@ mod tests {
             container: container.into(),
             resource: "nvidia.com/gpu".into(),
             devices: devices.iter().map(|id| device_id(id).into()).collect(),
+            dynamic: None,
         }
     }
 

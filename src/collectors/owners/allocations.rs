@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::claims::{ClaimHolders, DynamicClaims};
 use super::{process_folder, put_row};
 use crate::views::GpuWork;
 use attribution::devices::{Named, named};
@@ -22,7 +23,7 @@ use host::Host;
 use host::reader::{DeadlineReader, MAX_ABANDONED, ReadFailure};
 use host::stop::Stop;
 use model::catalog::schema::KnownLabel;
-use model::catalog::{self as m, AllocatedGpu, AllocationInfo, Node, SlurmGpus};
+use model::catalog::{self as m, AllocatedGpu, AllocationInfo, ClaimInfo, ClaimUnresolved, Node, SlurmGpus};
 use model::clock::Mono;
 use model::sample::Rows;
 use settings::Owners;
@@ -49,6 +50,7 @@ pub(super) struct Allocations {
     late: HashMap<u32, JoinHandle<()>>,
     /// The last claims that the kubelet listed.
     claims: Arc<Claims>,
+    dynamic: DynamicClaims,
     /// Rounds until the next look.
     wait: u32,
     jobs: BTreeMap<String, JobGroup>,
@@ -94,6 +96,7 @@ impl Allocations {
             readers: config.slurm_environment.then(|| (reader("slurm-lister"), reader("slurm-reader"))),
             late: HashMap::new(),
             claims: Arc::default(),
+            dynamic: DynamicClaims::new(host, reader("cdi-reader")),
             wait: 0,
             jobs: BTreeMap::new(),
             listed: None,
@@ -215,20 +218,67 @@ impl Allocations {
         let old = self.claims.listed_at.is_none_or(|at| now.since(at) > KEPT);
         if claims.listed_at.is_some() || old {
             self.claims = claims;
+            self.dynamic.read(&self.claims, now);
         }
     }
 
     /// Adds the series, at most so many.
     pub(super) fn put(&mut self, rows: &mut Rows, work: &GpuWork, users: &Users, most: usize) {
         let mut given: BTreeMap<AllocatedGpu, BTreeSet<AllocationHolder>> = BTreeMap::new();
+        let (mut claimed, mut unresolved, mut any) = (ClaimHolders::new(), BTreeSet::new(), false);
         for claim in &self.claims.all {
             let holder = [&claim.namespace, &claim.pod, &claim.container].map(|text| label(text));
             let [namespace, pod, container] = holder;
-            for at in claim.gpu_ids().filter_map(|id| work.device(id)) {
+            let devices: Vec<AllocatedGpu> = match &claim.dynamic {
+                None => claim.gpu_ids().filter_map(|id| work.device(id)).collect(),
+                Some(dynamic) => {
+                    any = true;
+                    match self.dynamic.resolve(dynamic, work) {
+                        Ok(at) => {
+                            let parts = [&dynamic.claim, &dynamic.namespace, &dynamic.driver, &dynamic.pool];
+                            let [name, of, driver, pool] = parts.map(|text| label(text));
+                            let device = label(&dynamic.device);
+                            let [n, p, c] = [&namespace, &pod, &container].map(Clone::clone);
+                            let series = [name, of, driver, pool, device, n, p, c];
+                            claimed.entry(at.clone()).or_default().insert(series);
+                            vec![at]
+                        }
+                        Err(why) => {
+                            unresolved.insert((why, dynamic.clone()));
+                            Vec::new()
+                        }
+                    }
+                }
+            };
+            for at in devices {
                 let none = String::new;
                 let holder = [namespace.clone(), pod.clone(), container.clone(), none(), none(), none()];
                 given.entry(at).or_default().insert(holder);
             }
+        }
+        let counts = self.dynamic.unresolved(unresolved);
+        if any {
+            for (reason, count) in ClaimUnresolved::ALL.iter().zip(counts) {
+                put_row(rows, &Node {}, &m::gpu_exporter_claims_unresolved, (*reason,), count);
+            }
+        }
+        let claimed = claimed.iter().flat_map(|(at, series)| series.iter().map(move |one| (at, one)));
+        for (at, series) in claimed.take(most) {
+            let [claim, claim_namespace, driver, pool, device, namespace, pod, container] = series.clone();
+            let (mig_profile, mig_uuid) = work.mig_of(at);
+            let info = ClaimInfo {
+                claim,
+                claim_namespace,
+                driver,
+                pool,
+                device,
+                mig_profile,
+                mig_uuid,
+                namespace,
+                pod,
+                container,
+            };
+            rows.of(at).info(&m::gpu_claim_info, info);
         }
         let mut counts = [0.0; SlurmGpus::ALL.len()];
         for (id, group) in &self.jobs {
@@ -424,6 +474,7 @@ mod tests {
             container: "main".into(),
             resource: "nvidia.com/gpu".into(),
             devices: devices.iter().map(|id| attribution::pods::device_id(id).into()).collect(),
+            dynamic: None,
         }
     }
 
