@@ -85,8 +85,8 @@ impl GpuWork {
             }
             None => {
                 let minor = self.gpus.iter().find(|(known, _)| known == gpu).and_then(|(_, minor)| *minor);
-                let files = minor.into_iter().flat_map(|n| [format!("nvidia{n}"), format!("gpu-{n}")]);
-                [gpu.uuid.to_string(), gpu.gpu.to_string()].into_iter().chain(files).collect()
+                let file = minor.map(|minor| format!("nvidia{minor}"));
+                [gpu.uuid.to_string(), gpu.gpu.to_string()].into_iter().chain(file).collect()
             }
         }
     }
@@ -297,7 +297,7 @@ mod tests {
         ] {
             assert_eq!(found(id), Some((gpu, instance.to_owned())), "{id}");
         }
-        assert_eq!(work.plugin_names(&(work.gpus[1].0.clone(), None)), ["GPU-b", "1", "nvidia0", "gpu-0"]);
+        assert_eq!(work.plugin_names(&(work.gpus[1].0.clone(), None)), ["GPU-b", "1", "nvidia0"]);
         let foreign =
             ["GPU-", "MIG-", "MIG-GPU-b/7/1", "MIG-GPU-a/7/0", "nvidia0/gi8", "gpu-0-mig-19-0-1", "1:0", "9"];
         for id in foreign {

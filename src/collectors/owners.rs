@@ -26,7 +26,7 @@ use host::Host;
 use host::reader::{DeadlineReader, MAX_ABANDONED, ReadFailure};
 use ledger::inbox::LedgerEvent;
 use model::catalog::schema::KnownLabel;
-use model::catalog::{self as m, CollectorName, Node, OwnerInfo, OwnerLookup};
+use model::catalog::{self as m, AllocatedGpu, CollectorName, Node, OwnerInfo, OwnerLookup};
 use model::clock::{Cadence, Mono, boot_unix_seconds};
 use model::owners::{Attribution, Owner, OwnerUpdate};
 use model::sample::Rows;
@@ -347,7 +347,11 @@ impl OwnersCollector {
                 return None;
             }
             let devices = work.plugin_names(place);
-            let claim = devices.iter().find_map(|device| claims.only_one_on(device))?;
+            let at = AllocatedGpu::new(&place.0, place.1.map(|(instance, _)| instance));
+            let claim = claims.only_one(|claim| match &claim.dynamic {
+                Some(dynamic) => self.allocations.resolve(dynamic, work).is_ok_and(|given| given == at),
+                None => claim.gpu_ids().any(|id| devices.iter().any(|name| **name == **id)),
+            })?;
             let names = PodNames {
                 namespace: claim.namespace.to_string(),
                 pod: claim.pod.to_string(),

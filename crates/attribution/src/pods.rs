@@ -68,14 +68,9 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// The claims on this device.
-    pub fn on<'a>(&'a self, device: &'a str) -> impl Iterator<Item = &'a Claim> {
-        self.all.iter().filter(move |claim| claim.gpu_ids().any(|id| **id == *device))
-    }
-
-    /// The claim on this device, if one container alone has it.
-    pub fn only_one_on<'a>(&'a self, device: &'a str) -> Option<&'a Claim> {
-        let mut claims = self.on(device);
+    /// The one of these claims, if one container alone has them.
+    pub fn only_one(&self, is: impl Fn(&Claim) -> bool) -> Option<&Claim> {
+        let mut claims = self.all.iter().filter(|claim| is(claim));
         let first = claims.next()?;
         let same = |other: &Claim| {
             (&other.namespace, &other.pod, &other.container)
@@ -161,9 +156,9 @@ mod tests {
         ];
         pods.put(Claims { listed_at: Some(Mono(1)), all });
         let claims = pods.claims();
-        assert_eq!(claims.only_one_on("GPU-1").map(|claim| &*claim.pod), Some("a"));
-        assert_eq!(claims.on("GPU-2").count(), 2);
-        assert_eq!((claims.only_one_on("GPU-2"), claims.only_one_on("GPU-3")), (None, None));
+        let only = |device: &str| claims.only_one(|claim| claim.gpu_ids().any(|id| **id == *device));
+        assert_eq!(only("GPU-1").map(|claim| &*claim.pod), Some("a"));
+        assert_eq!((only("GPU-2"), only("GPU-3")), (None, None));
     }
 
     #[test]
@@ -178,8 +173,6 @@ mod tests {
         ] {
             let claim = Claim { resource: resource.into(), ..claim("a", "main", &["3", "GPU-1"]) };
             assert_eq!(claim.gpu_ids().count(), count, "{resource}");
-            let claims = Claims { listed_at: None, all: vec![claim] };
-            assert_eq!(claims.on("3").count(), count - 1, "{resource}");
         }
     }
 }

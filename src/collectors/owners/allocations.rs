@@ -14,7 +14,7 @@ use super::{process_folder, put_row};
 use crate::views::GpuWork;
 use attribution::devices::{Named, named};
 use attribution::environ::{self, SlurmAllocation};
-use attribution::pods::Claims;
+use attribution::pods::{Claims, DynamicClaim};
 use attribution::proc;
 use attribution::slurm::{self, JobGroup};
 use attribution::text::label;
@@ -220,6 +220,15 @@ impl Allocations {
             self.claims = claims;
             self.dynamic.read(&self.claims, now);
         }
+    }
+
+    /// The GPU or MIG instance of a dynamic claim's device.
+    pub(super) fn resolve(
+        &self,
+        claim: &DynamicClaim,
+        work: &GpuWork,
+    ) -> Result<AllocatedGpu, ClaimUnresolved> {
+        self.dynamic.resolve(claim, work)
     }
 
     /// Adds the series, at most so many.

@@ -36,13 +36,13 @@ pub(super) struct DynamicClaims {
     /// What specifications say, by UID of the claim and device.
     specified: HashMap<(Arc<str>, Arc<str>), SpecificationRead>,
     /// Those that were said to be unresolved.
-    told: BTreeSet<(ClaimUnresolved, DynamicClaim)>,
+    reported: BTreeSet<(ClaimUnresolved, DynamicClaim)>,
 }
 
 impl DynamicClaims {
     pub(super) fn new(host: &Arc<Host>, reader: DeadlineReader) -> DynamicClaims {
-        let (specified, told) = (HashMap::new(), BTreeSet::new());
-        DynamicClaims { host: Arc::clone(host), reader, specified, told }
+        let (specified, reported) = (HashMap::new(), BTreeSet::new());
+        DynamicClaims { host: Arc::clone(host), reader, specified, reported }
     }
 
     /// Reads the specifications of claims that are new.
@@ -81,12 +81,12 @@ impl DynamicClaims {
         let mut counts = vec![0.0; ClaimUnresolved::ALL.len()];
         for (reason, claim) in &now {
             counts[*reason as usize] += 1.0;
-            if !self.told.contains(&(*reason, claim.clone())) {
+            if !self.reported.contains(&(*reason, claim.clone())) {
                 let DynamicClaim { claim, namespace, driver, device, .. } = claim;
                 tracing::info!(%namespace, %claim, %driver, %device, reason = reason.known(), "a claim is not resolved");
             }
         }
-        self.told = now;
+        self.reported = now;
         counts
     }
 }

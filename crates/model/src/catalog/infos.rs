@@ -82,7 +82,7 @@ info_labels! {
         /// User of the Slurm job.
         user,
     }
-    /// Labels of `gpu_claim_info`. What does not apply, or is not told, is empty.
+    /// Labels of `gpu_claim_info`. What does not apply or is not known is empty.
     ClaimInfo {
         /// Name of the claim.
         claim,
