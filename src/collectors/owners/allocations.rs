@@ -64,6 +64,8 @@ pub(super) struct Allocations {
     refused: BTreeMap<String, Mono>,
     /// The last refusal, if no environment could be read since: this process lacks the permission for all.
     denied: Option<Mono>,
+    /// Whether a refusal was logged.
+    warned: bool,
     /// The job that was read last, if not all could be: those behind it are next.
     after: Option<String>,
     /// Series that had no place.
@@ -104,6 +106,7 @@ impl Allocations {
             said: HashMap::new(),
             refused: BTreeMap::new(),
             denied: None,
+            warned: false,
             after: None,
             dropped: 0,
         }
@@ -191,13 +194,16 @@ impl Allocations {
                     }
                     Ok(EnvironmentRead::Silent) => self.denied = None,
                     Ok(EnvironmentRead::Refused) => {
-                        if self.denied.is_none() {
+                        if !std::mem::replace(&mut self.warned, true) {
                             tracing::warn!(
                                 "environments of Slurm's jobs may not be read: their GPUs and accounts stay \
                                  unknown (docs/install.md, Privileges)"
                             );
                         }
-                        self.denied = Some(now);
+                        // Where others can be read, it is about this job.
+                        if self.said.is_empty() {
+                            self.denied = Some(now);
+                        }
                         self.refused.insert(id.to_owned(), now);
                     }
                     Err(ReadFailure::Late) => {

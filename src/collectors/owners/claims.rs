@@ -140,7 +140,44 @@ pub(super) type ClaimHolders = BTreeMap<AllocatedGpu, BTreeSet<[String; 8]>>;
 mod tests {
     use super::*;
     use crate::views::MigPlace;
+    use attribution::pods::Claim;
     use model::catalog::Gpu;
+
+    #[test]
+    fn a_specification_that_hangs_is_no_witness_and_is_read_again_later() {
+        let root = tempfile::tempdir().unwrap();
+        let host = Arc::new(Host::new(root.path()));
+        let folder = root.path().join("run/cdi");
+        std::fs::create_dir_all(&folder).unwrap();
+        // Without a writer: opening it waits.
+        let file = folder.join("k8s.gpu.nvidia.com-claim_77-ab.yaml");
+        nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let reader = DeadlineReader::new("cdi-reader", Duration::from_millis(200), Arc::default());
+        let mut dynamic = DynamicClaims::new(&host, reader);
+        let of = DynamicClaim {
+            driver: DRIVER.into(),
+            device: "gpu-1".into(),
+            uid: "77-ab".into(),
+            ..DynamicClaim::default()
+        };
+        let claim = Claim { dynamic: Some(of.clone()), ..Claim::default() };
+        let claims = Claims { listed_at: Some(Mono(0)), all: vec![claim] };
+        let work =
+            GpuWork { gpus: vec![(Gpu { gpu: 0, uuid: "GPU-a".into() }, Some(1))], ..GpuWork::default() };
+        let after = |seconds: u64| Mono(seconds * 1_000_000_000);
+        dynamic.read(&claims, after(0));
+        dynamic.read(&claims, after(59));
+        assert_eq!(dynamic.reader.abandoned(), 1, "not read at each look");
+        assert_eq!(dynamic.resolve(&of, &work).map(|at| at.gpu), Ok(0), "by its name");
+        std::fs::remove_file(&file).unwrap();
+        let text = "devices: [{name: 77-ab-gpu-1, containerEdits: {deviceNodes: [{path: /dev/nvidia2}]}}]";
+        std::fs::write(&file, text).unwrap();
+        dynamic.reader = DeadlineReader::new("cdi-reader", Duration::from_secs(60), Arc::default());
+        dynamic.read(&claims, after(60));
+        assert_eq!(dynamic.resolve(&of, &work), Err(ClaimUnresolved::Disagreement));
+        dynamic.read(&Claims::default(), after(61));
+        assert!(dynamic.specified.is_empty(), "the claim has ended");
+    }
 
     #[test]
     fn two_witnesses_that_disagree_resolve_nothing() {
