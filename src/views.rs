@@ -7,13 +7,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use attribution::devices::{Named, named};
+use attribution::devices::{DynamicDevice, Named, named};
 use exposition::response_cache::SnapshotCell;
 use model::catalog::schema::{self, LabelSet};
-use model::catalog::{self as m, AllocatedGpu, ComputeInstance, FabricState, Gpu, MigInfo, Subject};
+use model::catalog::{
+    self as m, AllocatedGpu, ClaimUnresolved, ComputeInstance, FabricState, Gpu, GpuInstance, MigInfo,
+    Subject,
+};
 use model::owners::Owner;
 use model::pci::pci_address;
-use model::snapshot::{Snapshot, Value};
+use model::snapshot::{Series, Snapshot, Value};
 use model::topology::Topology;
 
 /// One fact of the newest snapshot, computed when it is read.
@@ -51,8 +54,25 @@ pub struct GpuWork {
     pub devices: BTreeMap<u32, Vec<DeviceId>>,
     /// Every GPU, with the N of its device file.
     pub gpus: Vec<(Gpu, Option<u32>)>,
+    /// Whether the driver lists fewer GPUs than it did, so that NVML's index may be that of another GPU than before.
+    pub gpus_missing: bool,
     /// UUIDs of the MIG devices: UUID of the GPU, GPU and compute instance id.
     pub mig_uuids: BTreeMap<(Arc<str>, u32, u32), String>,
+    /// The GPU instances: UUID of the GPU and GPU instance id.
+    pub instances: BTreeMap<(Arc<str>, u32), MigPlace>,
+}
+
+/// What is known of a GPU instance.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MigPlace {
+    /// Name of its profile.
+    pub profile: Arc<str>,
+    /// Id of its profile.
+    pub profile_id: Option<u32>,
+    /// First memory slice.
+    pub start: Option<u32>,
+    /// Memory slices.
+    pub slices: Option<u32>,
 }
 
 impl GpuWork {
@@ -63,12 +83,60 @@ impl GpuWork {
                 let key = (Arc::clone(&gpu.uuid), gpu_instance, compute_instance);
                 self.mig_uuids.get(&key).cloned().into_iter().collect()
             }
-            None => vec![gpu.uuid.to_string(), gpu.gpu.to_string(), format!("nvidia{}", gpu.gpu)],
+            None => {
+                let minor = self.gpus.iter().find(|(known, _)| known == gpu).and_then(|(_, minor)| *minor);
+                let file = minor.map(|minor| format!("nvidia{minor}"));
+                [gpu.uuid.to_string(), gpu.gpu.to_string()].into_iter().chain(file).collect()
+            }
         }
     }
 
-    /// The GPU or GPU instance that a device plugin, a driver of dynamic claims or Slurm means by this id; `None` where
-    /// it is not here or the id does not identify it.
+    /// The GPU with this minor number.
+    pub fn of_minor(&self, minor: u32) -> Option<&Gpu> {
+        self.gpus.iter().find(|(_, known)| *known == Some(minor)).map(|(gpu, _)| gpu)
+    }
+
+    /// The GPU or GPU instance that the driver of dynamic claims means. A GPU is found by its minor number alone, never
+    /// by NVML's index; an instance by GPU, profile and placement.
+    pub fn dynamic(&self, device: DynamicDevice) -> Result<AllocatedGpu, ClaimUnresolved> {
+        let (minor, profile_id, start, slices) = match device {
+            DynamicDevice::Passthrough => return Err(ClaimUnresolved::Passthrough),
+            DynamicDevice::Gpu(minor) => {
+                let gpu = self.of_minor(minor).ok_or(ClaimUnresolved::NoDevice)?;
+                return Ok(AllocatedGpu::new(gpu, None));
+            }
+            DynamicDevice::Mig { minor, profile_id, start, slices } => (minor, profile_id, start, slices),
+        };
+        let gpu = self.of_minor(minor).ok_or(ClaimUnresolved::NoDevice)?;
+        let instances = || self.instances.iter().filter(|((uuid, _), _)| *uuid == gpu.uuid);
+        let is = |place: &MigPlace| {
+            (place.profile_id, place.start) == (Some(profile_id), Some(start))
+                && (slices.is_none() || place.slices == slices)
+        };
+        let found = instances().find(|(_, place)| is(place)).map(|((_, id), _)| *id);
+        let unplaced = instances().any(|(_, place)| place.profile_id.is_none() || place.start.is_none());
+        match found {
+            Some(id) => Ok(AllocatedGpu::new(gpu, Some(id))),
+            None if unplaced => Err(ClaimUnresolved::NoPlacement),
+            None => Err(ClaimUnresolved::NoDevice),
+        }
+    }
+
+    /// Profile of a GPU instance, and the UUID of its MIG device if it has one alone; empty texts for a whole GPU.
+    pub fn mig_of(&self, at: &AllocatedGpu) -> (String, String) {
+        let Ok(id) = at.gpu_instance.parse::<u32>() else { return Default::default() };
+        let place = self.instances.get(&(Arc::clone(&at.uuid), id));
+        let profile = place.map_or_else(String::new, |place| place.profile.to_string());
+        let mut devices =
+            self.mig_uuids.iter().filter(|((gpu, instance, _), _)| *gpu == at.uuid && *instance == id);
+        match (devices.next(), devices.next()) {
+            (Some((_, uuid)), None) => (profile, uuid.clone()),
+            _ => (profile, String::new()),
+        }
+    }
+
+    /// The GPU or GPU instance that a device plugin or Slurm means by this id; `None` where it is not here or the id does
+    /// not identify it.
     pub fn device(&self, id: &str) -> Option<AllocatedGpu> {
         let whole = |gpu: &Gpu| AllocatedGpu::new(gpu, None);
         let by_uuid = |uuid: &str| self.gpus.iter().map(|(gpu, _)| gpu).find(|gpu| is_uuid(&gpu.uuid, uuid));
@@ -89,9 +157,7 @@ impl GpuWork {
                 self.gpus.iter().find(|(gpu, _)| gpu.gpu == *index).map(|(gpu, _)| whole(gpu))
             }
             Named::Minor(minor, part) => {
-                let known = self.gpus.iter().any(|(_, minor)| minor.is_some());
-                let is = |(gpu, n): &&(Gpu, Option<u32>)| *n == Some(*minor) || !known && gpu.gpu == *minor;
-                let (gpu, _) = self.gpus.iter().find(is)?;
+                let gpu = self.of_minor(*minor)?;
                 let mut parts = part.split('/').skip(1);
                 match parts.next() {
                     _ if part.starts_with('-') => None,
@@ -117,7 +183,15 @@ fn is_uuid(uuid: &str, other: &str) -> bool {
 
 /// The processes that the GPUs list.
 pub fn gpu_work(snapshot: &Arc<Snapshot>) -> GpuWork {
-    let mut work = GpuWork::default();
+    let count = |series: &[Series]| match series.first().map(|series| &series.value) {
+        Some(Value::Number(count)) => Some(*count as usize),
+        _ => None,
+    };
+    let most =
+        [snapshot.series(&m::gpu_devices_highest), snapshot.series(&m::gpu_devices_expected)].map(count);
+    let listed = count(snapshot.series(&m::gpu_devices)).unwrap_or(usize::MAX).min(snapshot.gpus.len());
+    let gpus_missing = most.into_iter().flatten().any(|most| most > listed);
+    let mut work = GpuWork { gpus_missing, ..GpuWork::default() };
     for view in &snapshot.gpus {
         let minor =
             snapshot.info(&m::gpu_info, &view.gpu, "minor_number").and_then(|minor| minor.parse().ok());
@@ -133,8 +207,33 @@ pub fn gpu_work(snapshot: &Arc<Snapshot>) -> GpuWork {
     for (mig, uuid) in mig_devices(snapshot) {
         let key = (Arc::clone(&mig.uuid), mig.gpu_instance, mig.compute_instance);
         work.mig_uuids.insert(key, uuid.to_owned());
+        work.instances.entry((Arc::clone(&mig.uuid), mig.gpu_instance)).or_default().profile =
+            Arc::clone(&mig.profile);
+    }
+    for (instance, id) in of_instances(snapshot.series(&m::gpu_mig_profile_id)) {
+        place_of(&mut work, instance).profile_id = Some(id);
+    }
+    for (instance, start) in of_instances(snapshot.series(&m::gpu_mig_placement_start)) {
+        place_of(&mut work, instance).start = Some(start);
+    }
+    for (instance, slices) in of_instances(snapshot.series(&m::gpu_mig_placement_slices)) {
+        place_of(&mut work, instance).slices = Some(slices);
     }
     work
+}
+
+fn place_of<'a>(work: &'a mut GpuWork, instance: &GpuInstance) -> &'a mut MigPlace {
+    let place = work.instances.entry((Arc::clone(&instance.uuid), instance.gpu_instance)).or_default();
+    place.profile = Arc::clone(&instance.profile);
+    place
+}
+
+/// The whole numbers of GPU instances.
+fn of_instances(series: &[Series]) -> impl Iterator<Item = (&GpuInstance, u32)> {
+    series.iter().filter_map(|series| match (&series.subject.subject, &series.value) {
+        (Subject::GpuInstance(instance), Value::Number(value)) => Some((instance, *value as u32)),
+        _ => None,
+    })
 }
 
 /// Every MIG device with its UUID.
@@ -198,10 +297,59 @@ mod tests {
         ] {
             assert_eq!(found(id), Some((gpu, instance.to_owned())), "{id}");
         }
+        assert_eq!(work.plugin_names(&(work.gpus[1].0.clone(), None)), ["GPU-b", "1", "nvidia0"]);
         let foreign =
             ["GPU-", "MIG-", "MIG-GPU-b/7/1", "MIG-GPU-a/7/0", "nvidia0/gi8", "gpu-0-mig-19-0-1", "1:0", "9"];
         for id in foreign {
             assert_eq!(found(id), None, "{id}");
+        }
+    }
+
+    #[test]
+    fn devices_of_dynamic_claims_are_found_by_minor_number_profile_and_placement() {
+        use ClaimUnresolved::{NoDevice, NoPlacement, Passthrough};
+        let gpu = |gpu: u32, uuid: &str| Gpu { gpu, uuid: uuid.into() };
+        let place = |profile_id, start, slices| MigPlace { profile: "p".into(), profile_id, start, slices };
+        let known = |id, start, slices| place(Some(id), Some(start), Some(slices));
+        let work = GpuWork {
+            gpus: vec![
+                (gpu(0, "GPU-a"), Some(1)),
+                (gpu(1, "GPU-b"), Some(0)),
+                (gpu(2, "GPU-c"), Some(5)),
+                (gpu(3, "GPU-d"), None),
+            ],
+            instances: [
+                (("GPU-b".into(), 7), known(19, 0, 1)),
+                (("GPU-b".into(), 8), known(19, 6, 1)),
+                (("GPU-b".into(), 9), known(20, 6, 1)),
+                (("GPU-c".into(), 1), place(None, None, None)),
+            ]
+            .into(),
+            ..GpuWork::default()
+        };
+        let found = |name: &str| {
+            let device = attribution::devices::dynamic_device(name).unwrap();
+            work.dynamic(device).map(|at| (at.gpu, at.gpu_instance.to_string()))
+        };
+        for (name, gpu, instance) in [
+            ("gpu-1", 0, ""),
+            ("gpu-0", 1, ""),
+            ("gpu-0-mig-1g18gb-19-6", 1, "8"),
+            ("gpu-0-mig-1g18gb-me-20-6", 1, "9"),
+            ("gpu-0-mig-19-0-1", 1, "7"),
+        ] {
+            assert_eq!(found(name), Ok((gpu, instance.to_owned())), "{name}");
+        }
+        for (name, why) in [
+            // NVML's index of the last GPU, whose minor number is not known.
+            ("gpu-3", NoDevice),
+            ("gpu-1-mig-1g18gb-19-6", NoDevice),
+            ("gpu-0-mig-1g18gb-19-4", NoDevice),
+            ("gpu-0-mig-19-0-2", NoDevice),
+            ("gpu-5-mig-1g18gb-19-6", NoPlacement),
+            ("gpu-vfio-0", Passthrough),
+        ] {
+            assert_eq!(found(name), Err(why), "{name}");
         }
     }
 }

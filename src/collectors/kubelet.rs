@@ -11,10 +11,13 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
+use super::owners::claims::DRIVER;
 use super::{Context, lifetime};
-use attribution::kubelet::api::{AllocatableResponse, ClaimResource, ContainerDevices, ListResponse};
+use attribution::kubelet::api::{
+    AllocatableResponse, ClaimResource, ContainerDevices, DynamicResource, ListResponse,
+};
 use attribution::kubelet::{self as pod_resources, KubeletAnswer, KubeletFailure};
-use attribution::pods::{Claim, Claims, KubeletStatus, Pods, device_id};
+use attribution::pods::{Claim, Claims, DynamicClaim, KubeletStatus, Pods, device_id};
 use host::Host;
 use host::stop::Stop;
 use model::catalog::schema::KnownLabel;
@@ -41,8 +44,6 @@ const MAX_NAME: usize = 128;
 const MAX_RESOURCES: usize = 64;
 /// Claims that are kept: far more than containers on a node.
 const MAX_CLAIMS: usize = 4096;
-/// Driver of NVIDIA's GPUs for dynamic resource allocation.
-const DRIVER: &str = "gpu.nvidia.com";
 
 /// Starts the collector.
 pub fn start(context: Context, pods: Arc<Pods>) -> io::Result<JoinHandle<()>> {
@@ -229,42 +230,67 @@ fn claims(list: &ListResponse) -> Vec<Claim> {
         let (namespace, name) = (text(&pod.namespace), text(&pod.name));
         for container in &pod.containers {
             let container_name = text(&container.name);
-            let mut add = |resource: &str, devices: Vec<Arc<str>>| {
-                if !devices.is_empty() && claims.len() < MAX_CLAIMS {
+            let mut add = |resource: &str, devices: Vec<Arc<str>>, dynamic: Option<DynamicClaim>| {
+                if claims.len() < MAX_CLAIMS {
                     claims.push(Claim {
                         namespace: Arc::clone(&namespace),
                         pod: Arc::clone(&name),
                         container: Arc::clone(&container_name),
                         resource: text(resource),
                         devices,
+                        dynamic,
                     });
                 }
             };
             for devices in container.devices.iter().filter(|devices| is_ours(&devices.resource_name)) {
-                let ids = devices.device_ids.iter().map(|id| text(device_id(id))).collect();
-                add(&devices.resource_name, ids);
+                let ids: Vec<_> = devices.device_ids.iter().map(|id| text(device_id(id))).collect();
+                if !ids.is_empty() {
+                    add(&devices.resource_name, ids, None);
+                }
             }
             for dynamic in &container.dynamic_resources {
-                let ids = dynamic.claim_resources.iter().flat_map(dynamic_devices).map(text).collect();
-                add(&dynamic.claim_name, ids);
+                for resource in &dynamic.claim_resources {
+                    for claim in dynamic_claims(dynamic, resource) {
+                        let device = (*claim.driver == *DRIVER).then(|| Arc::clone(&claim.device));
+                        add(&dynamic.claim_name, device.into_iter().collect(), Some(claim));
+                    }
+                }
             }
         }
     }
     claims
 }
 
-/// The GPUs that were given for a dynamic claim, as their driver calls them.
-fn dynamic_devices(resource: &ClaimResource) -> Vec<&str> {
-    if !resource.device_name.is_empty() {
-        let ours = resource.driver_name == DRIVER;
-        return if ours { vec![resource.device_name.as_str()] } else { Vec::new() };
-    }
-    // Before Kubernetes 1.31 only the name for the container runtime tells.
+/// The devices that were given for a dynamic claim. Before Kubernetes 1.31 only the name for the container runtime tells them,
+/// and then only NVIDIA's are known.
+fn dynamic_claims(dynamic: &DynamicResource, resource: &ClaimResource) -> Vec<DynamicClaim> {
+    let claim = |driver: &str, device: &str, uid: &str| DynamicClaim {
+        claim: text(&dynamic.claim_name),
+        namespace: text(&dynamic.claim_namespace),
+        driver: text(driver),
+        pool: text(&resource.pool_name),
+        device: text(device),
+        uid: text(uid),
+    };
     let names = resource.cdi_devices.iter().filter_map(|device| device.name.split_once('='));
-    names
-        .filter(|(kind, _)| kind.contains(DRIVER) || *kind == "nvidia.com/gpu")
-        .map(|(_, name)| name)
-        .collect()
+    let mut ours = names.filter(|(kind, _)| kind.contains(DRIVER) || *kind == "nvidia.com/gpu");
+    let (driver, device) = (&resource.driver_name, &resource.device_name);
+    if driver.is_empty() && device.is_empty() {
+        return ours
+            .map(|(_, name)| {
+                let (uid, device) = of_claim(name).unwrap_or(("", name));
+                claim(DRIVER, device, uid)
+            })
+            .collect();
+    }
+    let uid = ours.find_map(|(_, name)| name.strip_suffix(device.as_str())?.strip_suffix('-'));
+    vec![claim(driver, device, uid.unwrap_or(""))]
+}
+
+/// UID of the claim, and name of the device: `<uid>-gpu-0`.
+fn of_claim(name: &str) -> Option<(&str, &str)> {
+    let at = name.find("-gpu-").filter(|at| *at > 0)?;
+    Some((&name[..at], &name[at + 1..]))
 }
 
 /// Rows about devices by resource.
@@ -272,8 +298,9 @@ fn device_rows(list: &ListResponse, allocatable: Option<&AllocatableResponse>, r
     let containers = || list.pod_resources.iter().flat_map(|pod| &pod.containers);
     let mut given = count(containers().flat_map(|container| &container.devices));
     let dynamic = containers().flat_map(|container| &container.dynamic_resources);
-    let devices: BTreeSet<&str> =
-        dynamic.flat_map(|d| &d.claim_resources).flat_map(dynamic_devices).collect();
+    let all = dynamic.flat_map(|of| of.claim_resources.iter().flat_map(|one| dynamic_claims(of, one)));
+    let devices: BTreeSet<Arc<str>> =
+        all.filter(|claim| *claim.driver == *DRIVER).map(|claim| claim.device).collect();
     if !devices.is_empty() {
         given.insert(DRIVER.into(), devices.len());
     }
@@ -306,7 +333,7 @@ fn text(text: &str) -> Arc<str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use attribution::kubelet::api::{CdiDevice, ContainerResources, DynamicResource, PodResources};
+    use attribution::kubelet::api::{CdiDevice, ContainerResources, PodResources};
     use proptest::prelude::*;
 
     #[test]
@@ -392,12 +419,15 @@ mod tests {
         let of = |driver: &str, device: &str, cdi: &str| ClaimResource {
             cdi_devices: vec![CdiDevice { name: cdi.into() }],
             driver_name: driver.into(),
+            pool_name: "node7".into(),
             device_name: device.into(),
+            share_id: None,
         };
         let dynamic = DynamicResource {
             claim_name: "gpus".into(),
+            claim_namespace: "ml".into(),
             claim_resources: vec![
-                of("gpu.nvidia.com", "gpu-1", "k8s.gpu.nvidia.com/device=gpu-1"),
+                of("gpu.nvidia.com", "gpu-1", "k8s.gpu.nvidia.com/claim=77-ab-gpu-1"),
                 of("compute-domain.nvidia.com", "channel-0", "k8s.compute-domain.nvidia.com/channel=0"),
                 of("", "", "k8s.gpu.nvidia.com/claim=0a1b-gpu-2"),
                 of("", "", "vendor.com/net=x"),
@@ -406,8 +436,26 @@ mod tests {
         let list =
             list(vec![ContainerResources { dynamic_resources: vec![dynamic], ..container(Vec::new()) }]);
         let claims = claims(&list);
-        assert_eq!((claims.len(), &*claims[0].resource), (1, "gpus"));
-        assert_eq!(claims[0].devices, ["gpu-1".into(), "0a1b-gpu-2".into()]);
+        let seen: Vec<_> = claims
+            .iter()
+            .map(|claim| {
+                let of = claim.dynamic.as_ref().unwrap();
+                assert_eq!(
+                    (&*claim.resource, &*of.claim, &*of.namespace, &*of.pool),
+                    ("gpus", "gpus", "ml", "node7")
+                );
+                (claim.devices.len(), &*of.driver, &*of.device, &*of.uid)
+            })
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                (1, "gpu.nvidia.com", "gpu-1", "77-ab"),
+                (0, "compute-domain.nvidia.com", "channel-0", ""),
+                (1, "gpu.nvidia.com", "gpu-2", "0a1b"),
+            ],
+            "of another driver no device is NVML's"
+        );
         assert_eq!(rows_of(&list, None), ["gpu_kubelet_allocated_devices gpu.nvidia.com 2"]);
     }
 

@@ -3,6 +3,7 @@
 //! helper threads with a deadline ([`host::reader`]), so neither this thread nor anybody else waits.
 
 mod allocations;
+pub(super) mod claims;
 mod hpc_jobs;
 mod round;
 
@@ -27,7 +28,7 @@ use host::Host;
 use host::reader::{DeadlineReader, MAX_ABANDONED, ReadFailure};
 use ledger::inbox::LedgerEvent;
 use model::catalog::schema::KnownLabel;
-use model::catalog::{self as m, CollectorName, Node, OwnerInfo, OwnerLookup};
+use model::catalog::{self as m, AllocatedGpu, CollectorName, Node, OwnerInfo, OwnerLookup};
 use model::clock::{Cadence, Mono, boot_unix_seconds};
 use model::owners::{Attribution, Owner, OwnerUpdate};
 use model::sample::Rows;
@@ -71,7 +72,7 @@ pub fn start(context: Context, work: View<GpuWork>, pods: Arc<Pods>) -> io::Resu
             users: Arc::default(),
             lookups: [0; OwnerLookup::ALL.len()],
             sent_lookups: None,
-            stuck: false,
+            stuck: None,
             turn: 0,
             after: None,
             every: READ_EVERY.min(config.metrics.publish_interval * 10),
@@ -130,8 +131,8 @@ struct OwnersCollector {
     users: Arc<Users>,
     lookups: [u64; OwnerLookup::ALL.len()],
     sent_lookups: Option<[u64; OwnerLookup::ALL.len()]>,
-    /// Whether so many readings do not return that no more are tried.
-    stuck: bool,
+    /// Why readings do not return, as it was reported.
+    stuck: Option<&'static str>,
     /// Counts readings, so that processes take turns where there are too many.
     turn: usize,
     /// The owner that was read last, if not all could be: those behind it are next.
@@ -163,15 +164,14 @@ impl OwnersCollector {
                 if !readings.is_empty() {
                     self.context.inbox.event(LedgerEvent::Owners(OwnerUpdate::Read(readings)));
                 }
-            }
-            let stuck = self.reader.abandoned() >= MAX_ABANDONED;
-            if std::mem::replace(&mut self.stuck, stuck) != stuck {
-                let why = "reading processes does not return: no more are tried until it does";
-                self.context.unavailable(CollectorName::Owners, stuck.then(|| why.to_owned()));
-            }
-            if due {
-                self.allocations.round();
+                self.allocations.round(&work, now);
                 self.hpc_jobs.iter_mut().for_each(HpcJobs::round);
+            }
+            let stuck = (self.reader.abandoned() >= MAX_ABANDONED)
+                .then_some("reading processes does not return: no more are tried until it does");
+            let stuck = stuck.or_else(|| self.allocations.trouble());
+            if std::mem::replace(&mut self.stuck, stuck) != stuck {
+                self.context.unavailable(CollectorName::Owners, stuck.map(str::to_owned));
             }
             if due || self.sent_lookups != Some(self.lookups) {
                 self.send(&work, now);
@@ -353,7 +353,11 @@ impl OwnersCollector {
                 return None;
             }
             let devices = work.plugin_names(place);
-            let claim = devices.iter().find_map(|device| claims.only_one_on(device))?;
+            let at = AllocatedGpu::new(&place.0, place.1.map(|(instance, _)| instance));
+            let claim = claims.only_one(|claim| match &claim.dynamic {
+                Some(dynamic) => self.allocations.resolve(dynamic, work).is_ok_and(|given| given == at),
+                None => claim.gpu_ids().any(|id| devices.iter().any(|name| **name == **id)),
+            })?;
             let names = PodNames {
                 namespace: claim.namespace.to_string(),
                 pod: claim.pod.to_string(),

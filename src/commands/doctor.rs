@@ -63,6 +63,7 @@ fn examine(config: &Config) -> Report {
     }
     findings.extend(unhealthy_gpus(asked.as_ref().ok(), &daemon));
     findings.extend(cpu::events(&host, config, &daemon));
+    findings.extend(daemon.slurm());
     if !daemon.answers() {
         findings.push(host::kernel_log(&host, config));
         findings.extend(host::owners(&host, config));

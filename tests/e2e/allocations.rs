@@ -129,6 +129,14 @@ fn one_environment_that_hangs_hides_no_other_job() {
     let m = node.wait_metrics("the other job", |m| allocations(m, &[("slurm_job", "42")]) == 1);
     assert_eq!((jobs(&m, "known"), jobs(&m, "unknown")), (Some(1.0), Some(1.0)));
     assert_eq!(m.value("gpu_exporter_collector_up", &[("collector", "owners")]), Some(1.0));
+    // Jobs that start later are found by later looks, which the one that hangs does not disturb either.
+    for (job, pid) in [(51, 5_000_011), (52, 5_000_012)] {
+        shell(&machine, job, "batch", pid);
+        environ(&machine, pid, &[&format!("SLURM_JOB_ID={job}"), "SLURM_JOB_GPUS=0"]);
+        let id = job.to_string();
+        let m = node.wait_metrics("a later job", |m| allocations(m, &[("slurm_job", &id)]) == 1);
+        assert_eq!((allocations(&m, &[("slurm_job", "42")]), jobs(&m, "unknown")), (1, Some(1.0)), "{id}");
+    }
     let (status, took) = node.terminate();
     assert!(status.success() && took < std::time::Duration::from_secs(5), "{status} after {took:?}");
 }

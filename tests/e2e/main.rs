@@ -13,6 +13,7 @@ mod before_hopper;
 mod canary_child;
 mod canary_command;
 mod canary_daemon;
+mod claims;
 mod config;
 mod control;
 mod coverage;

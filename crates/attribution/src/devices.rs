@@ -44,6 +44,53 @@ pub fn named(id: &str) -> Named<'_> {
     }
 }
 
+/// A device as NVIDIA's driver for dynamic resource allocation names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DynamicDevice {
+    /// A GPU by its minor number: `gpu-2`.
+    Gpu(u32),
+    /// A MIG device, made before the claim or for it: `gpu-2-mig-1g18gb-19-0`.
+    Mig {
+        /// Minor number of its GPU.
+        minor: u32,
+        /// Id of its GPU instance profile.
+        profile_id: u32,
+        /// First memory slice.
+        start: u32,
+        /// Memory slices, which only the old form `gpu-2-mig-19-0-1` has.
+        slices: Option<u32>,
+    },
+    /// A GPU that is given to a virtual machine: `gpu-vfio-0`.
+    Passthrough,
+}
+
+/// Reads the name of a device; `None` of one of no known form. The text of a MIG profile is not looked at, because
+/// different profiles can have the same text: the id tells.
+pub fn dynamic_device(name: &str) -> Option<DynamicDevice> {
+    let rest = name.strip_prefix("gpu-")?;
+    if let Some(index) = rest.strip_prefix("vfio-") {
+        return number(index).map(|_| DynamicDevice::Passthrough);
+    }
+    let Some((minor, mig)) = rest.split_once("-mig-") else { return number(rest).map(DynamicDevice::Gpu) };
+    let minor = number(minor)?;
+    let mut parts = mig.rsplitn(3, '-');
+    let (last, middle, profile) = (parts.next()?, parts.next()?, parts.next()?);
+    let (middle, last) = (number(middle)?, number(last)?);
+    if profile.bytes().all(|byte| byte.is_ascii_digit()) {
+        let profile_id = number(profile)?;
+        return Some(DynamicDevice::Mig { minor, profile_id, start: middle, slices: Some(last) });
+    }
+    let known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+    let a_profile = profile.starts_with(|c: char| c.is_ascii_digit()) && profile.bytes().all(known);
+    a_profile.then_some(DynamicDevice::Mig { minor, profile_id: middle, start: last, slices: None })
+}
+
+/// A number as a driver writes it: digits, none of them needless.
+fn number(text: &str) -> Option<u32> {
+    let number: u32 = text.parse().ok()?;
+    (number.to_string() == text).then_some(number)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,9 +126,51 @@ mod tests {
         }
     }
 
+    #[test]
+    fn names_of_dynamic_devices_are_understood_whole_or_not_at_all() {
+        use DynamicDevice::{Gpu, Mig, Passthrough};
+        let mig = |minor, profile_id, start| Mig { minor, profile_id, start, slices: None };
+        for (name, is) in [
+            ("gpu-0", Gpu(0)),
+            ("gpu-12", Gpu(12)),
+            ("gpu-0-mig-1g5gb-19-0", mig(0, 19, 0)),
+            ("gpu-1-mig-1g18gb-me-20-6", mig(1, 20, 6)),
+            ("gpu-3-mig-1c.3g71gb-9-4", mig(3, 9, 4)),
+            ("gpu-0-mig-19-6-1", Mig { minor: 0, profile_id: 19, start: 6, slices: Some(1) }),
+            ("gpu-vfio-1", Passthrough),
+        ] {
+            assert_eq!(dynamic_device(name), Some(is), "{name}");
+        }
+        for name in [
+            "gpu-",
+            "gpu-x",
+            "gpu-+1",
+            "gpu-01",
+            "gpu-0-",
+            "gpu-0-mig-",
+            "gpu-0-mig-1g5gb-19",
+            "gpu-0-mig-19-6",
+            "gpu-0-mig-1g5gb-19-x",
+            "gpu-0-mig-1G5GB-19-0",
+            "gpu-0-mig--19-0",
+            "gpu-0-mig-me-19-0",
+            "gpu-vfio-",
+            "GPU-0",
+            "nvidia0",
+            "0",
+            "channel-0",
+            "x-gpu-0",
+            "gpu-99999999999",
+            "",
+        ] {
+            assert_eq!(dynamic_device(name), None, "{name}");
+        }
+    }
+
     proptest! {
         #[test]
-        fn any_text_is_read_without_harm(id in "(gpu-|nvidia|GPU-|MIG-|/|:|[0-9]{1,12}|\\PC){0,8}") {
+        fn any_text_is_read_without_harm(id in "(gpu-|-mig-|nvidia|GPU-|MIG-|/|:|[0-9]{1,12}|\\PC){0,8}") {
+            let _ = dynamic_device(&id);
             let _ = named(&id).mig_of_gpu();
         }
     }

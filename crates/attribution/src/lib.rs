@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cdi;
 pub mod cgroup;
 pub mod devices;
 pub mod environ;

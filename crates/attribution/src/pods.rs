@@ -8,11 +8,29 @@
 
 use std::sync::{Arc, Mutex};
 
+use crate::devices::{Named, named};
 use model::clock::Mono;
 use model::sync::lock;
 
+/// A device of a claim of dynamic resource allocation (DRA).
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DynamicClaim {
+    /// Name of the claim.
+    pub claim: Arc<str>,
+    /// Namespace of the claim.
+    pub namespace: Arc<str>,
+    /// Driver of the device, as `gpu.nvidia.com`; of others there are no [`Claim::devices`].
+    pub driver: Arc<str>,
+    /// Pool of the device: the node, as a rule.
+    pub pool: Arc<str>,
+    /// The driver's name of the device.
+    pub device: Arc<str>,
+    /// UID of the claim, by which its CDI specification is found; empty if the kubelet does not tell it.
+    pub uid: Arc<str>,
+}
+
 /// Devices that one container of a pod was given.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claim {
     /// Namespace of the pod.
     pub namespace: Arc<str>,
@@ -26,6 +44,18 @@ pub struct Claim {
     /// calls them (an index, as GKE's `nvidia0/gi1`). What a plugin adds for shares in time (`::3`) is cut off
     /// with [`device_id`].
     pub devices: Vec<Arc<str>>,
+    /// What a dynamic claim says of its device.
+    pub dynamic: Option<DynamicClaim>,
+}
+
+impl Claim {
+    /// Ids of devices that may be GPUs: a bare number is one of NVIDIA's own resources for GPUs and MIG devices alone. Of
+    /// others below `nvidia.com/` the number may be an IOMMU group or a network device.
+    pub fn gpu_ids(&self) -> impl Iterator<Item = &Arc<str>> {
+        let of_gpus = self.resource.strip_prefix("nvidia.com/");
+        let of_gpus = of_gpus.is_some_and(|name| name.starts_with("gpu") || name.starts_with("mig-"));
+        self.devices.iter().filter(move |id| of_gpus || !matches!(named(id), Named::Index(..)))
+    }
 }
 
 /// All claims the kubelet listed at one time.
@@ -38,14 +68,9 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// The claims on this device.
-    pub fn on<'a>(&'a self, device: &'a str) -> impl Iterator<Item = &'a Claim> {
-        self.all.iter().filter(move |claim| claim.devices.iter().any(|id| **id == *device))
-    }
-
-    /// The claim on this device, if one container alone has it.
-    pub fn only_one_on<'a>(&'a self, device: &'a str) -> Option<&'a Claim> {
-        let mut claims = self.on(device);
+    /// The one of these claims, if one container alone has them.
+    pub fn only_one(&self, is: impl Fn(&Claim) -> bool) -> Option<&Claim> {
+        let mut claims = self.all.iter().filter(|claim| is(claim));
         let first = claims.next()?;
         let same = |other: &Claim| {
             (&other.namespace, &other.pod, &other.container)
@@ -116,6 +141,7 @@ mod tests {
             container: container.into(),
             resource: "nvidia.com/gpu".into(),
             devices: devices.iter().map(|id| device_id(id).into()).collect(),
+            dynamic: None,
         }
     }
 
@@ -130,8 +156,23 @@ mod tests {
         ];
         pods.put(Claims { listed_at: Some(Mono(1)), all });
         let claims = pods.claims();
-        assert_eq!(claims.only_one_on("GPU-1").map(|claim| &*claim.pod), Some("a"));
-        assert_eq!(claims.on("GPU-2").count(), 2);
-        assert_eq!((claims.only_one_on("GPU-2"), claims.only_one_on("GPU-3")), (None, None));
+        let only = |device: &str| claims.only_one(|claim| claim.gpu_ids().any(|id| **id == *device));
+        assert_eq!(only("GPU-1").map(|claim| &*claim.pod), Some("a"));
+        assert_eq!((only("GPU-2"), only("GPU-3")), (None, None));
+    }
+
+    #[test]
+    fn a_bare_number_is_a_gpus_only_of_a_resource_of_gpus() {
+        for (resource, count) in [
+            ("nvidia.com/gpu", 2),
+            ("nvidia.com/gpu.shared", 2),
+            ("nvidia.com/mig-1g.18gb", 2),
+            ("nvidia.com/GH100_H100_SXM5_80GB", 1),
+            ("nvidia.com/hostdev", 1),
+            ("gpus", 1),
+        ] {
+            let claim = Claim { resource: resource.into(), ..claim("a", "main", &["3", "GPU-1"]) };
+            assert_eq!(claim.gpu_ids().count(), count, "{resource}");
+        }
     }
 }

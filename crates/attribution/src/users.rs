@@ -21,7 +21,12 @@ pub struct Users {
 impl Users {
     /// The login name of a user, or the number.
     pub fn name(&self, user: u32) -> String {
-        self.names.get(&user).cloned().unwrap_or_else(|| user.to_string())
+        self.known(user).map_or_else(|| user.to_string(), str::to_owned)
+    }
+
+    /// The login name of a user, if the host's file has it.
+    pub fn known(&self, user: u32) -> Option<&str> {
+        self.names.get(&user).map(String::as_str)
     }
 }
 

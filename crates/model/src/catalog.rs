@@ -500,6 +500,8 @@ metrics! {
     gpu_mig_placement_start: Gauge<GpuInstance>, None, Normal, "0.1.0", at most 64.0;
     /// Memory slices of the GPU instance.
     gpu_mig_placement_slices: Gauge<GpuInstance>, None, Normal, "0.1.0", at most 64.0;
+    /// NVML's id of the GPU instance's profile, as `nvidia-smi mig -lgip` prints it.
+    gpu_mig_profile_id: Gauge<GpuInstance>, None, Normal, "0.1.0", json only true;
     /// Multiprocessors of the GPU instance.
     gpu_mig_multiprocessors: Gauge<GpuInstance>, None, Normal, "0.1.0";
     /// Share of the GPU instance's multiprocessors in the compute instance.
@@ -744,6 +746,10 @@ metrics! {
     gpu_allocation_info: Info<AllocatedGpu, AllocationInfo>, None, Computed, "0.1.0";
     /// 1 for each job that a file of `dcgm.hpc_job_dir` gives the GPU or MIG instance, of at most 32 each.
     gpu_hpc_job_info: Info<AllocatedGpu, HpcJobInfo>, None, Computed, "0.1.0", json only true;
+    /// 1 for each pod's container that was given the GPU or MIG instance by a claim of dynamic resource allocation.
+    ///
+    /// Each series has a `gpu_allocation_info` beside it.
+    gpu_claim_info: Info<AllocatedGpu, ClaimInfo>, None, Computed, "0.1.0", json only true;
     /// Slurm jobs with processes in control groups of their own, by what is known of their GPUs; absent without such.
     gpu_slurm_jobs: Gauge<Node, (SlurmGpus,)>, None, Computed, "0.1.0", group OwnerDetail;
 
@@ -826,6 +832,10 @@ metrics! {
     gpu_exporter_owners_dropped: Gauge<Node>, None, Computed, "0.1.0";
     /// Failed requests to the kubelet.
     gpu_exporter_kubelet_errors_total: Counter<Node, (KubeletError,)>, None, Computed, "0.1.0", group ExporterDetail;
+    /// Devices of dynamic claims that identify no GPU or MIG instance here; absent while no pod has such a claim.
+    ///
+    /// Their pods have no `gpu_allocation_info`.
+    gpu_exporter_claims_unresolved: Gauge<Node, (ClaimUnresolved,)>, None, Computed, "0.1.0";
     /// Samples taken from the driver's buffers, without utilization samples during canary runs.
     gpu_exporter_samples_total: Counter<Gpu, (SampleBuffer,)>, None, Computed, "0.1.0", group ExporterDetail;
     /// Gaps between samples of the driver's buffers: overwritten before they were read, or never taken.

@@ -19,7 +19,7 @@ use model::sample::Missing;
 const MODE: &str = "nvmlDeviceGetMigMode";
 
 /// Metrics for which the instances are looked for.
-const METRICS: [MetricId; 17] = [
+const METRICS: [MetricId; 18] = [
     m::gpu_mig_info.id(),
     m::gpu_mig_memory_total_bytes.id(),
     m::gpu_mig_memory_used_bytes.id(),
@@ -27,6 +27,7 @@ const METRICS: [MetricId; 17] = [
     m::gpu_mig_memory_reserved_bytes.id(),
     m::gpu_mig_placement_start.id(),
     m::gpu_mig_placement_slices.id(),
+    m::gpu_mig_profile_id.id(),
     m::gpu_mig_multiprocessors.id(),
     m::gpu_mig_compute_sm_share_ratio.id(),
     m::gpu_mig_compute_processes.id(),
@@ -40,7 +41,8 @@ const METRICS: [MetricId; 17] = [
 ];
 
 /// Those that need the driver's own list of GPU instances.
-const PLACED: [MetricId; 2] = [m::gpu_mig_placement_start.id(), m::gpu_mig_placement_slices.id()];
+const PLACED: [MetricId; 3] =
+    [m::gpu_mig_placement_start.id(), m::gpu_mig_placement_slices.id(), m::gpu_mig_profile_id.id()];
 
 /// Those that need only the profiles of the GPU.
 const PROFILES: [MetricId; 3] =
@@ -55,8 +57,9 @@ const TRIES: u32 = 3;
 struct InstanceState {
     id: u32,
     profile: String,
-    /// First memory slice and number of them; `None` if the driver does not list the instance.
+    /// First memory slice and number of them, and id of the profile; `None` if the driver does not list the instance.
     placement: Option<(u32, u32)>,
+    profile_id: Option<u32>,
     /// Compute slices, if its profile is known.
     slices: Option<u32>,
     multiprocessors: Option<u32>,
@@ -254,6 +257,9 @@ impl MigReader {
                 v.put_for(&entity, INFO, &m::gpu_mig_placement_start, (), start, Scale::ONE);
                 v.put_for(&entity, INFO, &m::gpu_mig_placement_slices, (), slices, Scale::ONE);
             }
+            if let Some(id) = instance.profile_id {
+                v.put_for(&entity, INFO, &m::gpu_mig_profile_id, (), id, Scale::ONE);
+            }
             if let Some(count) = instance.multiprocessors {
                 v.put_for(&entity, ATTRIBUTES, &m::gpu_mig_multiprocessors, (), count, Scale::ONE);
             }
@@ -294,6 +300,7 @@ impl MigLayout {
                 id: placed.id,
                 profile: profile.map_or_else(String::new, |p| p.name.clone()),
                 placement: Some(placed.placement),
+                profile_id: Some(placed.profile),
                 slices: profile.map(|p| p.slices),
                 multiprocessors: profile.map(|p| p.multiprocessors),
             });
@@ -319,6 +326,7 @@ impl MigLayout {
                     id: gi,
                     profile: own.to_owned(),
                     placement: None,
+                    profile_id: None,
                     slices: known
                         .map(|p| p.slices)
                         .or(attributes.as_ref().map(|a| a.gpu_instance_slice_count)),

@@ -1,26 +1,29 @@
 //! What was given out, whether used or not: devices by the kubelet's list, and by what the processes of Slurm's jobs have
 //! in their environments. Environments are read once a step where they name the job, else each minute, a bounded number
-//! at a time, by helpers of their own: one that hangs delays no look-up of an owner for long, and no read of others.
+//! at a time, by helpers of their own: one that hangs delays no look-up of an owner for long, and neither the list of
+//! jobs nor the read of other environments.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::{MOST_ENVIRONMENTS, process_folder, put_row};
+use super::claims::{ClaimHolders, DynamicClaims};
+use super::{process_folder, put_row};
 use crate::views::GpuWork;
 use attribution::devices::{Named, named};
 use attribution::environ::{self, SlurmAllocation};
-use attribution::pods::Claims;
+use attribution::pods::{Claims, DynamicClaim};
 use attribution::proc;
 use attribution::slurm::{self, JobGroup};
 use attribution::text::label;
 use attribution::users::Users;
 use host::Host;
-use host::reader::DeadlineReader;
+use host::reader::{DeadlineReader, MAX_ABANDONED, ReadFailure};
 use host::stop::Stop;
 use model::catalog::schema::KnownLabel;
-use model::catalog::{self as m, AllocatedGpu, AllocationInfo, Node, SlurmGpus};
+use model::catalog::{self as m, AllocatedGpu, AllocationInfo, ClaimInfo, ClaimUnresolved, Node, SlurmGpus};
 use model::clock::Mono;
 use model::sample::Rows;
 use settings::Owners;
@@ -30,23 +33,39 @@ const EVERY: u32 = 6;
 /// Most environments read at a time, of all jobs and of one.
 const MOST_READ: usize = 64;
 const MOST_OF_JOB: usize = 4;
-/// So long after the kubelet's last answer, pods have what they had: a kubelet that is replaced ends none.
+/// So long after the kubelet's last answer, pods have what they had: a kubelet that is replaced ends none. Likewise Slurm's
+/// jobs, after the last list of their control groups.
 const KEPT: Duration = Duration::from_secs(600);
+/// Environments whose reads hang, each with a thread; of more, none is begun.
+const MOST_LATE: usize = 8;
+/// Time from a refused read to the next: each may be a record of the system's audit log.
+const REFUSED_FOR: Duration = Duration::from_secs(600);
 
 /// What is known of allocations.
 pub(super) struct Allocations {
     host: Arc<Host>,
-    /// `None`: environments are not to be read.
-    reader: Option<DeadlineReader>,
+    /// For the list of jobs and for their environments; `None`: environments are not to be read.
+    readers: Option<(DeadlineReader, DeadlineReader)>,
+    /// Reads that hang, by process. Neither their process nor more than a few others are read again before they end.
+    late: HashMap<u32, JoinHandle<()>>,
     /// The last claims that the kubelet listed.
     claims: Arc<Claims>,
+    dynamic: DynamicClaims,
     /// Rounds until the next look.
     wait: u32,
     jobs: BTreeMap<String, JobGroup>,
+    /// When the jobs were listed last.
+    listed: Option<Mono>,
+    /// Whether the last list of jobs did not come in time.
+    unlisted: bool,
     /// What a step's processes have in their environment, by job and step.
-    said: HashMap<(String, String), SlurmAllocation>,
-    /// Jobs of which an environment could not be read for want of permission.
-    refused: BTreeSet<String>,
+    said: HashMap<(String, String), StepSaid>,
+    /// Jobs of which an environment could not be read for want of permission, and when that was tried.
+    refused: BTreeMap<String, Mono>,
+    /// The last refusal, if no environment could be read since: this process lacks the permission for all.
+    denied: Option<Mono>,
+    /// Whether a refusal was logged.
+    warned: bool,
     /// The job that was read last, if not all could be: those behind it are next.
     after: Option<String>,
     /// Series that had no place.
@@ -56,85 +75,144 @@ pub(super) struct Allocations {
 /// The labels of one series, in the order of [`AllocationInfo`].
 type AllocationHolder = [String; 6];
 
+/// What a process of a step has in its environment.
+#[derive(Debug)]
+struct StepSaid {
+    said: SlurmAllocation,
+    /// Whose process it is, by the kernel; none of root's, which may be the step daemon's.
+    user: Option<u32>,
+}
+
 /// What one read of an environment brought.
 enum EnvironmentRead {
-    Of(SlurmAllocation),
+    Of(StepSaid),
     Silent,
     Refused,
 }
 
 impl Allocations {
     pub(super) fn new(config: &Owners, host: &Arc<Host>, stop: &Arc<Stop>) -> Allocations {
-        let reader = || DeadlineReader::new("slurm-reader", config.read_timeout, Arc::clone(stop));
+        let reader = |name| DeadlineReader::new(name, config.read_timeout, Arc::clone(stop));
         Allocations {
             host: Arc::clone(host),
-            reader: config.slurm_environment.then(reader),
+            readers: config.slurm_environment.then(|| (reader("slurm-lister"), reader("slurm-reader"))),
+            late: HashMap::new(),
             claims: Arc::default(),
+            dynamic: DynamicClaims::new(host, reader("cdi-reader")),
             wait: 0,
             jobs: BTreeMap::new(),
+            listed: None,
+            unlisted: false,
             said: HashMap::new(),
-            refused: BTreeSet::new(),
+            refused: BTreeMap::new(),
+            denied: None,
+            warned: false,
             after: None,
             dropped: 0,
         }
     }
 
-    /// Looks at Slurm's jobs if it is time.
-    pub(super) fn round(&mut self) {
+    /// Why allocations are not known as they should be.
+    pub(super) fn trouble(&mut self) -> Option<&'static str> {
+        self.late.retain(|_, helper| !helper.is_finished());
+        if self.unlisted {
+            return Some("the control groups of Slurm's jobs cannot be listed in time");
+        }
+        (self.late.len() >= MOST_LATE)
+            .then_some("reading environments of Slurm's jobs does not return: no more are read until it does")
+    }
+
+    /// Looks at Slurm's jobs if it is time. Not before a GPU is known: there is nothing to allocate.
+    pub(super) fn round(&mut self, work: &GpuWork, now: Mono) {
         if self.wait > 0 {
             self.wait -= 1;
             return;
         }
+        if work.gpus.is_empty() {
+            return;
+        }
         self.wait = EVERY - 1;
-        let Some(reader) = &mut self.reader else { return };
+        let Some((lister, _)) = &mut self.readers else { return };
         let host = Arc::clone(&self.host);
-        // What cannot be listed now may have ended.
-        self.jobs = reader.read(MOST_ENVIRONMENTS, move || slurm::jobs(&host)).unwrap_or_default();
+        match lister.read(MAX_ABANDONED, move || slurm::jobs(&host)) {
+            Ok(jobs) => {
+                (self.jobs, self.listed, self.unlisted) = (jobs, Some(now), false);
+            }
+            Err(_) => {
+                self.unlisted = true;
+                if self.listed.is_none_or(|at| now.since(at) > KEPT) {
+                    self.jobs.clear();
+                }
+            }
+        }
         let jobs = &self.jobs;
         self.said.retain(|(job, step), _| {
             jobs.get(job).is_some_and(|group| group.steps.iter().any(|(known, _)| known == step))
         });
-        self.refused.clear();
+        self.refused.retain(|job, at| jobs.contains_key(job) && now.since(*at) < REFUSED_FOR);
+        if self.denied.is_some_and(|at| now.since(at) < REFUSED_FOR) {
+            return;
+        }
         let mut ids: Vec<String> = jobs.keys().cloned().collect();
         let next = self.after.take().map_or(0, |after| ids.partition_point(|id| *id <= after));
         ids.rotate_left(next);
         let mut left = MOST_READ;
         for id in ids {
-            if left < MOST_OF_JOB {
+            if left < MOST_OF_JOB || self.denied == Some(now) {
                 break;
             }
-            left -= self.read_job(&id);
+            left -= self.read_job(&id, now);
             self.after = Some(id);
         }
     }
 
     /// Reads environments of a job until one names all of the job's GPUs, and else one of each step; gives how many.
-    fn read_job(&mut self, id: &str) -> usize {
-        let (Some(group), Some(reader)) = (self.jobs.get(id), &mut self.reader) else { return 0 };
+    fn read_job(&mut self, id: &str, now: Mono) -> usize {
+        let (Some(group), Some((_, reader))) = (self.jobs.get(id), &mut self.readers) else { return 0 };
         let mut reads = 0;
         for (step, pids) in &group.steps {
             let key = (id.to_owned(), step.clone());
             for pid in pids {
                 let known = self.said.get(&key);
-                if known.is_some_and(|said| said.whole_job) || reads >= MOST_OF_JOB {
+                let whole = known.is_some_and(|known| known.said.whole_job);
+                if whole || reads >= MOST_OF_JOB || self.refused.contains_key(id) {
                     return reads;
                 }
                 if known.is_some() {
                     break;
                 }
+                self.late.retain(|_, helper| !helper.is_finished());
+                if self.late.contains_key(pid) || self.late.len() >= MOST_LATE {
+                    continue;
+                }
                 reads += 1;
-                let (host, pid, (job, step)) = (Arc::clone(&self.host), *pid, key.clone());
-                match reader.read(MOST_ENVIRONMENTS, move || read(&host, pid, &job, &step)) {
+                let (host, process, (job, step)) = (Arc::clone(&self.host), *pid, key.clone());
+                match reader.read(MAX_ABANDONED, move || read(&host, process, &job, &step)) {
                     Ok(EnvironmentRead::Of(said)) => {
+                        self.denied = None;
                         self.said.insert(key.clone(), said);
                     }
+                    Ok(EnvironmentRead::Silent) => self.denied = None,
                     Ok(EnvironmentRead::Refused) => {
-                        self.refused.insert(id.to_owned());
+                        if !std::mem::replace(&mut self.warned, true) {
+                            tracing::warn!(
+                                "environments of Slurm's jobs may not be read: their GPUs and accounts stay \
+                                 unknown (docs/install.md, Privileges)"
+                            );
+                        }
+                        // Where others can be read, it is about this job.
+                        if self.said.is_empty() {
+                            self.denied = Some(now);
+                        }
+                        self.refused.insert(id.to_owned(), now);
                     }
-                    Ok(EnvironmentRead::Silent) | Err(_) => {}
+                    Err(ReadFailure::Late) => {
+                        self.late.extend(reader.take_abandoned().map(|helper| (*pid, helper)));
+                    }
+                    Err(ReadFailure::NotTried) => {}
                 }
             }
-            if self.said.get(&key).is_some_and(|said| said.whole_job) {
+            if self.said.get(&key).is_some_and(|known| known.said.whole_job) {
                 break;
             }
         }
@@ -146,20 +224,76 @@ impl Allocations {
         let old = self.claims.listed_at.is_none_or(|at| now.since(at) > KEPT);
         if claims.listed_at.is_some() || old {
             self.claims = claims;
+            self.dynamic.read(&self.claims, now);
         }
+    }
+
+    /// The GPU or MIG instance of a dynamic claim's device.
+    pub(super) fn resolve(
+        &self,
+        claim: &DynamicClaim,
+        work: &GpuWork,
+    ) -> Result<AllocatedGpu, ClaimUnresolved> {
+        self.dynamic.resolve(claim, work)
     }
 
     /// Adds the series, at most so many.
     pub(super) fn put(&mut self, rows: &mut Rows, work: &GpuWork, users: &Users, most: usize) {
         let mut given: BTreeMap<AllocatedGpu, BTreeSet<AllocationHolder>> = BTreeMap::new();
+        let (mut claimed, mut unresolved, mut any) = (ClaimHolders::new(), BTreeSet::new(), false);
         for claim in &self.claims.all {
             let holder = [&claim.namespace, &claim.pod, &claim.container].map(|text| label(text));
             let [namespace, pod, container] = holder;
-            for at in claim.devices.iter().filter_map(|id| work.device(id)) {
+            let devices: Vec<AllocatedGpu> = match &claim.dynamic {
+                None => claim.gpu_ids().filter_map(|id| work.device(id)).collect(),
+                Some(dynamic) => {
+                    any = true;
+                    match self.dynamic.resolve(dynamic, work) {
+                        Ok(at) => {
+                            let parts = [&dynamic.claim, &dynamic.namespace, &dynamic.driver, &dynamic.pool];
+                            let [name, of, driver, pool] = parts.map(|text| label(text));
+                            let device = label(&dynamic.device);
+                            let [n, p, c] = [&namespace, &pod, &container].map(Clone::clone);
+                            let series = [name, of, driver, pool, device, n, p, c];
+                            claimed.entry(at.clone()).or_default().insert(series);
+                            vec![at]
+                        }
+                        Err(why) => {
+                            unresolved.insert((why, dynamic.clone()));
+                            Vec::new()
+                        }
+                    }
+                }
+            };
+            for at in devices {
                 let none = String::new;
                 let holder = [namespace.clone(), pod.clone(), container.clone(), none(), none(), none()];
                 given.entry(at).or_default().insert(holder);
             }
+        }
+        let counts = self.dynamic.unresolved(unresolved);
+        if any {
+            for (reason, count) in ClaimUnresolved::ALL.iter().zip(counts) {
+                put_row(rows, &Node {}, &m::gpu_exporter_claims_unresolved, (*reason,), count);
+            }
+        }
+        let claimed = claimed.iter().flat_map(|(at, series)| series.iter().map(move |one| (at, one)));
+        for (at, series) in claimed.take(most) {
+            let [claim, claim_namespace, driver, pool, device, namespace, pod, container] = series.clone();
+            let (mig_profile, mig_uuid) = work.mig_of(at);
+            let info = ClaimInfo {
+                claim,
+                claim_namespace,
+                driver,
+                pool,
+                device,
+                mig_profile,
+                mig_uuid,
+                namespace,
+                pod,
+                container,
+            };
+            rows.of(at).info(&m::gpu_claim_info, info);
         }
         let mut counts = [0.0; SlurmGpus::ALL.len()];
         for (id, group) in &self.jobs {
@@ -206,282 +340,72 @@ impl Allocations {
     ) -> (SlurmGpus, BTreeSet<AllocatedGpu>, String, String) {
         let key = |step: &str| (id.to_owned(), step.to_owned());
         let steps = group.steps.iter().filter_map(|(step, _)| self.said.get(&key(step)));
-        let whole = steps.clone().find(|said| said.whole_job);
+        let whole = steps.clone().find(|step| step.said.whole_job);
         let found: Vec<_> = whole.map_or_else(|| steps.clone().collect(), |whole| vec![whole]);
-        let places: BTreeSet<AllocatedGpu> = found.iter().flat_map(|said| places(said, work)).collect();
-        let silent = found.iter().all(|said| said.numbers.is_empty() && said.visible.is_empty());
+        let places: BTreeSet<AllocatedGpu> = found.iter().flat_map(|step| places(&step.said, work)).collect();
+        let silent = found.iter().all(|step| step.said.numbers.is_empty() && step.said.visible.is_empty());
+        let denied = self.denied.is_some() || self.refused.contains_key(id);
         let state = match () {
             () if !places.is_empty() => SlurmGpus::Known,
-            () if found.is_empty() && self.refused.contains(id) => SlurmGpus::NotPermitted,
+            () if found.is_empty() && denied => SlurmGpus::NotPermitted,
             () if whole.is_some() && silent => SlurmGpus::None,
             () => SlurmGpus::Unknown,
         };
-        let account = found.iter().find_map(|said| said.account.clone()).unwrap_or_default();
-        let user = found.iter().find_map(|said| said.user.clone());
-        let user = user.or_else(|| group.user.map(|user| users.name(user))).unwrap_or_default();
+        let account = found.iter().find_map(|step| step.said.account.clone()).unwrap_or_default();
+        // The kernel's number goes before the variable, which the job can set.
+        let number = group.user.or_else(|| found.iter().find_map(|step| step.user));
+        let name = number.and_then(|user| users.known(user)).map(str::to_owned);
+        let name = name.or_else(|| found.iter().find_map(|step| step.said.user.clone()));
+        let user = name.or_else(|| number.map(|user| user.to_string())).unwrap_or_default();
         (state, places, account, user)
     }
 }
 
 /// The devices that an environment identifies on this node. Slurm counts MIG devices among the GPUs, so its numbers are
-/// those of GPUs only on a node without MIG devices. What is visible by number is that of the node, or, where Slurm
-/// constrains devices, counts from 0: `0,1` of four GPUs identifies none.
+/// those of GPUs only on a node without MIG devices; and it counts a GPU that NVML no longer lists, so its numbers are
+/// NVML's only while none is missing. What is visible by number is that of the node, or, where Slurm constrains devices,
+/// counts from 0: `0,1` of four GPUs identifies none.
 fn places(said: &SlurmAllocation, work: &GpuWork) -> BTreeSet<AllocatedGpu> {
     let by_uuid = |id: &&String| matches!(named(id), Named::Uuid(_));
-    if said.visible.iter().any(|id| by_uuid(&id)) && (said.numbers.is_empty() || !work.mig_uuids.is_empty()) {
+    let count = work.gpus.len();
+    let numbered = work.mig_uuids.is_empty() && !work.gpus_missing;
+    if said.visible.iter().any(|id| by_uuid(&id)) && (said.numbers.is_empty() || !numbered) {
         return said.visible.iter().filter(by_uuid).filter_map(|id| work.device(id)).collect();
     }
-    if !work.mig_uuids.is_empty() {
+    if !numbered {
         return BTreeSet::new();
     }
     let numbers: BTreeSet<u32> = if said.numbers.is_empty() {
         let visible: BTreeSet<u32> = said.visible.iter().filter_map(|id| id.parse().ok()).collect();
         let from_zero = visible.iter().copied().eq(0..visible.len() as u32);
-        if from_zero && visible.len() < work.gpus.len() {
+        if from_zero && visible.len() < count {
             return BTreeSet::new();
         }
         visible
     } else {
         said.numbers.iter().copied().collect()
     };
+    if numbers.iter().any(|number| *number as usize >= count) {
+        return BTreeSet::new();
+    }
     numbers.iter().filter_map(|number| work.device(&number.to_string())).collect()
 }
 
 /// Reads one environment. May wait: the read takes the lock of the process's memory map.
 fn read(host: &Host, pid: u32, job: &str, step: &str) -> EnvironmentRead {
-    let bytes = proc::read(&process_folder(host, pid).join("environ"), environ::MOST_BYTES as u64);
-    match bytes {
-        Ok(bytes) => {
-            environ::allocation(&bytes, job, step).map_or(EnvironmentRead::Silent, EnvironmentRead::Of)
-        }
+    let folder = process_folder(host, pid);
+    match proc::read(&folder.join("environ"), environ::MOST_BYTES as u64) {
+        Ok(bytes) => match environ::allocation(&bytes, job, step) {
+            Some(said) => {
+                let user = proc::read_status(&folder).ok().and_then(|(user, _)| user);
+                EnvironmentRead::Of(StepSaid { said, user: user.filter(|user| *user != 0) })
+            }
+            None => EnvironmentRead::Silent,
+        },
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => EnvironmentRead::Refused,
         Err(_) => EnvironmentRead::Silent,
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt;
-
-    use super::*;
-    use attribution::pods::Claim;
-    use model::catalog::Gpu;
-    use model::catalog::schema::LabelSet;
-
-    const SCOPE: &str = "sys/fs/cgroup/system.slice/slurmstepd.scope";
-
-    struct Machine {
-        root: tempfile::TempDir,
-        config: Owners,
-    }
-
-    impl Machine {
-        fn new() -> Machine {
-            let config = Owners { read_timeout: Duration::from_secs(20), ..Owners::default() };
-            Machine { root: tempfile::tempdir().unwrap(), config }
-        }
-
-        fn write(&self, path: &str, text: &str) {
-            let path = self.root.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-
-        /// A process of a job's step with this environment.
-        fn process(&self, job: u32, step: &str, pid: u32, environ: &[&str]) {
-            self.write(
-                &format!("{SCOPE}/job_{job}/step_{step}/user/task_0/cgroup.procs"),
-                &format!("{pid}\n"),
-            );
-            let environ: String = environ.iter().map(|one| format!("{one}\0")).collect();
-            self.write(&format!("proc/{pid}/environ"), &format!("SLURM_JOB_ID={job}\0{environ}"));
-        }
-
-        fn allocations(&self) -> Allocations {
-            Allocations::new(&self.config, &Arc::new(Host::new(self.root.path())), &Arc::default())
-        }
-    }
-
-    fn work(gpus: u32, mig: &[(&str, u32, &str)]) -> GpuWork {
-        let gpu = |gpu: u32| Gpu { gpu, uuid: format!("GPU-{gpu}").into() };
-        GpuWork {
-            gpus: (0..gpus).map(|n| (gpu(n), Some(n))).collect(),
-            mig_uuids: mig.iter().map(|(gpu, id, uuid)| (((*gpu).into(), *id, 0), (*uuid).into())).collect(),
-            ..GpuWork::default()
-        }
-    }
-
-    /// The series as `gpu/instance holder`, and the counts of jobs.
-    fn published(of: &mut Allocations, work: &GpuWork, most: usize) -> (Vec<String>, Vec<f64>) {
-        let mut rows = Rows::default();
-        of.put(&mut rows, work, &Users::default(), most);
-        assert!(rows.conform());
-        let (mut series, mut counts) = (Vec::new(), Vec::new());
-        for (subject, rows) in rows.groups() {
-            for row in rows {
-                if row.metric == m::gpu_slurm_jobs.id() {
-                    counts.push(row.value);
-                    continue;
-                }
-                let labels = row.labels.iter().zip(AllocationInfo::DEFS).map(|(text, def)| text.text(def));
-                let labels: Vec<&str> = labels.filter(|text| !text.is_empty()).collect();
-                let at = subject.label_values();
-                series.push(format!("{}/{} {}", at[0], at[2], labels.join(" ")));
-            }
-        }
-        series.sort();
-        (series, counts)
-    }
-
-    fn claim(pod: &str, devices: &[&str]) -> Claim {
-        Claim {
-            namespace: "ml".into(),
-            pod: pod.into(),
-            container: "main".into(),
-            resource: "nvidia.com/gpu".into(),
-            devices: devices.iter().map(|id| attribution::pods::device_id(id).into()).collect(),
-        }
-    }
-
-    fn claims(all: Vec<Claim>) -> Arc<Claims> {
-        Arc::new(Claims { listed_at: Some(Mono(0)), all })
-    }
-
-    #[test]
-    fn each_container_has_a_series_for_each_device() {
-        let machine = Machine::new();
-        let all = claims(vec![
-            claim("a", &["GPU-0", "GPU-1"]),
-            claim("b", &["GPU-2::0", "GPU-2::1"]),
-            claim("c", &["GPU-2::3"]),
-            claim("d", &["MIG-x"]),
-            claim("e", &["GPU-elsewhere"]),
-        ]);
-        let work = work(4, &[("GPU-3", 7, "MIG-x")]);
-        let mut allocations = machine.allocations();
-        allocations.list(all, Mono(0));
-        let (series, counts) = published(&mut allocations, &work, 256);
-        let expected = ["0/ ml a main", "1/ ml a main", "2/ ml b main", "2/ ml c main", "3/7 ml d main"];
-        assert_eq!((series, counts), (expected.map(str::to_owned).into(), vec![]), "no Slurm, no count");
-        let few = published(&mut allocations, &work, 4).0;
-        assert_eq!(
-            few,
-            ["0/ ml a main", "1/ ml a main", "2/ ml b main", "3/7 ml d main"],
-            "each device has one"
-        );
-    }
-
-    #[test]
-    fn pods_keep_what_they_had_while_the_kubelet_is_replaced() {
-        let mut allocations = Machine::new().allocations();
-        let series = |allocations: &mut Allocations| published(allocations, &work(1, &[]), 256).0.len();
-        allocations.list(claims(vec![claim("a", &["GPU-0"])]), Mono(0));
-        let after = |seconds: u64| Mono(seconds * 1_000_000_000);
-        allocations.list(Arc::default(), after(600));
-        assert_eq!(series(&mut allocations), 1);
-        allocations.list(Arc::default(), after(601));
-        assert_eq!(series(&mut allocations), 0, "nothing is known");
-        allocations.list(claims(vec![claim("a", &["GPU-0"])]), after(602));
-        allocations.list(claims(vec![]), after(602));
-        assert_eq!(series(&mut allocations), 0, "the pod has ended");
-    }
-
-    #[test]
-    fn a_sleeping_shell_is_enough_for_the_jobs_gpus() {
-        let machine = Machine::new();
-        let (account, user) = ("SLURM_JOB_ACCOUNT=vision", "SLURM_JOB_USER=alice");
-        let batch = [account, user, "SLURM_JOB_GPUS=2,3", "CUDA_VISIBLE_DEVICES=0,1", "TOKEN=secret"];
-        machine.process(42, "batch", 10, &batch);
-        machine.process(42, "0", 11, &["SLURM_STEP_GPUS=0"]);
-        machine.process(43, "batch", 20, &["SLURM_JOB_CPUS_PER_NODE=1"]);
-        machine.process(44, "extern", 30, &[]);
-        machine.write("proc/30/environ", "PATH=/\0");
-        machine.process(45, "0", 40, &["SLURM_STEP_GPUS=1"]);
-        machine.process(45, "1", 41, &["SLURM_STEP_GPUS=0"]);
-        let mut allocations = machine.allocations();
-        allocations.round();
-        let (series, counts) = published(&mut allocations, &work(4, &[]), 256);
-        assert_eq!(series, ["0/ 45", "1/ 45", "2/ 42 vision alice", "3/ 42 vision alice"]);
-        assert_eq!(counts, [2.0, 1.0, 1.0, 0.0], "known, none, unknown, not_permitted");
-        assert!(!format!("{:?}", allocations.said).contains("secret"));
-    }
-
-    #[test]
-    fn a_job_is_read_once_and_is_gone_with_its_group() {
-        let machine = Machine::new();
-        machine.process(42, "batch", 10, &["SLURM_JOB_GPUS=0"]);
-        machine.process(43, "extern", 20, &[]);
-        machine.write("proc/20/environ", "");
-        let mut allocations = machine.allocations();
-        let now = |allocations: &mut Allocations| {
-            (0..EVERY).for_each(|_| allocations.round());
-            published(allocations, &work(2, &[]), 256).0
-        };
-        assert_eq!(now(&mut allocations), ["0/ 42"]);
-        machine.write("proc/10/environ", "SLURM_JOB_ID=42\0SLURM_JOB_GPUS=1\0");
-        machine.write("proc/20/environ", "SLURM_JOB_ID=43\0SLURM_JOB_NUM_NODES=1\0SLURM_JOB_GPUS=1\0");
-        assert_eq!(now(&mut allocations), ["0/ 42", "1/ 43"], "a step that was silent is read again");
-        fs::remove_dir_all(machine.root.path().join(SCOPE).join("job_42")).unwrap();
-        assert_eq!(now(&mut allocations), ["1/ 43"]);
-        assert_eq!(allocations.said.len(), 1);
-    }
-
-    #[test]
-    fn numbers_that_may_count_the_jobs_own_devices_identify_none() {
-        let said = |numbers: &[u32], visible: &[&str]| SlurmAllocation {
-            numbers: numbers.into(),
-            visible: visible.iter().map(|id| (*id).to_owned()).collect(),
-            ..SlurmAllocation::default()
-        };
-        let at = |said: SlurmAllocation, work: &GpuWork| -> Vec<(u32, String)> {
-            places(&said, work).into_iter().map(|at| (at.gpu, at.gpu_instance.to_string())).collect()
-        };
-        let whole = |gpus: &[u32]| -> Vec<_> { gpus.iter().map(|gpu| (*gpu, String::new())).collect() };
-        let four = work(4, &[]);
-        assert_eq!(at(said(&[], &["0", "1"]), &four), []);
-        assert_eq!(at(said(&[], &["2", "3"]), &four), whole(&[2, 3]), "not constrained");
-        assert_eq!(at(said(&[], &["0", "1", "2", "3"]), &four), whole(&[0, 1, 2, 3]), "all there are");
-        assert_eq!(at(said(&[], &["GPU-3"]), &four), whole(&[3]));
-        assert_eq!(at(said(&[1, 9], &["GPU-3"]), &four), whole(&[1]), "what a user may have set counts less");
-        let mig = work(2, &[("GPU-0", 7, "MIG-a"), ("GPU-0", 8, "MIG-b")]);
-        assert_eq!(at(said(&[2], &["MIG-b"]), &mig), [(0, "8".to_owned())]);
-        assert_eq!(at(said(&[], &["MIG-GPU-0/7/0"]), &mig), [(0, "7".to_owned())]);
-        assert_eq!(at(said(&[1], &["0"]), &mig), [], "numbers count MIG devices");
-    }
-
-    #[test]
-    fn an_environment_that_may_not_be_read_is_named_and_none_is_where_it_is_switched_off() {
-        let mut machine = Machine::new();
-        machine.process(42, "batch", 10, &["SLURM_JOB_GPUS=0"]);
-        let environ = machine.root.path().join("proc/10/environ");
-        fs::set_permissions(&environ, fs::Permissions::from_mode(0o0)).unwrap();
-        let mut allocations = machine.allocations();
-        allocations.round();
-        let (series, counts) = published(&mut allocations, &work(2, &[]), 256);
-        // Root reads all files.
-        match fs::read(&environ) {
-            Err(_) => assert_eq!((series, counts), (vec![], vec![0.0, 0.0, 0.0, 1.0])),
-            Ok(_) => assert_eq!((series.len(), counts), (1, vec![1.0, 0.0, 0.0, 0.0])),
-        }
-        machine.config.slurm_environment = false;
-        let mut off = machine.allocations();
-        off.round();
-        assert_eq!(published(&mut off, &work(2, &[]), 256), (vec![], vec![]));
-    }
-
-    #[test]
-    fn of_many_jobs_some_are_read_each_time_until_all_were() {
-        let machine = Machine::new();
-        for job in 100..250 {
-            machine.process(job, "batch", job, &["SLURM_JOB_GPUS=0"]);
-        }
-        let mut allocations = machine.allocations();
-        let mut counts = Vec::new();
-        for _ in 0..3 {
-            (0..EVERY).for_each(|_| allocations.round());
-            counts.push(allocations.said.len());
-        }
-        assert!(counts[0] <= MOST_READ && counts[2] == 150, "{counts:?}");
-    }
-}
+mod tests;

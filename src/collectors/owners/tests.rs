@@ -307,6 +307,7 @@ fn a_pod_without_logs_gets_the_names_of_the_one_claim_on_its_device() {
         container: "main".into(),
         resource: "nvidia.com/gpu".into(),
         devices: vec![device.into()],
+        dynamic: None,
     };
     let all = vec![claim("a", "GPU-0"), claim("b", "GPU-1"), claim("c", "GPU-1")];
     running.pods.put(Claims { listed_at: Some(Mono(1)), all });

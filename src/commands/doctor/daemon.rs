@@ -11,7 +11,7 @@ use super::host;
 use super::report::{Finding, Verdict};
 use crate::control;
 use model::catalog::schema::KnownLabel;
-use model::catalog::{self as m, CollectorName, FaultAction, Gpu, PerfEvent, PerfState};
+use model::catalog::{self as m, CollectorName, FaultAction, Gpu, PerfEvent, PerfState, SlurmGpus};
 use sampler::wire::GpuSlot;
 use settings::Config;
 use topology::discover::NO_MACHINE;
@@ -132,6 +132,25 @@ impl Daemon {
         states.filter_map(known).collect()
     }
 
+    /// Whether it may read the environments of Slurm's jobs; none where it knows of no job.
+    pub fn slurm(&self) -> Option<Finding> {
+        let topic = "Slurm";
+        let jobs = |gpus: SlurmGpus| {
+            let mut all = self.metrics(m::gpu_slurm_jobs.def().name);
+            all.find(|metric| metric["labels"]["gpus"] == gpus.known())?["value"].as_f64()
+        };
+        Some(match jobs(SlurmGpus::NotPermitted)? {
+            0.0 => Finding::new(
+                topic,
+                Verdict::Well,
+                "the daemon reads environments of jobs: their GPUs and accounts",
+            ),
+            jobs => {
+                host::unread_environments(&format!("the daemon may not read environments of {jobs} jobs"))
+            }
+        })
+    }
+
     /// A process of its canary that hangs on this GPU.
     pub fn canary_stuck_on(&self, uuid: &str) -> bool {
         let mut hung = self.metrics(m::gpu_canary_hung.def().name);
@@ -194,4 +213,25 @@ fn fix(gpu: u32, reason: &Value) -> Option<String> {
 /// The elements of an array.
 fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_daemons_right_to_read_counts_not_this_users() {
+        let found = |metrics: Value| {
+            let daemon = Daemon { snapshot: json!({ "metrics": metrics }), trouble: None };
+            daemon.slurm().map(|finding| (finding.verdict, finding.fix.is_some()))
+        };
+        let jobs = |gpus: &str, count: f64| json!({ "name": "gpu_slurm_jobs", "labels": { "gpus": gpus }, "value": count });
+        assert_eq!(found(json!([])), None, "no jobs");
+        let refused = json!([jobs("known", 0.0), jobs("not_permitted", 2.0)]);
+        assert_eq!(found(refused), Some((Verdict::Note, true)));
+        let read = json!([jobs("known", 2.0), jobs("not_permitted", 0.0)]);
+        assert_eq!(found(read), Some((Verdict::Well, false)));
+    }
 }

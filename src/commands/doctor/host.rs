@@ -16,6 +16,7 @@ use procfs::process::{Process, Status};
 use super::report::{Finding, Verdict};
 use host::Host;
 use host::child::Stderr;
+use host::reader::{DeadlineReader, MAX_ABANDONED};
 use host::stop::Stop;
 use model::topology::{DeviceKind, Topology};
 use settings::Config;
@@ -151,7 +152,8 @@ pub fn owners(host: &Host, config: &Config) -> Vec<Finding> {
     [processes, groups, pods].into_iter().chain(slurm(host, config)).collect()
 }
 
-/// Whether the environments of Slurm's jobs can be read, where there are jobs: one is tried.
+/// Whether this user, who need not be the daemon's, can read the environments of Slurm's jobs, where there are jobs: one
+/// is tried.
 fn slurm(host: &Host, config: &Config) -> Option<Finding> {
     let topic = "Slurm";
     let jobs = attribution::slurm::jobs(host);
@@ -161,16 +163,30 @@ fn slurm(host: &Host, config: &Config) -> Option<Finding> {
         return Some(Finding::new(topic, Verdict::Well, text));
     }
     let path = host.path(format!("/proc/{pid}/environ"));
-    let refused = |error: std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
-    if File::open(&path).err().is_some_and(refused) {
-        let text = format!(
-            "{}: permission denied. GPUs and accounts of jobs stay unknown without CAP_SYS_PTRACE \
-             (docs/install.md, Privileges)",
-            path.display()
-        );
-        return Some(Finding::new(topic, Verdict::Note, text).fix("sudo systemctl edit gpu-node-exporter"));
-    }
-    Some(Finding::new(topic, Verdict::Well, "environments of jobs can be read: their GPUs and accounts"))
+    // The open waits for a lock of the process.
+    let mut reader = DeadlineReader::new("doctor-reader", config.owners.read_timeout, Arc::default());
+    let file = path.clone();
+    Some(match reader.read(MAX_ABANDONED, move || File::open(file).map(drop)) {
+        Ok(Err(error)) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            unread_environments(&format!("{}: permission denied to {}", path.display(), user_name()))
+        }
+        Ok(_) => {
+            let text = format!("{} can read environments of jobs: their GPUs and accounts", user_name());
+            Finding::new(topic, Verdict::Well, text)
+        }
+        Err(_) => {
+            let text = format!("{} does not open in time", path.display());
+            Finding::new(topic, Verdict::Note, text)
+        }
+    })
+}
+
+/// That environments of Slurm's jobs cannot be read.
+pub fn unread_environments(why: &str) -> Finding {
+    let text = format!(
+        "{why}. GPUs and accounts of jobs stay unknown without CAP_SYS_PTRACE (docs/install.md, Privileges)"
+    );
+    Finding::new("Slurm", Verdict::Note, text).fix("sudo systemctl edit gpu-node-exporter")
 }
 
 /// The kubelet's socket that tells which pod has which device, and its logs, whose paths name pods.

@@ -64,15 +64,14 @@ pub struct Alertmanager {
 impl Alertmanager {
     /// Starts it and waits until it is ready.
     pub fn start(dir: &Path, config: &Path, receivers: u16) -> Fallible<Alertmanager> {
-        let port = free_port()?;
         let text = fs::read_to_string(config).map_err(|e| format!("{}: {e}", config.display()))?;
         if !text.contains(RECEIVERS) {
             return Err(format!("{}: no receiver at {RECEIVERS}", config.display()).into());
         }
         let file = dir.join("alertmanager.yml");
         fs::write(&file, text.replace(RECEIVERS, &format!("http://127.0.0.1:{receivers}")))?;
-        // A process that is forked meanwhile would hold the copy open for writing, and a file that is open so does not start.
-        let one = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+        let port = free_port()?;
         let process = spawn(
             alertmanager(dir)?
                 .arg(format!("--config.file={}", file.display()))
@@ -81,13 +80,14 @@ impl Alertmanager {
                 .arg("--cluster.listen-address="),
             &dir.join("alertmanager.log"),
         )?;
-        drop(one);
         let process = ready(port, process, &dir.join("alertmanager.log"))?;
         Ok(Alertmanager { port, _process: process })
     }
 }
 
-/// One at a time.
+/// One at a time, from the choice of a port until it answers: another would get the same port, and take the answers of this
+/// one for its own. Besides, a process that is forked while the copy of a program is open for writing keeps it open, and a
+/// file that is open so does not start.
 static STARTING: Mutex<()> = Mutex::new(());
 
 /// Debian's Alertmanager reads its templates from a path of the system. Unpacked instead of installed, it is run as a
@@ -166,6 +166,7 @@ impl Prometheus {
         }
         let file = dir.join("prometheus.yml");
         fs::write(&file, config)?;
+        let _one = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
         let port = free_port()?;
         let process = spawn(
             Command::new(tool("PROMETHEUS", "prometheus"))
@@ -213,8 +214,14 @@ impl Prometheus {
 
 fn ready(port: u16, mut process: Guard, log: &Path) -> Fallible<Guard> {
     let deadline = Instant::now() + START;
-    while get(port, "/-/ready").is_err() {
-        if process.0.try_wait()?.is_some() || Instant::now() > deadline {
+    loop {
+        let answers = get(port, "/-/ready").is_ok();
+        // One that could not listen has ended: then it was another that answered.
+        let ended = process.0.try_wait()?.is_some();
+        if answers && !ended {
+            return Ok(process);
+        }
+        if ended || Instant::now() > deadline {
             let said = fs::read_to_string(log)?;
             return Err(
                 format!("it is not ready; it said: {}", said.lines().last().unwrap_or("nothing")).into()
@@ -222,5 +229,4 @@ fn ready(port: u16, mut process: Guard, log: &Path) -> Fallible<Guard> {
         }
         pause();
     }
-    Ok(process)
 }

@@ -76,6 +76,9 @@ pub struct DynamicResource {
     /// Name of the claim.
     #[prost(string, tag = "2")]
     pub claim_name: String,
+    /// Namespace of the claim.
+    #[prost(string, tag = "3")]
+    pub claim_namespace: String,
     /// What was given for it.
     #[prost(message, repeated, tag = "4")]
     pub claim_resources: Vec<ClaimResource>,
@@ -90,9 +93,15 @@ pub struct ClaimResource {
     /// Driver that gave it, as `gpu.nvidia.com`; empty before Kubernetes 1.31.
     #[prost(string, tag = "2")]
     pub driver_name: String,
+    /// Pool of the device, the node's name as a rule; likewise.
+    #[prost(string, tag = "3")]
+    pub pool_name: String,
     /// Its name in the pool, as `gpu-0`; likewise.
     #[prost(string, tag = "4")]
     pub device_name: String,
+    /// Share of a device that several claims have.
+    #[prost(string, optional, tag = "5")]
+    pub share_id: Option<String>,
 }
 
 /// A device as container runtimes know it (Container Device Interface).

@@ -96,6 +96,7 @@ mod tests {
             container: "main".into(),
             resource: "nvidia.com/gpu".into(),
             devices: vec!["GPU-1a".into()],
+            dynamic: None,
         };
         let claims = Claims { listed_at: Some(Mono(1)), all: vec![claim] };
         let silent = KubeletStatus::Silent("late".into());

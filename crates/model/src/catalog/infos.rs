@@ -87,6 +87,29 @@ info_labels! {
         /// The job as the scheduler's hook wrote it down.
         hpc_job,
     }
+    /// Labels of `gpu_claim_info`. What does not apply or is not known is empty.
+    ClaimInfo {
+        /// Name of the claim.
+        claim,
+        /// Namespace of the claim.
+        claim_namespace,
+        /// Driver of the device, as `gpu.nvidia.com`.
+        driver,
+        /// Pool of the device: the node, as a rule.
+        pool,
+        /// The driver's name of the device, as `gpu-0-mig-1g18gb-19-0`.
+        device,
+        /// Profile of the MIG instance, as `1g.18gb`; empty of a whole GPU.
+        mig_profile,
+        /// UUID of the MIG device; empty of a whole GPU, and of an instance with several.
+        mig_uuid,
+        /// Namespace of the pod.
+        namespace,
+        /// Name of the pod.
+        pod,
+        /// Name of the container.
+        container,
+    }
     /// Labels of `gpu_window_info`.
     WindowInfo {
         /// Kind: `maintenance` or `training`.

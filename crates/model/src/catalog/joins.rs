@@ -52,7 +52,16 @@ const MADE_OF: [(&[MetricId], &[MetricId]); 8] = [
             m::gpu_pcie_link_width_lanes.id(),
         ],
     ),
-    (&[m::gpu_allocation_info.id()], &[m::gpu_mig_info.id()]),
+    (
+        &[m::gpu_allocation_info.id(), m::gpu_claim_info.id(), m::gpu_exporter_claims_unresolved.id()],
+        &[
+            m::gpu_info.id(),
+            m::gpu_mig_info.id(),
+            m::gpu_mig_profile_id.id(),
+            m::gpu_mig_placement_start.id(),
+            m::gpu_mig_placement_slices.id(),
+        ],
+    ),
     (&[m::gpu_owner_energy_joules_total.id()], &[m::gpu_energy_sampled_joules_total.id()]),
     (
         &[m::gpu_healthy.id(), m::gpu_unhealthy_reason.id()],

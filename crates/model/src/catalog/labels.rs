@@ -231,6 +231,13 @@ labels! {
     /// What is known of a Slurm job's GPUs: `known`; `none`, the job has none; `unknown`, no process names them, or not in
     /// a way that identifies them; `not_permitted`, the environments cannot be read.
     SlurmGpus "gpus" { Known "known", None "none", Unknown "unknown", NotPermitted "not_permitted" }
+    /// Reason why a device of a dynamic claim is not resolved: `name`, of no known form; `no_device`, no such GPU or MIG
+    /// instance here; `no_placement`, the driver does not tell profile and placement of MIG instances; `disagreement`
+    /// between the name and the claim's CDI specification; `passthrough`, given to a virtual machine; `other_driver`.
+    ClaimUnresolved "reason" {
+        Name "name", NoDevice "no_device", NoPlacement "no_placement", Disagreement "disagreement",
+        Passthrough "passthrough", OtherDriver "other_driver",
+    }
     /// Result of an owner lookup.
     OwnerLookup "outcome" { Found "found", Gone "gone", Refused "refused", Late "late", Malformed "malformed" }
     /// Failure of a request to the kubelet.

@@ -1,0 +1,214 @@
+//! The CDI specification of a dynamic claim, which NVIDIA's driver writes for the container runtime: the device files of
+//! each device, a second witness of what was given. Its environment names no device. Reading is for threads that may
+//! wait ([`host::reader`]).
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::proc::read;
+use host::Host;
+
+/// Folders of the specifications. The second is a link to the first as a rule, which may lead out of a mounted root.
+const FOLDERS: [&str; 2] = ["/run/cdi", "/var/run/cdi"];
+/// Most bytes read of a specification: a device is some 2 KiB.
+const MOST_BYTES: u64 = 256 * 1024;
+/// The driver's table of the files in `/dev/nvidia-caps`.
+const CAPABILITIES: &str = "/proc/driver/nvidia-caps/mig-minors";
+/// Most bytes read of it: 32 GPUs of 15 instances are 130 KiB.
+const MOST_CAPABILITY_BYTES: u64 = 1024 * 1024;
+/// Most bytes of a claim's UID.
+const MOST_UID_BYTES: usize = 64;
+
+/// What a device of a claim is by its device files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CdiWitness {
+    /// Minor number of the GPU.
+    pub minor: u32,
+    /// The part of it.
+    pub part: CdiPart,
+}
+
+/// The part of a GPU that device files give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CdiPart {
+    /// All of it.
+    Whole,
+    /// A GPU instance by its id.
+    Instance(u32),
+    /// A MIG device, but the table does not tell which.
+    Unknown,
+}
+
+#[derive(Deserialize)]
+struct Specification {
+    #[serde(default)]
+    devices: Vec<SpecifiedDevice>,
+}
+
+#[derive(Deserialize)]
+struct SpecifiedDevice {
+    name: String,
+    #[serde(default, rename = "containerEdits")]
+    edits: ContainerEdits,
+}
+
+#[derive(Default, Deserialize)]
+struct ContainerEdits {
+    #[serde(default, rename = "deviceNodes")]
+    nodes: Vec<DeviceNode>,
+}
+
+#[derive(Deserialize)]
+struct DeviceNode {
+    path: String,
+}
+
+/// Reads what the specification of this claim gives as this device; `None` if it says nothing certain. May wait.
+pub fn look(host: &Host, uid: &str, device: &str) -> Option<CdiWitness> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    if !(1..=MOST_UID_BYTES).contains(&uid.len()) || !uid.bytes().all(plain) {
+        return None;
+    }
+    let file = format!("k8s.gpu.nvidia.com-claim_{uid}.yaml");
+    let mut texts = FOLDERS.iter().filter_map(|folder| {
+        let bytes = read(&host.path(folder).join(&file), MOST_BYTES).ok()?;
+        ((bytes.len() as u64) < MOST_BYTES).then(|| String::from_utf8(bytes).ok())?
+    });
+    let files = device_files(&texts.next()?, &format!("{uid}-{device}"))?;
+    let table = || {
+        let bytes = read(&host.path(CAPABILITIES), MOST_CAPABILITY_BYTES).unwrap_or_default();
+        capabilities(&String::from_utf8_lossy(&bytes))
+    };
+    witness(&files, table)
+}
+
+/// Device files of this device in a specification.
+fn device_files(text: &str, name: &str) -> Option<Vec<String>> {
+    let specification: Specification = yaml_serde::from_str(text).ok()?;
+    let device = specification.devices.into_iter().find(|device| device.name == name)?;
+    Some(device.edits.nodes.into_iter().map(|node| node.path).collect())
+}
+
+/// Instances of GPUs by the number of their file: `gpu0/gi1/access 21`.
+fn capabilities(text: &str) -> BTreeMap<u32, (u32, u32)> {
+    let line = |line: &str| {
+        let (path, number) = line.split_once(' ')?;
+        let mut parts = path.split('/');
+        let minor = parts.next()?.strip_prefix("gpu")?.parse().ok()?;
+        let instance = parts.next()?.strip_prefix("gi")?.parse().ok()?;
+        Some((number.trim().parse().ok()?, (minor, instance)))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// What the files give; `None` if they are of no GPU or of several.
+fn witness(files: &[String], table: impl FnOnce() -> BTreeMap<u32, (u32, u32)>) -> Option<CdiWitness> {
+    let numbers = |prefix: &str| -> Vec<u32> {
+        let mut found: Vec<u32> =
+            files.iter().filter_map(|file| file.strip_prefix(prefix)?.parse().ok()).collect();
+        found.sort_unstable();
+        found.dedup();
+        found
+    };
+    let (gpus, caps) = (numbers("/dev/nvidia"), numbers("/dev/nvidia-caps/nvidia-cap"));
+    let [minor] = gpus[..] else { return None };
+    if caps.is_empty() {
+        return Some(CdiWitness { minor, part: CdiPart::Whole });
+    }
+    let table = table();
+    let of_gpu =
+        |number: &u32| table.get(number).filter(|(gpu, _)| *gpu == minor).map(|(_, instance)| *instance);
+    // The files of a GPU instance and of its compute instance.
+    let instances: Option<Vec<u32>> = caps.iter().map(of_gpu).collect();
+    let part = match instances.as_deref() {
+        Some([first, rest @ ..]) if rest.iter().all(|other| other == first) => CdiPart::Instance(*first),
+        _ => CdiPart::Unknown,
+    };
+    Some(CdiWitness { minor, part })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const UID: &str = "3f1e0f6c-7c43-4f0f-8a3b-0c5e1b1e7a55";
+    const MINORS: &str = "config 1\nmonitor 2\ngpu0/gi1/access 21\ngpu0/gi1/ci0/access 22\ngpu1/gi1/access 156\n\
+                          gpu1/gi1/ci0/access 157\ngpu1/gi2/ci0/access 166\n";
+
+    /// A specification as the driver's library writes it.
+    fn specification(devices: &[(&str, &[&str])]) -> String {
+        let mut text = "cdiVersion: 0.5.0\nkind: k8s.gpu.nvidia.com/claim\ncontainerEdits:\n  env:\n  - \
+                        NVIDIA_VISIBLE_DEVICES=void\n  deviceNodes:\n  - path: /dev/nvidiactl\ndevices:\n"
+            .to_owned();
+        for (name, files) in devices {
+            text += "- containerEdits:\n    deviceNodes:\n";
+            for file in *files {
+                text += &format!("    - path: {file}\n      hostPath: /run/nvidia/driver{file}\n");
+            }
+            text += &format!("  name: {UID}-{name}\n");
+        }
+        text
+    }
+
+    fn looked(devices: &[(&str, &[&str])], minors: &str, device: &str) -> Option<CdiWitness> {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write(&format!("var/run/cdi/k8s.gpu.nvidia.com-claim_{UID}.yaml"), &specification(devices));
+        write("proc/driver/nvidia-caps/mig-minors", minors);
+        look(&Host::new(root.path()), UID, device)
+    }
+
+    #[test]
+    fn device_files_tell_gpu_and_instance() {
+        let mig = ["/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap156", "/dev/nvidia-caps/nvidia-cap157"];
+        let devices: [(&str, &[&str]); 2] = [("gpu-5", &["/dev/nvidia5"]), ("gpu-1-mig-1g18gb-19-6", &mig)];
+        let witness = |minor, part| Some(CdiWitness { minor, part });
+        assert_eq!(looked(&devices, MINORS, "gpu-5"), witness(5, CdiPart::Whole));
+        assert_eq!(looked(&devices, MINORS, "gpu-1-mig-1g18gb-19-6"), witness(1, CdiPart::Instance(1)));
+        assert_eq!(looked(&devices, "", "gpu-1-mig-1g18gb-19-6"), witness(1, CdiPart::Unknown));
+        assert_eq!(looked(&devices, MINORS, "gpu-6"), None, "not in the claim");
+        let crossed = ["/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap156", "/dev/nvidia-caps/nvidia-cap166"];
+        assert_eq!(looked(&[("a", &crossed)], MINORS, "a"), witness(1, CdiPart::Unknown));
+        let elsewhere = ["/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap21"];
+        assert_eq!(looked(&[("a", &elsewhere)], MINORS, "a"), witness(1, CdiPart::Unknown));
+        for none in [&["/dev/nvidia1", "/dev/nvidia2"][..], &["/dev/nvidiactl"], &[]] {
+            assert_eq!(looked(&[("a", none)], MINORS, "a"), None, "{none:?}");
+        }
+    }
+
+    #[test]
+    fn no_file_elsewhere_is_read() {
+        let root = tempfile::tempdir().unwrap();
+        let host = Host::new(root.path());
+        for uid in ["", "../../etc/x", "a/b", &"1".repeat(65)] {
+            assert_eq!(look(&host, uid, "gpu-0"), None, "{uid}");
+        }
+    }
+
+    #[test]
+    fn a_specification_that_is_too_long_says_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("run/cdi");
+        std::fs::create_dir_all(&folder).unwrap();
+        let text = specification(&[("gpu-0", &["/dev/nvidia0"])]);
+        let file = folder.join(format!("k8s.gpu.nvidia.com-claim_{UID}.yaml"));
+        std::fs::write(&file, &text).unwrap();
+        assert!(look(&Host::new(root.path()), UID, "gpu-0").is_some());
+        std::fs::write(&file, text + &"#".repeat(MOST_BYTES as usize)).unwrap();
+        assert_eq!(look(&Host::new(root.path()), UID, "gpu-0"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "(devices:|- name: a|containerEdits|\\n|  |: |[|]|&a|\\*a|\\PC){0,40}") {
+            let _ = device_files(&text, "a");
+            capabilities(&text);
+        }
+    }
+}
