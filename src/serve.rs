@@ -20,7 +20,7 @@ use exposition::http::{self, AppState, Hosts, Limits, Listeners};
 use exposition::response_cache::{ResponseCache, SnapshotCell};
 use host::Host;
 use host::child;
-use host::state::{Document, Keeper, Known, Store};
+use host::state::{Document, Keeper, Store, StoredState};
 use host::stop::Stop;
 use ledger::inbox::{Inbox, LedgerEvent};
 use ledger::{
@@ -298,7 +298,7 @@ fn wrong_results(state: &Store) -> (KnownWrongResults, Remember<KnownWrongResult
 }
 
 /// What earlier daemons knew of the node and its GPUs, whatever the boot, and how to remember more. What cannot be read
-/// comes to the ledger later: begun anew, it would forget a lost GPU and how often each GPU failed.
+/// comes to the ledger later: begun again, it would forget a lost GPU and how often each GPU failed.
 fn history(config: &Config, state: &Store, inbox: &Arc<Inbox>) -> (NodeHistory, Remember<NodeHistory>) {
     let machine_id = Host::new(&config.host.root).machine_id();
     let late = {
@@ -310,9 +310,9 @@ fn history(config: &Config, state: &Store, inbox: &Arc<Inbox>) -> (NodeHistory, 
     match state.open_late(late) {
         Ok((known, keeper)) => {
             let known = match known {
-                Known::Document(known) => known,
-                Known::None => NodeHistory::default(),
-                Known::Unread => {
+                StoredState::Document(known) => known,
+                StoredState::None => NodeHistory::default(),
+                StoredState::Unread => {
                     inbox.event(LedgerEvent::History(None));
                     NodeHistory::default()
                 }

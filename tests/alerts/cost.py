@@ -837,7 +837,7 @@ def main() -> int:
     cpu, wall = (sum(row[key] for row in rows) for key in ("cpu", "wall"))
     show_boards(asked, 60)
     least, middle = min(wall for _, wall in together), statistics.median(wall for _, wall in together)
-    slowest, dearest = (max(asked, key=lambda row: row[key]) for key in ("wall", "cpu"))
+    slowest, costly = (max(asked, key=lambda row: row[key]) for key in ("wall", "cpu"))
     print(f"""
 nodes {options.nodes}, up {up[0]["value"][1] if up else 0}, series of a node {page.total} ({len(page.series)} served), \
 series in all {head:.0f}, {memory:.1f} GB
@@ -853,7 +853,7 @@ all {len(by_group)} groups once, {WORKERS} at a time: wall {least:.3f} s at best
 load average {quiet:.1f}
 all {len(by_group)} groups once, while the nodes were scraped: wall {live_all:.3f} s, load average {live.load:.1f}
 share of one CPU: {share_alone:.3f} by rules alone, {share_live:.3f} while scraped; all of Prometheus {live.share:.3f}""")
-    print(f"most expensive query: {dearest['cpu'] * 1e3:.0f} ms of CPU ({dearest['title']})")
+    print(f"most expensive query: {costly['cpu'] * 1e3:.0f} ms of CPU ({costly['title']})")
     print(f"slowest query: {slowest['wall'] * 1e3:.0f} ms, {slowest['least'] * 1e3:.0f} ms at best ({slowest['title']})")
     most = MOST_FOR_A_QUERY[options.nodes > 200]
     if options.check and (not rows or not up or int(up[0]["value"][1]) < options.nodes - len(fleet.down)):

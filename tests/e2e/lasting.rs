@@ -161,7 +161,7 @@ fn a_node_that_comes_back_with_seven_gpus_is_short_of_one_until_a_declared_remov
 }
 
 #[test]
-fn a_history_that_cannot_be_read_at_the_start_is_not_begun_anew() {
+fn a_history_that_cannot_be_read_at_the_start_is_not_begun_again() {
     let machine = Machine::new();
     let mut eight = machine.boot("first", 8);
     wait_kept_in(&machine.state(), &eight, "history.json", "\"devices_highest\":8");

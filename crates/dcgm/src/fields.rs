@@ -63,7 +63,7 @@ impl FamilyType {
 
 /// How DCGM holds the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum FieldFormat {
     /// A whole number; what is behind the point is cut off.
     Integer,
     /// A number with six decimals.
@@ -142,7 +142,7 @@ pub struct DcgmField {
     /// What it is, with its unit.
     pub help: &'static str,
     /// How its values are written.
-    pub format: Format,
+    pub format: FieldFormat,
     /// What it is about.
     pub level: Level,
     /// Where it comes from.

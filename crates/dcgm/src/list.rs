@@ -13,7 +13,7 @@ use std::fmt;
 
 use model::text::clean;
 
-use crate::fields::{DcgmField, FamilyType, Format, Release, TABLE, find};
+use crate::fields::{DcgmField, FamilyType, FieldFormat, Release, TABLE, find};
 
 /// One family of the page, or one label of all families.
 #[derive(Clone, Debug)]
@@ -184,7 +184,7 @@ impl FieldList {
             let before = before.name.clone();
             return self.note(place, name, ProblemKind::Doubled(before));
         }
-        if field.format == Format::Text && kind != FamilyType::Label {
+        if field.format == FieldFormat::Text && kind != FamilyType::Label {
             return self.note(place, name, ProblemKind::TextOnly);
         }
         if !field.is_served() {

@@ -14,7 +14,7 @@ use std::borrow::Cow;
 
 use model::snapshot::Snapshot;
 
-use crate::fields::{FamilyType, FieldSource, Format, Release};
+use crate::fields::{FamilyType, FieldFormat, FieldSource, Release};
 use crate::list::{Column, FieldList};
 use entities::{Entities, PageEntity};
 use labels::Labels;
@@ -214,7 +214,11 @@ fn family(
 /// From DCGM's MB, 1,024,000 bytes, to a million bytes.
 fn correction(column: &Column) -> f64 {
     const NVLINK_MB: [u16; 4] = [440, 449, 843, 897];
-    if NVLINK_MB.contains(&column.field.id) && column.field.format == Format::Integer { 1.024 } else { 1.0 }
+    if NVLINK_MB.contains(&column.field.id) && column.field.format == FieldFormat::Integer {
+        1.024
+    } else {
+        1.0
+    }
 }
 
 #[cfg(test)]

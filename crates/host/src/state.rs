@@ -20,7 +20,7 @@ use model::persisted::{FaultBooks, Inventory, KnownWrongResults, NodeHistory};
 use model::plain_file;
 use model::sync::lock;
 
-pub use keeper::{Keeper, Known};
+pub use keeper::{Keeper, StoredState};
 
 /// Faults of a node and names of its jobs are not for every user.
 const STATE_MODE: u32 = 0o600;
@@ -96,7 +96,7 @@ pub struct Store {
     retry: Duration,
     /// Kinds of which a document is not saved, or could not be read.
     unkept: Arc<Mutex<BTreeSet<&'static str>>>,
-    /// The lock of the folder, once it is held; `None`: whoever writes here does so alone.
+    /// The lock of the folder, once it is held; `None`: no other process writes here.
     lock: Option<Arc<Mutex<Option<Flock<File>>>>>,
 }
 

@@ -6,7 +6,7 @@
 use model::catalog as m;
 
 use super::FamilyType::{Counter, Gauge, Label};
-use super::Format::{Double, Integer, Text};
+use super::FieldFormat::{Double, Integer, Text};
 use super::Level::{Board, ComputeInstance, GpuInstance, Whole};
 use super::{DcgmField, FieldSource, Own};
 

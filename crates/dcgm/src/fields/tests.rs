@@ -24,7 +24,7 @@ fn every_row_is_one_that_dcgm_can_have() {
             );
         }
         assert!(field.help.ends_with('.') && field.help.len() <= 120, "{name}: {}", field.help);
-        assert_eq!(field.format == Format::Text, field.kind == FamilyType::Label, "{name}");
+        assert_eq!(field.format == FieldFormat::Text, field.kind == FamilyType::Label, "{name}");
         assert_eq!(field.is_served(), !field.expression().is_empty(), "{name}");
         // Its name says whether it only grows, where the older ones are not wrong.
         if field.id >= 1600 && field.id < 9000 {

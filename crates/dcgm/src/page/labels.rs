@@ -10,7 +10,7 @@ use super::entities::{Entities, PageEntity};
 use super::number;
 use super::values::{family, info, number as value_of};
 use super::{PageConfig, PageLabel, values};
-use crate::fields::{FieldSource, Format, Level};
+use crate::fields::{FieldFormat, FieldSource, Level};
 use crate::list::Column;
 
 /// The labels of one series, and the text by which dcgm-exporter orders the series of a family.
@@ -87,7 +87,7 @@ impl<'a> Labels<'a> {
     ) -> Option<Cow<'a, str>> {
         let field = column.field;
         if let FieldSource::Info { metric, label, .. } = field.source
-            && field.format == Format::Text
+            && field.format == FieldFormat::Text
         {
             let family = family(snapshot, metric)?;
             let subjects = self.entities.subjects(

@@ -1,6 +1,6 @@
 //! Numbers and texts as dcgm-exporter 4.8.3 and later write them: Go's shortest form.
 
-use crate::fields::Format;
+use crate::fields::FieldFormat;
 
 /// DCGM's smallest "blank" of whole numbers; the largest is the greatest number of 64 bits.
 const BLANK_INTEGER: f64 = 9_223_372_036_854_775_792.0;
@@ -8,15 +8,15 @@ const BLANK_INTEGER: f64 = 9_223_372_036_854_775_792.0;
 const BLANK_DOUBLE: std::ops::RangeInclusive<f64> = 140_737_488_355_328.0..=140_737_488_355_331.0;
 
 /// The number in this format; `None` for what DCGM has no value for.
-pub fn text(value: f64, format: Format) -> Option<String> {
+pub fn text(value: f64, format: FieldFormat) -> Option<String> {
     let value = match format {
-        Format::Integer => whole(value),
+        FieldFormat::Integer => whole(value),
         // Six decimals first, as DCGM hands them over.
-        Format::Double => format!("{value:.6}").parse().ok()?,
-        Format::Text => return None,
+        FieldFormat::Double => format!("{value:.6}").parse().ok()?,
+        FieldFormat::Text => return None,
     };
     let blank = match format {
-        Format::Integer => value >= BLANK_INTEGER,
+        FieldFormat::Integer => value >= BLANK_INTEGER,
         _ => BLANK_DOUBLE.contains(&value),
     };
     (value.is_finite() && !blank).then(|| shortest(value))
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn integers_lose_what_is_behind_the_point_but_no_rounding() {
-        let text = |value| text(value, Format::Integer).unwrap();
+        let text = |value| text(value, FieldFormat::Integer).unwrap();
         assert_eq!(text(0.57 * 100.0), "57");
         assert_eq!(text(143_771.9), "143771");
         assert_eq!(text(0.0), "0");
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn doubles_have_six_decimals_at_most() {
-        let text = |value| text(value, Format::Double).unwrap();
+        let text = |value| text(value, FieldFormat::Double).unwrap();
         assert_eq!(text(72.345), "72.345");
         assert_eq!(text(0.000_123_4), "0.000123");
         assert_eq!(text(0.000_002_2), "2e-06");
@@ -91,11 +91,11 @@ mod tests {
     #[test]
     fn a_blank_is_no_value() {
         for blank in [f64::NAN, f64::INFINITY, i64::MAX as f64, 0x7fff_ffff_ffff_fff0_u64 as f64] {
-            assert_eq!(text(blank, Format::Integer), None, "{blank}");
+            assert_eq!(text(blank, FieldFormat::Integer), None, "{blank}");
         }
         for blank in [f64::NAN, f64::NEG_INFINITY, 140_737_488_355_328.0, 140_737_488_355_330.0] {
-            assert_eq!(text(blank, Format::Double), None, "{blank}");
+            assert_eq!(text(blank, FieldFormat::Double), None, "{blank}");
         }
-        assert_eq!(text(1.0, Format::Text), None);
+        assert_eq!(text(1.0, FieldFormat::Text), None);
     }
 }

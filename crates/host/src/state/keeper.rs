@@ -11,7 +11,7 @@ use super::{Document, Store};
 
 /// What an earlier process left of a document.
 #[derive(Debug, PartialEq)]
-pub enum Known<T> {
+pub enum StoredState<T> {
     /// Nothing.
     None,
     /// This.
@@ -31,17 +31,17 @@ impl Store {
         Ok((loaded.ok().flatten(), keeper))
     }
 
-    /// The same for a document that must not be begun anew: one that cannot be read is tried again until it can, and is
+    /// The same for a document that must not be begun again: one that cannot be read is tried again until it can, and is
     /// handed to `late` then. Until then nothing is saved, and what was to be saved is dropped: it knows nothing of the past.
     pub fn open_late<T: Document + Send + 'static>(
         &self,
         late: impl FnMut(Option<T>) + Send + 'static,
-    ) -> io::Result<(Known<T>, Keeper<T>)> {
+    ) -> io::Result<(StoredState<T>, Keeper<T>)> {
         let (loaded, keeper) = self.begin(Some(Box::new(late)))?;
         let known = match loaded {
-            Ok(Some(document)) => Known::Document(document),
-            Ok(None) => Known::None,
-            Err(_) => Known::Unread,
+            Ok(Some(document)) => StoredState::Document(document),
+            Ok(None) => StoredState::None,
+            Err(_) => StoredState::Unread,
         };
         Ok((known, keeper))
     }
@@ -97,7 +97,7 @@ struct Saver<T> {
     unread: bool,
     /// Whether another process had the folder at the last look, and may have written what this one does not know.
     taken: bool,
-    /// Takes the document when it can be read; `None`: it may be begun anew.
+    /// Takes the document when it can be read; `None`: it may be begun again.
     late: Option<Late<T>>,
 }
 
@@ -145,7 +145,7 @@ impl<T: Document> Saver<T> {
         }
     }
 
-    /// Takes the folder of a process that has ended. What must not be begun anew is read again.
+    /// Takes the folder of a process that has ended. What must not be begun again is read again.
     fn take_over(&mut self) -> io::Result<()> {
         if self.taken {
             self.store.hold()?;
@@ -155,7 +155,7 @@ impl<T: Document> Saver<T> {
         Ok(())
     }
 
-    /// Reads a document that could not be read at the start and must not be begun anew.
+    /// Reads a document that could not be read at the start and must not be begun again.
     fn read_late(&mut self) -> io::Result<()> {
         let Some(late) = self.late.as_mut().filter(|_| self.unread) else { return Ok(()) };
         self.unsaved = None;
@@ -251,7 +251,7 @@ mod tests {
         wait_for(|| first.load().unwrap() == Some(inventory(1)));
         let (sender, late) = channel();
         let (known, of_second) = second.open_late(move |known| sender.send(known).unwrap()).unwrap();
-        assert_eq!(known, Known::Document(inventory(1)), "it may read");
+        assert_eq!(known, StoredState::Document(inventory(1)), "it may read");
         assert_eq!((first.unkept(), second.unkept()), (vec![], vec!["inventory"]));
         of_second.save(inventory(2));
         let refused = [second.save(&inventory(2)), second.probe()];
@@ -281,7 +281,7 @@ mod tests {
         let store = store(&folder);
         let (sender, late) = channel();
         let (known, keeper) = store.open_late(move |known| sender.send(known).unwrap()).unwrap();
-        assert_eq!((known, store.unkept()), (Known::Unread, vec!["inventory"]));
+        assert_eq!((known, store.unkept()), (StoredState::Unread, vec!["inventory"]));
         keeper.save(inventory(7));
         fs::remove_file(&folder).unwrap();
         fs::rename(&away, &folder).unwrap();
