@@ -85,7 +85,9 @@ impl Node {
         for (name, text) in &incident.files {
             fs::write(dir.join(name), text)?;
         }
-        simgpu::Scenario::load(&scenario).map_err(|e| e.to_string())?;
+        let gpus = simgpu::Scenario::load(&scenario).map_err(|e| e.to_string())?.gpus.len();
+        // Alerts compare the driver's list with PCI.
+        host.keep_gpus(gpus.try_into()?)?;
         let sim = simgpu::State::open(dir.join("sim")).map_err(|e| e.to_string())?;
         let mut environment: Vec<(String, PathBuf)> = [
             ("GPU_SIM_SCENARIO", scenario),

@@ -88,7 +88,7 @@ impl Host {
             host.write(&format!("{folder}/meminfo"), &memory)?;
         }
         for gpu in 0..GPUS {
-            host.pci(&format!("0000:00:{:02x}.0", 6 + gpu), "0x030200", "0x10de", gpu / (GPUS / 2))?;
+            host.pci(&gpu_address(gpu), "0x030200", "0x10de", gpu / (GPUS / 2))?;
         }
         for node in 0..2 {
             let address = format!("0000:00:{:02x}.0", 1 + node);
@@ -111,6 +111,16 @@ impl Host {
             }
         }
         Ok(host)
+    }
+
+    /// Takes the GPUs above the first `count` off PCI.
+    pub fn keep_gpus(&self, count: u32) -> io::Result<()> {
+        for gpu in count..GPUS {
+            let address = gpu_address(gpu);
+            fs::remove_file(self.device(&address))?;
+            fs::remove_dir_all(self.path(&format!("sys/devices/pci0000:00/port-of-{address}")))?;
+        }
+        Ok(())
     }
 
     /// Where one of its files is, given its path without the slash before it.
@@ -223,6 +233,10 @@ impl Host {
         fs::create_dir_all(self.path("sys/bus/pci/devices"))?;
         symlink(Path::new("../../../..").join(&folder), self.device(address))
     }
+}
+
+fn gpu_address(gpu: u32) -> String {
+    format!("0000:00:{:02x}.0", 6 + gpu)
 }
 
 /// So many CPUs from the first on, as the kernel writes a mask.
