@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use dcgm::fields::{FieldSource, Format, Release};
+use dcgm::fields::{FieldFormat, FieldSource, Release};
 use dcgm::list::FieldList;
 use model::catalog as m;
 
@@ -51,7 +51,7 @@ fn an_h200_has_every_default_family_with_our_values() {
             continue;
         };
         // A unit of a whole number is cut off; of a number with a point six decimals are left.
-        let unit = if column.field.format == Format::Integer { 1.0 } else { 1e-6 };
+        let unit = if column.field.format == FieldFormat::Integer { 1.0 } else { 1e-6 };
         assert!((value * factor - theirs).abs() <= unit, "{}: {theirs} of {value}", column.name);
         compared += 1;
     }
