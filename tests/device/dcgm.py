@@ -46,6 +46,7 @@ FIELDS: list[tuple[str, Callable[[object], float], float]] = [
     ("DCGM_FI_DEV_MEMORY_TEMP", lambda h: field(h, 82), 1.0),
     ("DCGM_FI_DEV_GPU_TEMP", lambda h: n.nvmlDeviceGetTemperature(h, n.NVML_TEMPERATURE_GPU), 1.0),
     ("DCGM_FI_DEV_POWER_USAGE", lambda h: n.nvmlDeviceGetPowerUsage(h) / 1000, 25.0),
+    # Read once a minute: at most 700 W for 62 s behind.
     ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", lambda h: n.nvmlDeviceGetTotalEnergyConsumption(h), 700.0 * 62 * 1000),
     ("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", lambda h: n.nvmlDeviceGetPcieReplayCounter(h), 0.0),
     ("DCGM_FI_DEV_GPU_UTIL", lambda h: n.nvmlDeviceGetUtilizationRates(h).gpu, 5.0),
@@ -152,8 +153,8 @@ def main() -> int:
             )
             try:
                 daemon.wait_ready()
-                # A slow interval more: rates need two readings.
-                time.sleep(22)
+                # Rates need two readings, and the activity of the graphics engine those of the rare tier, a minute apart.
+                time.sleep(130 if release == "4.8" else 22)
                 text = fetch(daemon, "/dcgm/metrics")
                 (arguments.out / f"dcgm-{release}.txt").write_text(text)
                 if release == "4.8":
