@@ -58,9 +58,12 @@ fn promtool_objects_to_the_faults_of_the_format_alone() {
             .expect("tests/tools/ensure-tools.sh test fetches promtool");
         // 3: it objects; anything above is a page that it cannot read.
         let said = String::from_utf8_lossy(&output.stderr);
-        let mut said: Vec<String> = said.lines().map(str::to_owned).collect();
+        // Promtool 3 objects to names of types too, as in FABRIC_HEALTH_SUMMARY; 2 does not.
+        let of_both = |line: &str| !line.contains("should not include type");
+        let mut said: Vec<String> = said.lines().filter(|line| of_both(line)).map(str::to_owned).collect();
         said.sort();
-        let expected = expected(&text);
+        let mut expected = expected(&text);
+        expected.retain(|line| of_both(line));
         if output.status.code() != Some(3) || said != expected {
             let more = said.iter().filter(|line| !expected.contains(line));
             let less = expected.iter().filter(|line| !said.contains(line));
