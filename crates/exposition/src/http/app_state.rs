@@ -45,6 +45,16 @@ impl AppState {
         Ok(snapshot)
     }
 
+    /// Whether the ledger publishes (`true`) or has not had the time to begin (`false`); else the text of the
+    /// 503. The health of GPUs and driver plays no part.
+    pub fn publishes(&self) -> Result<bool, String> {
+        match self.fresh() {
+            Ok(_) => Ok(true),
+            Err(_) if Mono::now().since(self.started) <= self.stale_after => Ok(false),
+            Err(why) => Err(why),
+        }
+    }
+
     /// The newest snapshot in a format, from the cache.
     pub async fn respond(&self, format: ResponseFormat, headers: &HeaderMap) -> Response {
         if let Err(why) = self.fresh() {

@@ -14,7 +14,6 @@ use super::Stats;
 use super::app_state::{AppState, unavailable};
 use super::host::{self, Hosts};
 use super::routes::{dcgm_metrics, finish, read_only};
-use model::clock::Mono;
 
 const INDEX: &str = "<html><head><title>gpu-node-exporter</title></head>\n\
     <body><p>The metrics of dcgm-exporter, by gpu-node-exporter: <a href=\"metrics\">metrics</a></p></body></html>\n";
@@ -36,11 +35,9 @@ async fn index() -> Response {
     ([(CONTENT_TYPE, "text/html; charset=utf-8")], INDEX).into_response()
 }
 
-/// `OK` while the exporter itself works: the states of GPUs and driver play no part, as in `/livez`.
 async fn health(State(state): State<Arc<AppState>>) -> Response {
-    match state.fresh() {
+    match state.publishes() {
         Ok(_) => "OK\n".into_response(),
-        Err(_) if Mono::now().since(state.started) <= state.stale_after => "OK\n".into_response(),
         Err(_) => unavailable("KO\n".into()),
     }
 }

@@ -21,7 +21,6 @@ use crate::assets::Asset;
 use crate::format::{ResponseFormat, accepted_metrics_format};
 use crate::page;
 use crate::paths::PATHS;
-use model::clock::Mono;
 
 /// The paths, with the headers that every response carries.
 pub(super) fn router(state: Arc<AppState>, streams: Streams, hosts: Hosts, stats: Arc<Stats>) -> Router {
@@ -95,13 +94,10 @@ async fn asset(State(state): State<Arc<AppState>>, uri: Uri, headers: HeaderMap)
     state.respond_asset(asset, &headers).await
 }
 
-/// Alive: the ledger publishes, or has not had the time to begin.
 async fn livez(State(state): State<Arc<AppState>>) -> Response {
-    match state.fresh() {
-        Ok(_) => "alive\n".into_response(),
-        Err(_) if Mono::now().since(state.started) <= state.stale_after => {
-            "alive: starting\n".into_response()
-        }
+    match state.publishes() {
+        Ok(true) => "alive\n".into_response(),
+        Ok(false) => "alive: starting\n".into_response(),
         Err(why) => unavailable(why),
     }
 }
