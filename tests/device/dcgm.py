@@ -2,7 +2,7 @@
 """Compares the page of dcgm-exporter's names with NVML on a machine with GPUs, and measures what serving both pages costs.
 
 Each default field is read from NVML before and after each scrape: the page's value must lie within both readings, in its
-own unit and rounding. Writes dcgm.md (a row a field and GPU), dcgm-4.8.txt and dcgm-4.9.txt (pages) and dcgm-cost.md into
+own unit and rounding. One GPU works meanwhile (load.py), the others rest. Writes dcgm.md (a row a field and GPU), dcgm-4.8.txt and dcgm-4.9.txt (pages) and dcgm-cost.md into
 --out. Exit status: 0 if all agree, 1 if one disagrees or is missing. Changes no setting of any GPU. Needs nvidia-ml-py.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import subprocess
 import sys
 import tempfile
 import time
@@ -69,6 +70,14 @@ RANGES: dict[str, tuple[float, float]] = {
     "DCGM_FI_PROF_PCIE_RX_BYTES": (0.0, 64e9),
     "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": (0.0, 1e6),
 }
+# At least, on the GPU that works: an idle GPU's zeros agree with everything.
+WORKING = {
+    "DCGM_FI_DEV_GPU_UTIL": 90.0,
+    "DCGM_FI_DEV_POWER_USAGE": 200.0,
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.8,
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": 0.3,
+    "DCGM_FI_PROF_DRAM_ACTIVE": 0.02,
+}
 
 
 def fetch(daemon: Daemon, path: str) -> str:
@@ -85,7 +94,7 @@ def nvml(read: Callable[[object], float], handle: object) -> float | None:
         return None
 
 
-def compare(daemon: Daemon, handles: dict[str, object]) -> tuple[list[str], int]:
+def compare(daemon: Daemon, handles: dict[str, object], working: str) -> tuple[list[str], int]:
     seen: dict[tuple[str, str], list[tuple[float | None, float | None, float | None]]] = {}
     for _ in range(ROUNDS):
         before = {(name, uuid): nvml(read, handle) for name, read, _ in FIELDS for uuid, handle in handles.items()}
@@ -115,6 +124,11 @@ def compare(daemon: Daemon, handles: dict[str, object]) -> tuple[list[str], int]
             bad = value is None or not low <= value <= high or math.isnan(value)
             wrong += bad
             rows.append(f"| {name} | {uuid[:12]} | | {value} | | {low:g} to {high:g} | {'WRONG' if bad else 'plausible'} |")
+    for name, low in WORKING.items():
+        value = values.get((name, working))
+        bad = value is None or value < low
+        wrong += bad
+        rows.append(f"| {name} | {working[:12]}, working | | {value} | | at least {low:g} | {'WRONG' if bad else 'plausible'} |")
     return rows, wrong
 
 
@@ -145,7 +159,7 @@ def main() -> int:
     for index in range(n.nvmlDeviceGetCount()):
         handle = n.nvmlDeviceGetHandleByIndex(index)
         handles[n.nvmlDeviceGetUUID(handle)] = handle
-    wrong = 0
+    wrong, working = 0, next(iter(handles))
     with tempfile.TemporaryDirectory() as folder:
         for release in ("4.8", "4.9"):
             daemon = Daemon(
@@ -153,12 +167,23 @@ def main() -> int:
             )
             try:
                 daemon.wait_ready()
-                # Rates need two readings, and the activity of the graphics engine those of the rare tier, a minute apart.
-                time.sleep(130 if release == "4.8" else 22)
-                text = fetch(daemon, "/dcgm/metrics")
-                (arguments.out / f"dcgm-{release}.txt").write_text(text)
-                if release == "4.8":
-                    rows, wrong = compare(daemon, handles)
+                if release == "4.9":
+                    time.sleep(22)  # rates need two readings
+                    (arguments.out / "dcgm-4.9.txt").write_text(fetch(daemon, "/dcgm/metrics"))
+                else:
+                    load = subprocess.Popen(
+                        [sys.executable, Path(__file__).with_name("load.py"), "tensor", "--gpu", working, "--seconds", "240"],
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.DEVNULL,
+                    )
+                    try:
+                        # The activity of the graphics engine is read by the rare tier, each minute.
+                        time.sleep(130)
+                        (arguments.out / "dcgm-4.8.txt").write_text(fetch(daemon, "/dcgm/metrics"))
+                        rows, wrong = compare(daemon, handles, working)
+                    finally:
+                        load.stdin.close()
+                        load.wait(30)
                     head = "| field | GPU | NVML before | page | NVML after | tolerance | verdict |\n|---|---|---|---|---|---|---|\n"
                     (arguments.out / "dcgm.md").write_text(head + "\n".join(rows) + "\n")
                     lines = ["| scraped each second | CPU of the serving process | bytes | series |", "|---|---|---|---|"]
