@@ -8,6 +8,9 @@ use crate::incident::Incident;
 
 /// Time that scrape, rules, grouping and the way to the receiver may take together.
 pub const SLACK: Duration = Duration::from_secs(60);
+/// The same for a condition that must last: a scrape, a recording rule, its alert and the end of `for` at the next
+/// evaluation (15 s each), and `group_wait` (30 s).
+const SLACK_THAT_LASTS: Duration = Duration::from_secs(90);
 /// The first minutes of an incident, with one notification. Alertmanager's next flush of a group comes after five minutes to
 /// the second, which is not counted.
 pub const FIRST: Duration = Duration::from_secs(298);
@@ -86,7 +89,9 @@ pub fn lasts(incident: &Incident, rules: &Rules) -> Duration {
 
 /// Time within which the notification must come.
 pub fn limit(incident: &Incident, rules: &Rules) -> Duration {
-    lasts(incident, rules) + SLACK + incident.known_after()
+    let lasts = lasts(incident, rules);
+    let slack = if lasts.is_zero() { SLACK } else { SLACK_THAT_LASTS };
+    lasts + slack + incident.known_after()
 }
 
 /// Judges an incident.
@@ -204,7 +209,7 @@ mod tests {
         let once = [(20, "pager", "X")];
         for (after, fired, why) in [
             (&[][..], &["X"][..], "no notification"),
-            (&[(91, "pager", "X")], &["X"], "after 91 s"),
+            (&[(121, "pager", "X")], &["X"], "after 121 s"),
             (&[(20, "tickets", "X")], &["X"], "tickets received the first"),
             (&[(20, "pager", "X"), (300, "pager", "X")], &["X"], "2 notifications"),
             (&[(20, "pager", "Y")], &["X", "Y"], "no notification"),
