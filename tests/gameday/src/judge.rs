@@ -10,7 +10,7 @@ use crate::incident::Incident;
 pub const SLACK: Duration = Duration::from_secs(60);
 /// The same for a condition that must last: a scrape, a recording rule, its alert and the end of `for` at the next
 /// evaluation (15 s each), and `group_wait` (30 s).
-const SLACK_THAT_LASTS: Duration = Duration::from_secs(90);
+pub const SLACK_THAT_LASTS: Duration = Duration::from_secs(90);
 /// The first minutes of an incident, with one notification. Alertmanager's next flush of a group comes after five minutes to
 /// the second, which is not counted.
 pub const FIRST: Duration = Duration::from_secs(298);

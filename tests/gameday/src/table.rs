@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use crate::incident::Incident;
-use crate::judge::{Outcome, SLACK};
+use crate::judge::{Outcome, SLACK, SLACK_THAT_LASTS};
 
 /// An incident and what came of it.
 pub struct Row<'a> {
@@ -88,11 +88,12 @@ pub fn text(rows: &[Row<'_>]) -> String {
 /// For the documents.
 pub fn markdown(rows: &[Row<'_>], scale: u64, fleet: &[String]) -> String {
     let mut out = format!(
-        "Seconds from cause to notification, beside the most that was allowed: `for` + {} s. Notifications are those in \
+        "Seconds from cause to notification, beside the most that was allowed: {} s, or `for` and {} s. Notifications are those in \
          the five minutes from the first one on. Alerts that only follow from another one are left out.\n\n\
          | incident | alert | severity | `for`, and why | seconds | at most | notifications |\n\
          |---|---|---|---|---|---|---|\n",
-        SLACK.as_secs()
+        SLACK.as_secs(),
+        SLACK_THAT_LASTS.as_secs()
     );
     for row in rows {
         let incident = row.incident;
