@@ -19,7 +19,7 @@ use model::canary::Place;
 use model::catalog::{CanaryCheck, CanaryVerdict};
 pub use quantity::{Quantity, Reference};
 use recent_runs::RecentRuns;
-pub use recent_runs::{PastWrong, RecentSample};
+pub use recent_runs::{PastWrong, RecentSample, add};
 
 /// Clean samples that are kept of each quantity.
 const KEPT: usize = 200;

@@ -9,6 +9,9 @@ use model::catalog::{CanaryCheck, CanaryVerdict};
 
 /// Valid samples of a check that are remembered: the rule looks at four.
 const RECENT: usize = 4;
+/// Seconds between samples that are not well, the newest aside: three of four then span the ten minutes that a low rate
+/// must last, however often the canary runs.
+const APART: f64 = 300.0;
 /// How long a wrong result is remembered, seconds.
 const REMEMBERED: f64 = 30.0 * 86_400.0;
 
@@ -19,6 +22,18 @@ pub struct RecentSample {
     pub at: f64,
     /// What.
     pub sample: CanaryVerdict,
+}
+
+/// Adds a sample, and keeps as many as the rule looks at.
+pub fn add(recent: &mut Vec<RecentSample>, sample: RecentSample) {
+    if let [.., before, newest] = recent[..]
+        && ![before.sample, newest.sample, sample.sample].contains(&CanaryVerdict::Ok)
+        && newest.at - before.at < APART
+    {
+        recent.pop();
+    }
+    recent.push(sample);
+    recent.drain(..recent.len().saturating_sub(RECENT));
 }
 
 /// A wrong result.
@@ -68,8 +83,7 @@ impl RecentRuns {
             self.results(check, sample, update.at);
             let recent = self.recent.entry(check).or_default();
             recent.retain(|recent| recent.at <= update.at);
-            recent.push(RecentSample { at: update.at, sample });
-            recent.drain(..recent.len().saturating_sub(RECENT));
+            add(recent, RecentSample { at: update.at, sample });
         }
         self.wrong.retain(|wrong| wrong.counts(update.at));
     }

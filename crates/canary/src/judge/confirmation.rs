@@ -1,11 +1,9 @@
 //! The verdict after several runs: a low rate must last, a wrong result or a narrowed link need not.
 
-use crate::baseline::RecentSample;
+use crate::baseline::{self, RecentSample};
 use model::catalog::CanaryVerdict;
 
-/// Samples looked at.
-const WINDOW: usize = 4;
-/// How many of them must be low. By chance that is rarer than 4 p^3, if one is low with chance p: at six sigmas
+/// How many of the last four must be low. By chance that is rarer than 4 p^3, if one is low with chance p: at six sigmas
 /// 4e-27 a run, at the clock's fifteen 3e-151; with a baseline of only twenty samples whose sigma came out at half
 /// of what it is 1.3e-8, one chance alarm in 4,000 years of a GPU at a run each half hour.
 const LOW: usize = 3;
@@ -28,9 +26,8 @@ pub fn is_valid(sample: CanaryVerdict) -> bool {
 pub fn verdict(recent: &[RecentSample], sample: CanaryVerdict, now: f64) -> CanaryVerdict {
     let mut window: Vec<RecentSample> = recent.to_vec();
     if is_valid(sample) {
-        window.push(RecentSample { at: now, sample });
+        baseline::add(&mut window, RecentSample { at: now, sample });
     }
-    let window = &window[window.len().saturating_sub(WINDOW)..];
     let low: Vec<&RecentSample> = window.iter().filter(|recent| is_rate(recent.sample)).collect();
     let lasting = match (low.first(), low.last()) {
         (Some(first), Some(last)) if low.len() >= LOW && last.at - first.at >= LASTING => Some(last.sample),
@@ -46,8 +43,11 @@ pub fn verdict(recent: &[RecentSample], sample: CanaryVerdict, now: f64) -> Cana
 
 #[cfg(test)]
 mod tests {
+    use super::super::fixtures;
     use super::*;
+    use crate::baseline::{BaselineStore, BaselineUpdate};
     use CanaryVerdict::*;
+    use model::catalog::CanaryCheck;
 
     fn recent(samples: &[(f64, CanaryVerdict)]) -> Vec<RecentSample> {
         samples.iter().map(|(at, sample)| RecentSample { at: *at, sample: *sample }).collect()
@@ -68,6 +68,36 @@ mod tests {
         assert_eq!(verdict(&ending, Ok, 1200.0), Ok);
         assert_eq!(verdict(&ending, Contended, 1200.0), Slow, "what was thrown away clears nothing");
         assert_eq!(verdict(&[], Contended, 1200.0), Contended);
+    }
+
+    #[test]
+    fn a_lasting_low_rate_stays_whatever_the_interval() {
+        for interval in [10, 60, 100, 250, 400, 1800] {
+            let (place, device) = (fixtures::place(), fixtures::device());
+            let (key, configuration) = (baseline::key(&place), baseline::configuration(&device));
+            let mut store = BaselineStore::default();
+            let mut run = |at: f64, sample| {
+                let recent = store.recent(&key, &configuration, CanaryCheck::SmRate, at);
+                store.apply(BaselineUpdate {
+                    key: key.clone(),
+                    at,
+                    device: Some((configuration.clone(), baseline::model(&place, &device))),
+                    clean: Vec::new(),
+                    newest: Vec::new(),
+                    samples: vec![(CanaryCheck::SmRate, sample)],
+                });
+                verdict(&recent, sample, at)
+            };
+            for nth in 0..200 {
+                let at = f64::from(nth * interval);
+                let known = if nth >= 2 && at >= 600.0 { Slow } else { Ok };
+                assert_eq!(run(at, Slow), known, "run {nth}, each {interval} s");
+            }
+            // Within ten minutes one good sample may end it.
+            let after = run(f64::from(200 * interval), Ok);
+            assert!(after == Slow || interval < 300, "each {interval} s");
+            assert_eq!(run(f64::from(201 * interval), Ok), Ok, "each {interval} s");
+        }
     }
 
     #[test]
