@@ -1,7 +1,6 @@
 //! What a field is made of, as PromQL over our `/metrics`, for people and documents.
 
-use model::catalog::{self as m, MetricId};
-use model::catalog::{METRICS, MetricDef};
+use model::catalog::{self as m, METRICS, MetricDef, MetricId};
 
 use super::{DcgmField, FamilyType, FieldSource, Own, Reading};
 
