@@ -37,6 +37,7 @@ mod kubelet;
 mod lasting;
 mod map;
 mod mig;
+mod migrating;
 mod node;
 mod nvlink5;
 mod own;

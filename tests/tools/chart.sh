@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # chart.sh EXPORTER HELM: the chart in deploy/chart renders, and its rules are those of `gpu-node-exporter assets`, with the
-# defaults and with the same values for both; values without a default are refused.
+# defaults and with the same values for both; values without a default are refused. Its Service is the one that values describe.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 exporter=$1 helm=$2 failed=0
@@ -83,6 +83,31 @@ node=cluster zone
 job=a"b
 links.grafana=grafana.example.net
 REFUSED
+# The Service: off, of its own, and the same as GPU Operator's, from the example in the chart's own file.
+service() {
+	"$helm" template t deploy/chart --set rules.enabled=false "$@" 2>&1 | grep -v '^#' >"$work/service"
+}
+has() {
+	local line
+	for line in "$@"; do
+		grep -qxF -- "$line" "$work/service" || { echo "the Service has no line '$line':"; cat "$work/service"; failed=1; }
+	done
+}
+service
+grep -q 'kind: Service' "$work/service" && { echo 'a Service without service.enabled'; failed=1; }
+service --set service.enabled=true
+has '  name: t' '    app.kubernetes.io/name: gpu-node-exporter' '    - name: metrics' '      port: 9408' '      targetPort: 9408'
+sed -n '/^#   service:/,/^service:/s/^#   //p' deploy/chart/values.yaml >"$work/operator.yml"
+service -f "$work/operator.yml"
+has '  name: nvidia-dcgm-exporter' '    app: nvidia-dcgm-exporter' '    - name: gpu-metrics' '      port: 9400' '      targetPort: 9400' \
+	'    app.kubernetes.io/name: gpu-node-exporter'
+grep -q 'managed-by' "$work/service" && { echo "labels of an operator beside the chart's own"; failed=1; }
+service --set service.enabled=true --set service.selector.app=gpus
+has '    app: gpus'
+[ "$(grep -c 'app.kubernetes.io/name' "$work/service")" = 1 ] || { echo "a selector beside the default one"; failed=1; }
+refused 'service.name\|/service/name' --set service.enabled=true --set service.name=Bad_Name
+refused 'service.port.number\|/service/port/number' --set service.enabled=true --set service.port.number=0
+refused 'service' --set service.enabled=true --set service.ports=9400
 [ "$("$helm" template t deploy/chart --set rules.enabled=false 2>/dev/null | grep -c PrometheusRule)" = 0 ] || {
 	echo "rules.enabled=false renders rules"
 	failed=1

@@ -91,8 +91,8 @@ pub type Reading = (MetricId, &'static [&'static str]);
 /// Where a value comes from.
 #[derive(Clone, Copy, Debug)]
 pub enum FieldSource {
-    /// Nothing of ours has it: the field is known, and absent.
-    None,
+    /// Nothing of ours has it, and why: the field is known, and absent.
+    None(&'static str),
     /// The first of these readings that the entity has, times a factor.
     Series {
         of: &'static [Reading],
@@ -152,7 +152,7 @@ pub struct DcgmField {
 impl DcgmField {
     /// Whether something of ours gives its value, where the hardware has it.
     pub const fn is_served(&self) -> bool {
-        !matches!(self.source, FieldSource::None)
+        !matches!(self.source, FieldSource::None(_))
     }
 
     /// Its name without any release's abbreviations: the first one.
@@ -160,9 +160,14 @@ impl DcgmField {
         self.names[0]
     }
 
-    /// What it is made of, as an expression of PromQL; empty if nothing of ours has it.
+    /// What it is made of, as an expression of PromQL over our `/metrics`; empty if nothing there has it.
     pub fn expression(&self) -> String {
         expression::of(self)
+    }
+
+    /// How the expression differs from the field, or why there is none; empty if there is nothing to say.
+    pub fn remark(&self) -> &'static str {
+        expression::remark(self, &self.expression())
     }
 }
 

@@ -1,19 +1,30 @@
-//! What a field is made of, as PromQL, for people and documents.
+//! What a field is made of, as PromQL over our `/metrics`, for people and documents.
 
-use model::catalog::{self as m, MetricId};
+use model::catalog::{self as m, METRICS, MetricDef, MetricId};
 
-use super::{DcgmField, FieldSource, Own, Reading};
+use super::{DcgmField, FamilyType, FieldSource, Own, Reading};
 
-/// The selector of a reading, as `gpu_clock_hertz{domain="sm"}`.
-fn selector((metric, values): &Reading) -> String {
-    let Some(def) = m::def(*metric) else { return String::new() };
+/// The selector of a reading, as `gpu_clock_hertz{domain="sm"}`. A rate that is in the JSON alone is that of its counter. None:
+/// nothing on `/metrics` gives it.
+fn selector((metric, values): &Reading) -> Option<String> {
+    let def = m::def(*metric)?;
     let labels: Vec<String> =
         def.labels.iter().zip(*values).map(|(label, value)| format!("{}=\"{value}\"", label.name)).collect();
-    if labels.is_empty() { def.name.to_owned() } else { format!("{}{{{}}}", def.name, labels.join(",")) }
+    let of = |name: &str| {
+        if labels.is_empty() { name.to_owned() } else { format!("{name}{{{}}}", labels.join(",")) }
+    };
+    if def.json_only { Some(format!("rate({}[1m])", of(counter(def)?.name))) } else { Some(of(def.name)) }
 }
 
-fn name(metric: MetricId) -> &'static str {
-    m::def(metric).map_or("", |def| def.name)
+/// The counter that a rate adds up to.
+fn counter(rate: &MetricDef) -> Option<&'static MetricDef> {
+    let name = rate.name.strip_suffix("_per_second")?;
+    METRICS.iter().find(|def| !def.json_only && def.name.strip_suffix("_total") == Some(name))
+}
+
+/// The name of a metric that `/metrics` has.
+fn name(metric: MetricId) -> Option<&'static str> {
+    m::def(metric).filter(|def| !def.json_only).map(|def| def.name)
 }
 
 /// The factor as people write it: a division where that is a whole number.
@@ -26,33 +37,75 @@ fn scaled(text: String, factor: f64) -> String {
     }
 }
 
-/// An expression that gives the field's value; empty if nothing of ours has it.
-pub(super) fn of(field: &DcgmField) -> String {
-    match field.source {
-        FieldSource::None => String::new(),
+/// The sum of the numbers of the states that hold.
+fn states(metric: MetricId, numbers: &[(&str, u32)]) -> Option<String> {
+    let (name, label) = (name(metric)?, m::def(metric)?.labels.first()?.name);
+    let state = |(value, number): &(&str, u32)| format!("{name}{{{label}=\"{value}\"}} * {number}");
+    let states: Vec<String> = numbers.iter().map(state).collect();
+    Some(format!("sum without ({label}) ({})", states.join(" or ")))
+}
+
+fn of_source(source: &FieldSource) -> Option<String> {
+    match *source {
+        FieldSource::None(_) => None,
         FieldSource::Series { of, factor } => {
-            let parts: Vec<String> = of.iter().map(|reading| scaled(selector(reading), factor)).collect();
-            parts.join(" or ")
+            let parts: Vec<String> =
+                of.iter().filter_map(selector).map(|part| scaled(part, factor)).collect();
+            (!parts.is_empty()).then(|| parts.join(" or "))
         }
         FieldSource::Sum { of, factor } => {
-            let parts: Vec<String> = of.iter().map(selector).collect();
-            let all = parts.join(" + ignoring(direction) ");
-            if factor == 1.0 { all } else { scaled(format!("({all})"), factor) }
+            let parts = of.iter().map(selector).collect::<Option<Vec<String>>>()?;
+            let all = parts.join(" + ignoring (direction) ");
+            Some(if factor == 1.0 { all } else { scaled(format!("({all})"), factor) })
         }
-        FieldSource::Bits { metric, .. } => format!("{}, a bit each", name(metric)),
-        FieldSource::Choice { metric, .. } => format!("{}, as a number", name(metric)),
+        FieldSource::Bits { metric, bits } => states(metric, bits),
+        FieldSource::Choice { metric, numbers, failed } => {
+            let states = states(metric, numbers)?;
+            let Some((metric, number)) = failed else { return Some(states) };
+            Some(format!("({} != 0) * 0 + {number} or {states}", name(metric)?))
+        }
         FieldSource::Share { part, whole, less } => {
-            let first = |metrics: &[MetricId]| metrics.first().map_or("", |metric| name(*metric));
-            format!("{} / ({} - {})", first(part), first(whole), first(less))
+            let share = |((part, whole), less): ((&MetricId, &MetricId), &MetricId)| {
+                Some(format!("{} / ({} - {})", name(*part)?, name(*whole)?, name(*less)?))
+            };
+            let shares = part.iter().zip(whole).zip(less).map(share).collect::<Option<Vec<String>>>()?;
+            Some(shares.join(" or "))
         }
-        FieldSource::Info { metric, label, .. } => format!("label {label} of {}", name(metric)),
-        FieldSource::Own(own) => match own {
-            Own::ClockEventsCount => name(m::gpu_clock_event_window_samples.id()).to_owned(),
-            Own::ClockEventsTotal => name(m::gpu_clock_event_starts_total.id()).to_owned(),
-            Own::XidErrorsCount => name(m::gpu_xid_window_errors.id()).to_owned(),
-            Own::XidErrorsTotal => name(m::gpu_xid_errors_total.id()).to_owned(),
-            Own::GpuHealthStatus => name(m::gpu_unhealthy_reason.id()).to_owned(),
-            Own::P2pStatus => format!("label nvlink of {}", name(m::gpu_peer_info.id())),
-        },
+        FieldSource::Info { metric, label, .. } => {
+            let entity = m::def(metric)?.entity.labels().iter().map(|label| label.name);
+            let labels: Vec<&str> = entity.filter(|name| *name != label).chain([label]).collect();
+            Some(format!("group by (instance, {}) ({})", labels.join(", "), name(metric)?))
+        }
+        FieldSource::Own(own) => own_family(own),
+    }
+}
+
+fn own_family(own: Own) -> Option<String> {
+    let by_code = |inner: &str| Some(format!("sum by (instance, gpu, uuid, xid) ({inner})"));
+    let xids = name(m::gpu_xid_errors_total.id())?;
+    match own {
+        Own::XidErrorsCount => by_code(&format!("increase({xids}[5m])")),
+        Own::XidErrorsTotal => by_code(xids),
+        Own::GpuHealthStatus => name(m::gpu_unhealthy_reason.id()).map(str::to_owned),
+        Own::ClockEventsCount | Own::ClockEventsTotal | Own::P2pStatus => None,
+    }
+}
+
+/// An expression that gives the field's value; empty if `/metrics` has nothing that does.
+pub(super) fn of(field: &DcgmField) -> String {
+    of_source(&field.source).unwrap_or_default()
+}
+
+/// What is to be said of the expression, or why there is none; empty if nothing.
+pub(super) fn remark(field: &DcgmField, expression: &str) -> &'static str {
+    match field.source {
+        FieldSource::None(why) => why,
+        _ if expression.is_empty() => "`/dcgm/metrics` alone",
+        FieldSource::Info { .. } if field.kind == FamilyType::Label => "a label",
+        FieldSource::Info { .. } => "a label, and no number",
+        FieldSource::Own(Own::GpuHealthStatus) => "the reasons; DCGM's watches: `/dcgm/metrics` alone",
+        FieldSource::Own(Own::XidErrorsCount) => "counts from the second sample on",
+        _ if expression.contains("rate(") => "a mean over the range, in place of the newest window",
+        _ => "",
     }
 }

@@ -58,6 +58,13 @@ const NANOSECONDS: f64 = 1e9;
 const KIB_BY_1000: f64 = 1.0 / 1_024_000.0;
 const KIB: f64 = 1.0 / 1024.0;
 
+const NO_APPLICATION_CLOCKS: &str = "application clocks: gone from driver 610";
+const NO_FANS: &str = "boards for data centres have no fans of their own";
+const NO_SUMS: &str = "overlaps the times of single reasons";
+const ONE_LINK: &str = "one link; all links: `gpu_nvlink_bytes_total`";
+const NO_NVLINK_ERROR: &str = "errors by kind: `gpu_nvlink_errors_total`";
+const NO_CYCLES: &str = "NVML has no such counter; shares of time: `gpu_gpm_active_ratio`";
+
 /// `12.4` as 12040, as CUDA numbers its versions.
 fn cuda_version(text: &str) -> Option<f64> {
     let (major, minor) = text.split_once('.')?;
@@ -160,8 +167,8 @@ fields! {
         = series!(MHZ; gpu_clock_hertz["memory"]);
     102 Gauge Integer Board ["DCGM_FI_DEV_VIDEO_CLOCK"] "Video clock (in MHz)."
         = series!(MHZ; gpu_clock_hertz["video"]);
-    110 Gauge Integer Board ["DCGM_FI_DEV_APP_SM_CLOCK"] "Application clock of the SMs (in MHz)." = FieldSource::None;
-    111 Gauge Integer Board ["DCGM_FI_DEV_APP_MEM_CLOCK"] "Application clock of the memory (in MHz)." = FieldSource::None;
+    110 Gauge Integer Board ["DCGM_FI_DEV_APP_SM_CLOCK"] "Application clock of the SMs (in MHz)." = FieldSource::None(NO_APPLICATION_CLOCKS);
+    111 Gauge Integer Board ["DCGM_FI_DEV_APP_MEM_CLOCK"] "Application clock of the memory (in MHz)." = FieldSource::None(NO_APPLICATION_CLOCKS);
     112 Gauge Integer Board ["DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"] "Reasons for a lower clock, a bit each."
         = FieldSource::Bits { metric: m::gpu_clock_event_active.id(), bits: CLOCK_EVENTS };
     113 Gauge Integer Board ["DCGM_FI_DEV_MAX_SM_CLOCK"] "Highest SM clock (in MHz)."
@@ -218,7 +225,7 @@ fields! {
         = series!(1.0; gpu_fabric_health_summary);
     190 Gauge Integer Board ["DCGM_FI_DEV_PSTATE", "DCGM_FI_DEV_GPU_PSTATE"] "Performance state, 0 to 15."
         = series!(1.0; gpu_performance_state);
-    191 Gauge Integer Board ["DCGM_FI_DEV_FAN_SPEED"] "Fan speed (in %)." = FieldSource::None;
+    191 Gauge Integer Board ["DCGM_FI_DEV_FAN_SPEED"] "Fan speed (in %)." = FieldSource::None(NO_FANS);
     200 Gauge Integer Board ["DCGM_FI_DEV_PCIE_TX_THROUGHPUT", "dcgm_pcie_tx_throughput"] "Sent over PCIe (in KB/s)."
         = series!(KIB; gpu_pcie_throughput_bytes_per_second["tx"], gpu_gpm_pcie_bytes_per_second["tx"]);
     201 Gauge Integer Board ["DCGM_FI_DEV_PCIE_RX_THROUGHPUT", "dcgm_pcie_rx_throughput"] "Received over PCIe (in KB/s)."
@@ -255,8 +262,8 @@ fields! {
         = series!(NANOSECONDS; gpu_violation_seconds_total["low_utilization"]);
     245 Counter Integer Board ["DCGM_FI_DEV_RELIABILITY_VIOLATION", "dcgm_reliability_violation"] "Time held down for reliability (in ns)."
         = series!(NANOSECONDS; gpu_violation_seconds_total["reliability"]);
-    246 Counter Integer Board ["DCGM_FI_DEV_TOTAL_APP_CLOCKS_VIOLATION"] "Time below the application clocks (in ns)." = FieldSource::None;
-    247 Counter Integer Board ["DCGM_FI_DEV_TOTAL_BASE_CLOCKS_VIOLATION"] "Time below the base clocks (in ns)." = FieldSource::None;
+    246 Counter Integer Board ["DCGM_FI_DEV_TOTAL_APP_CLOCKS_VIOLATION"] "Time below the application clocks (in ns)." = FieldSource::None(NO_SUMS);
+    247 Counter Integer Board ["DCGM_FI_DEV_TOTAL_BASE_CLOCKS_VIOLATION"] "Time below the base clocks (in ns)." = FieldSource::None(NO_SUMS);
     250 Gauge Integer ComputeInstance ["DCGM_FI_DEV_FB_TOTAL"] "Device memory (in MiB)."
         = series!(MIB; gpu_memory_total_bytes, gpu_mig_memory_total_bytes);
     251 Gauge Integer ComputeInstance ["DCGM_FI_DEV_FB_FREE", "dcgm_fb_free"] "Free device memory (in MiB)."
@@ -381,10 +388,10 @@ fields! {
         = series!(1.0; gpu_nvlink_errors_total["dl_replay"]);
     439 Counter Integer Board ["DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_TOTAL", "dcgm_nvlink_recovery_error_count_total"] "NVLink recoveries."
         = series!(1.0; gpu_nvlink_errors_total["dl_recovery"]);
-    440 Gauge Integer Board ["DCGM_FI_DEV_NVLINK_BANDWIDTH_L0", "DCGM_FI_DEV_NVLINK_THROUGHPUT_L0"] "Rate of NVLink 0, both directions (in MB/s)." = FieldSource::None;
+    440 Gauge Integer Board ["DCGM_FI_DEV_NVLINK_BANDWIDTH_L0", "DCGM_FI_DEV_NVLINK_THROUGHPUT_L0"] "Rate of NVLink 0, both directions (in MB/s)." = FieldSource::None(ONE_LINK);
     449 Gauge Integer Board ["DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "DCGM_FI_DEV_NVLINK_THROUGHPUT_TOTAL", "dcgm_nvlink_bandwidth_total"] "Rate of all NVLinks, both directions (in MB/s)."
         = sum!(KIB_BY_1000; gpu_nvlink_bytes_per_second["tx"], gpu_nvlink_bytes_per_second["rx"]);
-    450 Gauge Integer Board ["DCGM_FI_DEV_GPU_NVLINK_ERRORS", "DCGM_FI_DEV_NVLINK_ERROR"] "NVLink error of the GPU." = FieldSource::None;
+    450 Gauge Integer Board ["DCGM_FI_DEV_GPU_NVLINK_ERRORS", "DCGM_FI_DEV_NVLINK_ERROR"] "NVLink error of the GPU." = FieldSource::None(NO_NVLINK_ERROR);
     497 Counter Integer Board ["DCGM_FI_DEV_NVLINK_CRC_ERROR_TOTAL"] "NVLink packets with a wrong checksum (Hopper)."
         = series!(1.0; gpu_nvlink_errors_total["dl_crc_flit"]);
     498 Counter Integer Board ["DCGM_FI_DEV_NVLINK_RECOVERY_TOTAL"] "NVLink recoveries (Hopper)."
@@ -431,21 +438,21 @@ fields! {
         = series!(1.0; gpu_gpm_active_ratio["tensor_dfma"], gpu_mig_gpm_active_ratio["tensor_dfma"]);
     1016 Gauge Double ComputeInstance ["DCGM_FI_PROF_PIPE_INT_ACTIVE"] "Share of cycles with the integer pipe active."
         = series!(1.0; gpu_gpm_active_ratio["integer"], gpu_mig_gpm_active_ratio["integer"]);
-    1084 Counter Integer Board ["DCGM_FI_PROF_SM_CYCLES_ELAPSED_TOTAL"] "Cycles of the multiprocessors." = FieldSource::None;
-    1085 Counter Integer Board ["DCGM_FI_PROF_SM_CYCLES_ACTIVE_TOTAL"] "Active cycles of the multiprocessors." = FieldSource::None;
-    1086 Counter Integer Board ["DCGM_FI_PROF_MMA_CYCLES_ACTIVE_TOTAL"] "Active cycles of the tensor pipes." = FieldSource::None;
-    1087 Counter Integer Board ["DCGM_FI_PROF_DMMA_CYCLES_ACTIVE_TOTAL"] "Active cycles of the double precision tensor pipe." = FieldSource::None;
-    1088 Counter Integer Board ["DCGM_FI_PROF_HMMA_CYCLES_ACTIVE_TOTAL"] "Active cycles of the half precision tensor pipe." = FieldSource::None;
-    1089 Counter Integer Board ["DCGM_FI_PROF_IMMA_CYCLES_ACTIVE_TOTAL"] "Active cycles of the integer tensor pipe." = FieldSource::None;
-    1090 Counter Integer Board ["DCGM_FI_PROF_DFMA_CYCLES_ACTIVE_TOTAL"] "Active cycles of double precision multiply-adds." = FieldSource::None;
+    1084 Counter Integer Board ["DCGM_FI_PROF_SM_CYCLES_ELAPSED_TOTAL"] "Cycles of the multiprocessors." = FieldSource::None(NO_CYCLES);
+    1085 Counter Integer Board ["DCGM_FI_PROF_SM_CYCLES_ACTIVE_TOTAL"] "Active cycles of the multiprocessors." = FieldSource::None(NO_CYCLES);
+    1086 Counter Integer Board ["DCGM_FI_PROF_MMA_CYCLES_ACTIVE_TOTAL"] "Active cycles of the tensor pipes." = FieldSource::None(NO_CYCLES);
+    1087 Counter Integer Board ["DCGM_FI_PROF_DMMA_CYCLES_ACTIVE_TOTAL"] "Active cycles of the double precision tensor pipe." = FieldSource::None(NO_CYCLES);
+    1088 Counter Integer Board ["DCGM_FI_PROF_HMMA_CYCLES_ACTIVE_TOTAL"] "Active cycles of the half precision tensor pipe." = FieldSource::None(NO_CYCLES);
+    1089 Counter Integer Board ["DCGM_FI_PROF_IMMA_CYCLES_ACTIVE_TOTAL"] "Active cycles of the integer tensor pipe." = FieldSource::None(NO_CYCLES);
+    1090 Counter Integer Board ["DCGM_FI_PROF_DFMA_CYCLES_ACTIVE_TOTAL"] "Active cycles of double precision multiply-adds." = FieldSource::None(NO_CYCLES);
     1091 Counter Integer Board ["DCGM_FI_PROF_PCIE_TX_BYTES_TOTAL"] "Sent over PCIe (in bytes)."
         = series!(1.0; gpu_mig_gpm_pcie_bytes_total["tx"], gpu_gpm_pcie_bytes_total["tx"]);
     1092 Counter Integer Board ["DCGM_FI_PROF_PCIE_RX_BYTES_TOTAL"] "Received over PCIe (in bytes)."
         = series!(1.0; gpu_mig_gpm_pcie_bytes_total["rx"], gpu_gpm_pcie_bytes_total["rx"]);
-    1093 Counter Integer Board ["DCGM_FI_PROF_INT_CYCLES_ACTIVE_TOTAL"] "Active cycles of the integer pipe." = FieldSource::None;
-    1094 Counter Integer Board ["DCGM_FI_PROF_FP64_CYCLES_ACTIVE_TOTAL"] "Active cycles of the FP64 pipe." = FieldSource::None;
-    1095 Counter Integer Board ["DCGM_FI_PROF_FP32_CYCLES_ACTIVE_TOTAL"] "Active cycles of the FP32 pipe." = FieldSource::None;
-    1096 Counter Integer Board ["DCGM_FI_PROF_FP16_CYCLES_ACTIVE_TOTAL"] "Active cycles of the FP16 pipe." = FieldSource::None;
+    1093 Counter Integer Board ["DCGM_FI_PROF_INT_CYCLES_ACTIVE_TOTAL"] "Active cycles of the integer pipe." = FieldSource::None(NO_CYCLES);
+    1094 Counter Integer Board ["DCGM_FI_PROF_FP64_CYCLES_ACTIVE_TOTAL"] "Active cycles of the FP64 pipe." = FieldSource::None(NO_CYCLES);
+    1095 Counter Integer Board ["DCGM_FI_PROF_FP32_CYCLES_ACTIVE_TOTAL"] "Active cycles of the FP32 pipe." = FieldSource::None(NO_CYCLES);
+    1096 Counter Integer Board ["DCGM_FI_PROF_FP16_CYCLES_ACTIVE_TOTAL"] "Active cycles of the FP16 pipe." = FieldSource::None(NO_CYCLES);
     1204 Counter Integer Board ["DCGM_FI_DEV_NVLINK_COUNT_RX_MALFORMED_PACKET_ERRORS"] "Malformed NVLink packets (Blackwell)."
         = series!(1.0; gpu_nvlink_errors_total["malformed_packet"]);
     1205 Counter Integer Board ["DCGM_FI_DEV_NVLINK_COUNT_RX_BUFFER_OVERRUN_ERRORS"] "NVLink buffer overruns (Blackwell)."
@@ -500,7 +507,7 @@ fields! {
         = series!(1.0; gpu_clock_max_hertz["video"]);
     1611 Counter Integer Board ["DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL"] "Energy since the driver was loaded (in J)."
         = series!(1.0; gpu_energy_joules_total);
-    1612 Gauge Double Board ["DCGM_FI_DEV_FAN_SPEED_RATIO"] "Fan speed (0 to 1, or more)." = FieldSource::None;
+    1612 Gauge Double Board ["DCGM_FI_DEV_FAN_SPEED_RATIO"] "Fan speed (0 to 1, or more)." = FieldSource::None(NO_FANS);
     1613 Gauge Double Board ["DCGM_FI_DEV_GPU_UTIL_RATIO", "DCGM_FI_DEV_GPU_UTIL_RATIO_V2"] "Utilization of the GPU (0 to 1)."
         = series!(1.0; gpu_utilization_ratio);
     1614 Gauge Double Board ["DCGM_FI_DEV_MEMORY_UTIL_RATIO"] "Utilization of the memory interface (0 to 1)."
@@ -521,8 +528,8 @@ fields! {
         = series!(1.0; gpu_violation_seconds_total["low_utilization"]);
     1622 Counter Double Board ["DCGM_FI_DEV_GPU_RELIABILITY_THROTTLE_SECONDS_TOTAL"] "Time held down for reliability (in s)."
         = series!(1.0; gpu_violation_seconds_total["reliability"]);
-    1623 Counter Double Board ["DCGM_FI_DEV_GPU_APP_THROTTLE_SECONDS_TOTAL"] "Time below the application clocks (in s)." = FieldSource::None;
-    1624 Counter Double Board ["DCGM_FI_DEV_GPU_BASE_THROTTLE_SECONDS_TOTAL"] "Time below the base clocks (in s)." = FieldSource::None;
+    1623 Counter Double Board ["DCGM_FI_DEV_GPU_APP_THROTTLE_SECONDS_TOTAL"] "Time below the application clocks (in s)." = FieldSource::None(NO_SUMS);
+    1624 Counter Double Board ["DCGM_FI_DEV_GPU_BASE_THROTTLE_SECONDS_TOTAL"] "Time below the base clocks (in s)." = FieldSource::None(NO_SUMS);
     1625 Gauge Integer ComputeInstance ["DCGM_FI_DEV_FB_CAPACITY_BYTES"] "Device memory (in bytes)."
         = series!(1.0; gpu_memory_total_bytes, gpu_mig_memory_total_bytes);
     1626 Gauge Integer ComputeInstance ["DCGM_FI_DEV_FB_FREE_BYTES"] "Free device memory (in bytes)."

@@ -25,7 +25,8 @@ fn every_row_is_one_that_dcgm_can_have() {
         }
         assert!(field.help.ends_with('.') && field.help.len() <= 120, "{name}: {}", field.help);
         assert_eq!(field.format == FieldFormat::Text, field.kind == FamilyType::Label, "{name}");
-        assert_eq!(field.is_served(), !field.expression().is_empty(), "{name}");
+        assert!(field.is_served() || field.expression().is_empty(), "{name}");
+        assert!(!field.expression().is_empty() || !field.remark().is_empty(), "{name}: no reason");
         // Its name says whether it only grows, where the older ones are not wrong.
         if field.id >= 1600 && field.id < 9000 {
             assert_eq!(field.names[0].ends_with("_TOTAL"), field.kind == FamilyType::Counter, "{name}");
@@ -59,7 +60,7 @@ fn readings_name_label_values_that_there_are() {
                 let mut labels = def.entity.labels().iter().chain(def.labels);
                 assert!(labels.any(|known| known.name == label), "{}: {label}", field.name());
             }
-            FieldSource::None | FieldSource::Share { .. } | FieldSource::Own(_) => {}
+            FieldSource::None(_) | FieldSource::Share { .. } | FieldSource::Own(_) => {}
         }
     }
 }
@@ -75,9 +76,16 @@ fn an_expression_says_what_a_value_is_made_of() {
     );
     assert_eq!(
         of("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"),
-        "(gpu_nvlink_bytes_per_second{direction=\"tx\"} + ignoring(direction) \
-         gpu_nvlink_bytes_per_second{direction=\"rx\"}) / 1024000"
+        "(rate(gpu_nvlink_bytes_total{direction=\"tx\"}[1m]) + ignoring (direction) \
+         rate(gpu_nvlink_bytes_total{direction=\"rx\"}[1m])) / 1024000"
     );
+    assert_eq!(
+        of("DCGM_FI_DEV_COMPUTE_MODE"),
+        "sum without (mode) (gpu_compute_mode{mode=\"default\"} * 0 or gpu_compute_mode{mode=\"exclusive_thread\"} * 1 \
+         or gpu_compute_mode{mode=\"prohibited\"} * 2 or gpu_compute_mode{mode=\"exclusive_process\"} * 3)"
+    );
+    assert_eq!(of("DCGM_FI_DEV_SERIAL"), "group by (instance, gpu, uuid, serial) (gpu_info)");
+    assert_eq!(of("DCGM_FI_DEV_BRAND"), "", "in the JSON alone");
 }
 
 #[test]

@@ -134,7 +134,7 @@ impl<'a> Found<'a> {
         let readings = |of: &[Reading]| of.iter().map(|reading| read(snapshot, *reading)).collect();
         let plain = |of: &[MetricId]| of.iter().map(|metric| read(snapshot, (*metric, &[]))).collect();
         match field.source {
-            FieldSource::None | FieldSource::Own(_) => Found::None,
+            FieldSource::None(_) | FieldSource::Own(_) => Found::None,
             FieldSource::Series { of, factor } => Found::First(readings(of), factor),
             FieldSource::Sum { of, factor } => Found::Sum(readings(of), factor),
             FieldSource::Bits { metric, bits } => {
