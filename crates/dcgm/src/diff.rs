@@ -231,7 +231,11 @@ pub fn compare(
         }
     }
     let labels = labels::of_page(&all_labels);
-    let advice = advice::of(&gpus, &families, &labels, config);
+    let release = advice::other_release(&families, &labels, config);
+    for family in &mut families {
+        missing::by_release(family, release);
+    }
+    let advice = advice::of(&gpus, &families, &labels, release, config);
     let doubled: BTreeSet<&String> = theirs.iter().flat_map(|page| &page.doubled).collect();
     let same = |family: &FamilyDiff| {
         family.states.iter().all(|state| matches!(state, FamilyState::Same | FamilyState::Extra))

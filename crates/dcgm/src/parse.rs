@@ -118,7 +118,7 @@ impl ParsedPage {
         let family = self.families.entry(name.to_owned()).or_default();
         match word {
             "HELP" => family.help = unescaped(text)?,
-            _ => family.kind = text.trim().to_owned(),
+            _ => family.kind = clean(text, MAX_TEXT),
         }
         Ok(())
     }

@@ -71,9 +71,14 @@ impl Findings {
     }
 }
 
-pub fn of(gpus: &GpuSets, families: &[FamilyDiff], labels: &[LabelDiff], config: DiffConfig<'_>) -> Advice {
+pub fn of(
+    gpus: &GpuSets,
+    families: &[FamilyDiff],
+    labels: &[LabelDiff],
+    release: Option<Release>,
+    config: DiffConfig<'_>,
+) -> Advice {
     let mut found = Findings::default();
-    let release = other_release(families, labels, config);
     if let Some(release) = release {
         let reason = format!("families and labels have the names of {}", release.name());
         found.set("release", format!("{:?}", release.name()), reason);
@@ -88,7 +93,7 @@ pub fn of(gpus: &GpuSets, families: &[FamilyDiff], labels: &[LabelDiff], config:
         found.stays.push(format!("GPU {gpu}, which dcgm-exporter's page has not"));
     }
     for family in families {
-        of_family(family, config, &by_release, &mut found);
+        of_family(family, config, &mut found);
     }
     for label in labels {
         of_label(label, config, &by_release, &mut found);
@@ -110,7 +115,11 @@ pub fn of(gpus: &GpuSets, families: &[FamilyDiff], labels: &[LabelDiff], config:
 
 /// The release that has more of their names than the one that is set, where names are missing and the default list is in
 /// use.
-fn other_release(families: &[FamilyDiff], labels: &[LabelDiff], config: DiffConfig<'_>) -> Option<Release> {
+pub fn other_release(
+    families: &[FamilyDiff],
+    labels: &[LabelDiff],
+    config: DiffConfig<'_>,
+) -> Option<Release> {
     let theirs = families.iter().filter(|family| !family.states.contains(&FamilyState::Extra));
     let missing = families.iter().filter(|family| family.missing.is_some()).map(|family| &family.name);
     let renamed = labels.iter().filter(|label| matches!(label.state, LabelState::Renamed { .. }));
@@ -123,20 +132,14 @@ fn other_release(families: &[FamilyDiff], labels: &[LabelDiff], config: DiffConf
     others.find(has_more)
 }
 
-fn of_family(
-    family: &FamilyDiff,
-    config: DiffConfig<'_>,
-    by_release: &impl Fn(&str) -> bool,
-    found: &mut Findings,
-) {
+fn of_family(family: &FamilyDiff, config: DiffConfig<'_>, found: &mut Findings) {
     let name = &family.name;
     match &family.missing {
-        Some(MissingReason::NotListed { .. }) if by_release(name) => {}
+        Some(MissingReason::OtherRelease { .. }) | None => {}
         Some(MissingReason::NotListed { row }) => {
             found.list(config, Some(row.clone()), "families that the list of fields has not");
         }
         Some(reason) => found.lost.push(format!("{name}: {}", reason.text())),
-        None => {}
     }
     if let Some((theirs, ours)) = &family.types {
         let column = config.page.fields.columns.iter().find(|column| column.name == *name);

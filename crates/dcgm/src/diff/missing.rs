@@ -1,11 +1,15 @@
 //! Why a family of dcgm-exporter's page is not on ours.
 
+use model::text::clean;
 use serde::Serialize;
 
-use super::DiffConfig;
 use super::series::ScrapedFamily;
+use super::{DiffConfig, FamilyDiff};
 use crate::fields::{Release, find};
 use crate::list::FieldList;
+
+/// Longest help that a row repeats, in bytes.
+const MAX_HELP: usize = 400;
 
 /// Why a family is missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -13,6 +17,8 @@ use crate::list::FieldList;
 pub enum MissingReason {
     /// It is not among the fields of our page, and this row of a CSV would add it.
     NotListed { row: String },
+    /// The default list of this other release has it.
+    OtherRelease { release: &'static str },
     /// It is among the fields, and no GPU has a value.
     NoValue,
     /// The field is known, and nothing here gives its value.
@@ -25,8 +31,11 @@ pub enum MissingReason {
 
 impl MissingReason {
     /// For people.
-    pub fn text(&self) -> &'static str {
-        match self {
+    pub fn text(&self) -> String {
+        let text = match self {
+            MissingReason::OtherRelease { release } => {
+                return format!("a name of release {release}: see dcgm.release");
+            }
             MissingReason::NotListed { .. } => "not listed: a row in the file of dcgm.fields_file adds it",
             MissingReason::NoValue => {
                 "listed, but no GPU has a value: `gpu-node-exporter doctor` says what is unsupported or not permitted"
@@ -34,7 +43,8 @@ impl MissingReason {
             MissingReason::NotCovered => "not covered: nothing here gives its value",
             MissingReason::NotGpu => "not covered: series of NVLinks, NVSwitches and CPUs",
             MissingReason::Unknown => "not covered: no field of DCGM that is known here",
-        }
+        };
+        text.to_owned()
     }
 }
 
@@ -56,7 +66,7 @@ pub fn reason(name: &str, theirs: &ScrapedFamily<'_>, config: DiffConfig<'_>) ->
 
 /// The row of a CSV that declares the family as dcgm-exporter has it.
 pub fn row(name: &str, kind: &str, help: &str) -> String {
-    let help = help.replace('\n', " ");
+    let help = clean(help, MAX_HELP);
     match help.contains([',', '"']) {
         true => format!("{name},{kind},\"{}\"", help.replace('"', "\"\"")),
         false => format!("{name},{kind},{help}"),
@@ -67,4 +77,13 @@ pub fn row(name: &str, kind: &str, help: &str) -> String {
 pub fn is_default(name: &str, release: Release) -> bool {
     let list = FieldList::default_of(release);
     list.columns.iter().chain(&list.labels).any(|column| column.name == name)
+}
+
+/// Says of a family that the default list of another release has that the release adds it.
+pub fn by_release(family: &mut FamilyDiff, release: Option<Release>) {
+    if let (Some(MissingReason::NotListed { .. }), Some(release)) = (&family.missing, release)
+        && is_default(&family.name, release)
+    {
+        family.missing = Some(MissingReason::OtherRelease { release: release.name() });
+    }
 }
