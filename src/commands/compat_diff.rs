@@ -30,7 +30,7 @@ Examples:
 
 Run on the node, with the configuration of the daemon: the report names settings that would make the pages alike. \
 Series are matched by the UUID of the GPU and the ids of the MIG instance, not by the order of labels. Each page is \
-scraped twice, in turn, so that values that move are told from wrong ones; a saved page is of another time, \
+scraped twice, in turn, so that a value that moves is no wrong value; a saved page is of another time, \
 and only what does not move is compared.
 
   =  same        -  missing here        +  more here        ≠  other type, labels, series or value

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::dcgm::program;
-use super::node::{Node, PATIENCE};
+use super::node::{Node, PATIENCE, Setup};
 
 /// A response without its status line's beginning: `200 OK`, more headers, body.
 type Answer = (&'static str, String, String);
@@ -50,17 +50,6 @@ fn fetch(daemon: SocketAddr) -> String {
     answer.split_once("\r\n\r\n").unwrap().1.to_owned()
 }
 
-/// A node whose page is whole.
-fn node() -> Node {
-    let node = Node::start("tests/scenarios/still-8xh200.toml");
-    for name in
-        ["DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "DCGM_FI_DEV_GPU_TEMP"]
-    {
-        node.wait_for(name, |node| node.get("/dcgm/metrics").1.matches(&format!("\n{name}{{")).count() == 8);
-    }
-    node
-}
-
 /// Runs the command with the daemon's configuration.
 fn compared(node: &Node, url: &str, more: &[&str]) -> (Option<i32>, String) {
     let listen = node.addr().to_string();
@@ -70,27 +59,6 @@ fn compared(node: &Node, url: &str, more: &[&str]) -> (Option<i32>, String) {
         output.status.code(),
         String::from_utf8(output.stdout).unwrap() + &String::from_utf8_lossy(&output.stderr),
     )
-}
-
-#[test]
-fn a_page_like_ours_is_alike() {
-    let node = node();
-    let daemon = node.addr();
-    let address = serve(move |_| page(fetch(daemon)));
-    // Without a path it is /metrics.
-    let (code, text) = compared(&node, &format!("http://{address}"), &[]);
-    assert_eq!(code, Some(0), "{text}");
-    assert!(text.contains(&format!("dcgm-exporter   http://{address}/metrics\n")), "{text}");
-    assert!(text.contains(&format!("this exporter   http://{daemon}/dcgm/metrics\n")), "{text}");
-    assert!(
-        text.contains("GPUs on both pages: 8\n") && text.contains(" 0 other, 0 missing, 0 more here"),
-        "{text}"
-    );
-    assert!(
-        text.ends_with("The switch is safe: all that dcgm-exporter's page has is here, and the same.\n"),
-        "{text}"
-    );
-    assert!(!text.contains('\x1b'), "no colours but on a terminal");
 }
 
 /// As 4.8.2 spells the host, with a field that is not covered, one that could be listed, a counter that is none, and a hot GPU.
@@ -111,11 +79,33 @@ fn foreign(text: &str) -> String {
 }
 
 #[test]
-fn each_difference_is_named_with_its_setting() {
-    let node = node();
+fn a_page_like_ours_is_alike_and_each_difference_is_named_with_its_setting() {
+    let node = Node::start("tests/scenarios/still-8xh200.toml");
+    for name in
+        ["DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "DCGM_FI_DEV_GPU_TEMP"]
+    {
+        node.wait_for(name, |node| node.get("/dcgm/metrics").1.matches(&format!("\n{name}{{")).count() == 8);
+    }
     let daemon = node.addr();
-    let address = serve(move |_| page(foreign(&fetch(daemon))));
-    let url = format!("http://{address}/metrics");
+    let address = serve(move |path| match path {
+        "/metrics" => page(fetch(daemon)),
+        _ => page(foreign(&fetch(daemon))),
+    });
+    // Without a path it is /metrics.
+    let (code, text) = compared(&node, &format!("http://{address}"), &[]);
+    assert_eq!(code, Some(0), "{text}");
+    for part in [
+        &format!("dcgm-exporter   http://{address}/metrics\n"),
+        &format!("this exporter   http://{daemon}/dcgm/metrics\n"),
+        "GPUs on both pages: 8\n",
+        " 0 other, 0 missing, 0 more here",
+        "\nThe switch is safe: all that dcgm-exporter's page has is here, and the same.\n",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains('\x1b'), "no colours but on a terminal");
+
+    let url = format!("http://{address}/other");
     let (code, text) = compared(&node, &url, &["--format", "json"]);
     assert_eq!(code, Some(1), "{text}");
     let report: Value = serde_json::from_str(&text).unwrap();
@@ -162,21 +152,54 @@ fn each_difference_is_named_with_its_setting() {
 
 #[test]
 fn the_settings_of_the_report_make_the_pages_alike() {
+    const STILL: &str = "tests/scenarios/still-1xh200.toml";
+    let ready = |node: &Node, name: &str| {
+        node.wait_for(name, |node| node.get("/dcgm/metrics").1.contains(&format!("\n{name}{{")));
+    };
+    let first = Node::start(STILL);
+    ready(&first, "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL");
+    ready(&first, "DCGM_FI_PROF_GR_ENGINE_ACTIVE");
+    let memory = first.metrics().value("gpu_memory_total_bytes", &[]).unwrap() / 1_048_576.0;
+    let text = fetch(first.addr());
+    let series = text.lines().find_map(|line| line.strip_prefix("DCGM_FI_DEV_FB_FREE")).unwrap();
+    let (labels, _) = series.rsplit_once(' ').unwrap();
+    let theirs = format!(
+        "{text}# HELP DCGM_FI_DEV_FB_TOTAL Memory, all of it.\n# TYPE DCGM_FI_DEV_FB_TOTAL gauge\n\
+         DCGM_FI_DEV_FB_TOTAL{labels} {memory}\n"
+    );
+    let rate = "# TYPE DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL ";
+    let theirs = theirs
+        .replace("hostname=\"", "Hostname=\"")
+        .replace(&format!("{rate}gauge"), &format!("{rate}counter"));
     let dir = TempDir::new().unwrap();
+    let saved = dir.path().join("theirs.prom");
+    fs::write(&saved, &theirs).unwrap();
+    let (code, text) = compared(&first, saved.to_str().unwrap(), &["--format", "json"]);
+    assert_eq!(code, Some(1), "{text}");
+    let advice = serde_json::from_str::<Value>(&text).unwrap()["advice"].take();
+    assert_eq!(advice["verdict"], "after_settings", "{text}");
+    let rows: Vec<&str> =
+        advice["rows"].as_array().unwrap().iter().map(|row| row.as_str().unwrap()).collect();
+    let total = "DCGM_FI_DEV_FB_TOTAL,gauge,\"Memory, all of it.\"";
+    assert_eq!((rows.len(), rows[0]), (2, total));
+    assert!(rows[1].starts_with("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL,counter,"), "{rows:?}");
+
+    // The list of 4.8.2, where the rate is a counter, with the row that it lacks, and the other setting.
+    let list = fs::read_to_string(super::dcgm::data("default.csv")).unwrap();
     let file = dir.path().join("counters.csv");
-    fs::write(&file, "DCGM_FI_DEV_GPU_TEMP,gauge,Temperature.\nDCGM_FI_DEV_FB_TOTAL,gauge,Memory.\n")
-        .unwrap();
-    let setup = super::node::Setup::new("tests/scenarios/still-1xh200.toml");
-    let node = setup
-        .with("DCGM__FIELDS_FILE", file.to_str().unwrap())
-        .with("DCGM__HOSTNAME_LABEL", "Hostname")
-        .start();
-    node.wait_for("the memory", |node| node.get("/dcgm/metrics").1.contains("\nDCGM_FI_DEV_FB_TOTAL{"));
-    let daemon = node.addr();
-    let address = serve(move |_| page(fetch(daemon)));
-    let (code, text) = compared(&node, &format!("http://{address}/metrics"), &[]);
+    fs::write(&file, format!("{list}{total}\n")).unwrap();
+    let settings = advice["settings"].as_array().unwrap();
+    let keys: Vec<&Value> = settings.iter().map(|setting| &setting["key"]).collect();
+    assert_eq!(keys, ["fields_file", "hostname_label"]);
+    let setup = Setup::new(STILL).with("DCGM__FIELDS_FILE", file.to_str().unwrap());
+    let second =
+        setup.with("DCGM__HOSTNAME_LABEL", settings[1]["value"].as_str().unwrap().trim_matches('"')).start();
+    ready(&second, "DCGM_FI_DEV_FB_TOTAL");
+    ready(&second, "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL");
+    ready(&second, "DCGM_FI_PROF_GR_ENGINE_ACTIVE");
+    let (code, text) = compared(&second, saved.to_str().unwrap(), &[]);
     assert_eq!(code, Some(0), "{text}");
-    assert!(text.contains("= Hostname "), "{text}");
+    assert!(text.contains("= Hostname ") && text.contains("The switch is safe"), "{text}");
 }
 
 /// A golden page of our own, for tests without a daemon.

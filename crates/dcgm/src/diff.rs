@@ -187,7 +187,6 @@ pub struct PageDiff {
     pub about_itself: Vec<String>,
     /// Series that dcgm-exporter's page has twice.
     pub doubled: Vec<String>,
-    #[serde(flatten)]
     pub advice: Advice,
 }
 

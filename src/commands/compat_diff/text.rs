@@ -182,3 +182,44 @@ fn conclusion(diff: &PageDiff, paint: Painter) -> String {
     };
     out + &format!("\n{}\n", paint.colour(colour, verdict))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dcgm::diff::{DiffConfig, compare};
+    use dcgm::page::PageConfig;
+
+    fn text(theirs: &str, colours: bool) -> String {
+        let ours = include_str!("../../../crates/dcgm/src/page/golden/plain-4.8-faithful.prom");
+        let read = |text: &str| [dcgm::parse::read(text).unwrap()];
+        let page = PageConfig::default();
+        let config = DiffConfig { page: &page, own_list: false, same_time: true, factor: 1.0 };
+        let diff = compare(&read(theirs), &read(ours), config).unwrap();
+        let (theirs, ours) = ("http://there".to_owned(), "http://here".to_owned());
+        report(&CompatReport { version: "", theirs, ours, diff }, colours)
+    }
+
+    #[test]
+    fn signs_are_coloured_and_say_the_same_without() {
+        let theirs = include_str!("../../../crates/dcgm/src/diff/pages/4.8.2.prom");
+        let plain = text(theirs, false);
+        assert!(!plain.contains('\x1b') && plain.contains("\n- DCGM_FI_DEV_FAN_SPEED "), "{plain}");
+        let painted = text(theirs, true);
+        assert!(painted.contains("\x1b[31m-\x1b[0m DCGM_FI_DEV_FAN_SPEED "), "{painted}");
+        let bare = ["31", "32", "33", "36", "1", "0"];
+        let bare = bare.iter().fold(painted, |text, code| text.replace(&format!("\x1b[{code}m"), ""));
+        assert_eq!(bare, plain);
+    }
+
+    #[test]
+    fn the_last_lines_say_what_to_set_and_whether_the_switch_is_safe() {
+        let newer = include_str!("../../../crates/dcgm/src/page/golden/plain-4.9-faithful.prom");
+        let text = text(newer, false);
+        assert!(text.contains("missing, a name of release 4.9: see dcgm.release\n"), "{text}");
+        let (_, end) = text.split_once("\nTo set\n  [dcgm]\n  release = \"4.9\" ").unwrap();
+        assert!(end.ends_with(
+            "\nThe switch is safe after these settings: set them, restart the daemon, and ask again.\n"
+        ));
+        assert!(!end.contains("Lost"), "{end}");
+    }
+}

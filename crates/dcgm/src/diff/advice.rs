@@ -50,14 +50,14 @@ pub struct Advice {
 const THEIR_LIST: &str = "\"/etc/dcgm-exporter/default-counters.csv\"";
 
 #[derive(Default)]
-struct Findings {
+struct AdviceDraft {
     settings: BTreeMap<&'static str, (String, BTreeSet<String>)>,
     rows: BTreeSet<String>,
     lost: Vec<String>,
     stays: Vec<String>,
 }
 
-impl Findings {
+impl AdviceDraft {
     fn set(&mut self, key: &'static str, value: impl Into<String>, reason: impl Into<String>) {
         let known = self.settings.entry(key).or_insert_with(|| (value.into(), BTreeSet::new()));
         known.1.insert(reason.into());
@@ -78,7 +78,7 @@ pub fn of(
     release: Option<Release>,
     config: DiffConfig<'_>,
 ) -> Advice {
-    let mut found = Findings::default();
+    let mut found = AdviceDraft::default();
     if let Some(release) = release {
         let reason = format!("families and labels have the names of {}", release.name());
         found.set("release", format!("{:?}", release.name()), reason);
@@ -98,7 +98,7 @@ pub fn of(
     for label in labels {
         of_label(label, config, &by_release, &mut found);
     }
-    let Findings { settings, rows, lost, stays } = found;
+    let AdviceDraft { settings, rows, lost, stays } = found;
     let setting = |(key, (value, reasons)): (&'static str, (String, BTreeSet<String>))| SettingAdvice {
         key,
         value,
@@ -132,7 +132,7 @@ pub fn other_release(
     others.find(has_more)
 }
 
-fn of_family(family: &FamilyDiff, config: DiffConfig<'_>, found: &mut Findings) {
+fn of_family(family: &FamilyDiff, config: DiffConfig<'_>, found: &mut AdviceDraft) {
     let name = &family.name;
     match &family.missing {
         Some(MissingReason::OtherRelease { .. }) | None => {}
@@ -201,7 +201,7 @@ fn of_label(
     label: &LabelDiff,
     config: DiffConfig<'_>,
     by_release: &impl Fn(&str) -> bool,
-    found: &mut Findings,
+    found: &mut AdviceDraft,
 ) {
     let LabelDiff { name, state, families, .. } = label;
     let page = config.page;

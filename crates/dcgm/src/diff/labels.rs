@@ -40,13 +40,12 @@ pub struct LabelDiff {
 }
 
 /// Names that dcgm-exporter gives to one thing, by release or flag.
-const ALIASES: [&[&str]; 6] = [
+const ALIASES: [&[&str]; 5] = [
     &["hostname", "Hostname"],
     &["UUID", "uuid"],
     &["pod", "pod_name"],
     &["namespace", "pod_namespace"],
     &["container", "container_name"],
-    &["model_name", "modelName"],
 ];
 
 /// One name for all names of a label.
@@ -55,12 +54,10 @@ fn canonical(name: &str) -> &str {
     ALIASES.iter().find(|names| names.contains(&name)).map(|names| names[0]).or_else(field).unwrap_or(name)
 }
 
-/// The labels that have a value on a page, by their one name.
-fn names<'a>(family: &ScrapedFamily<'a>) -> BTreeMap<&'a str, &'a str> {
+/// The labels that have a value on a page.
+fn names<'a>(family: &ScrapedFamily<'a>) -> BTreeSet<&'a str> {
     let labels = family.series.iter().flat_map(|series| series.labels);
-    let valued: BTreeSet<&str> =
-        labels.filter(|(_, value)| !value.is_empty()).map(|(name, _)| name.as_str()).collect();
-    valued.into_iter().map(|name| (canonical(name), name)).collect()
+    labels.filter(|(_, value)| !value.is_empty()).map(|(name, _)| name.as_str()).collect()
 }
 
 /// Every label of a family: one entry each, two for a label with another name and another value.
@@ -74,12 +71,18 @@ pub fn compare(
         family.series.iter().filter(|series| !series.label(name).is_empty()).count()
     };
     let entry = |name: &str, state, series| LabelDiff { name: name.to_owned(), state, families: 1, series };
+    let alias = |name: &str| {
+        let same = |other: &&&str| canonical(other) == canonical(name) && !their_names.contains(*other);
+        our_names.iter().find(same)
+    };
     let mut labels = Vec::new();
-    for (one, name) in &their_names {
-        let Some(other) = our_names.get(one) else {
+    let mut known = BTreeSet::new();
+    for name in &their_names {
+        let Some(other) = our_names.get(name).or_else(|| alias(name)) else {
             labels.push(entry(name, LabelState::Missing, has(theirs, name)));
             continue;
         };
+        known.insert(other);
         let differs = |pair: &&super::Pair<'_>| pair.theirs.label(name) != pair.ours.label(other);
         let differing: Vec<_> = pairs.both.iter().filter(differs).collect();
         if name != other {
@@ -92,7 +95,7 @@ pub fn compare(
             labels.push(entry(name, LabelState::Same, has(theirs, name)));
         }
     }
-    for (_, name) in our_names.iter().filter(|(one, _)| !their_names.contains_key(*one)) {
+    for name in our_names.iter().filter(|name| !known.contains(name)) {
         labels.push(entry(name, LabelState::Extra, has(ours, name)));
     }
     labels
