@@ -104,7 +104,12 @@ impl PageSource {
             PageSource::File(file) => std::fs::read(file).map_err(|error| error.to_string())?,
             PageSource::Url(url) => match timeout(DEADLINE, get(url)).await {
                 Ok(bytes) => bytes?,
-                Err(_) => return Err(format!("no answer within {} s", DEADLINE.as_secs())),
+                Err(_) => {
+                    return Err(format!(
+                        "no answer within {} s; the exporter's log may say why",
+                        DEADLINE.as_secs()
+                    ));
+                }
             },
         };
         let text =
@@ -125,7 +130,9 @@ async fn get(url: &Uri) -> Result<Vec<u8>, String> {
             "{error}: is the exporter running, and is its port this one? `ss -ltnp` lists what listens here"
         )
     })?;
-    let failed = |error: hyper::Error| format!("no whole HTTP answer: {error}");
+    let failed = |error: hyper::Error| {
+        format!("no whole HTTP answer: {error}; is this the exporter's port, without TLS?")
+    };
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
     tokio::spawn(connection);
     let path = url.path_and_query().map_or("/", |path| path.as_str());
