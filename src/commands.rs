@@ -2,6 +2,7 @@
 
 pub mod assets;
 pub mod canary;
+pub mod compat_diff;
 pub mod doctor;
 pub mod topology;
 pub mod window;

@@ -12,7 +12,7 @@ use gpu_node_exporter::collectors::topology::declared;
 use gpu_node_exporter::commands::canary::Exit;
 use gpu_node_exporter::commands::canary::arguments::{Arguments, CanaryOrder, Format};
 use gpu_node_exporter::commands::doctor::{self, cuda::Cuda};
-use gpu_node_exporter::commands::{self, OutputFormat, window};
+use gpu_node_exporter::commands::{self, OutputFormat, compat_diff, window};
 use gpu_node_exporter::control::orders::{self, describe};
 use gpu_node_exporter::{control, lifecycle, log, serve};
 use host::stop::Stop;
@@ -34,6 +34,8 @@ Examples:
   gpu-node-exporter doctor                           what works on this machine, and how to fix the rest
   gpu-node-exporter doctor --cuda 12.8               whether programs of CUDA 12.8 run here
   gpu-node-exporter canary                           whether the free GPUs compute rightly and at their rate
+  gpu-node-exporter compat-diff http://localhost:9400/metrics
+                                                     before a switch from dcgm-exporter
   gpu-node-exporter topology                         where each GPU sits, and its fair share of CPUs
   gpu-node-exporter topology --bind docker           lines that bind work on each GPU to it
   gpu-node-exporter assets --out DIR                 alert rules and Grafana boards, for Prometheus and Grafana
@@ -52,7 +54,7 @@ Served over HTTP: / (status page), /metrics, /dcgm/metrics, /livez, /readyz, /ap
 /dashboards/
 
 Exit codes: 0 stopped as asked or done, 64 wrong configuration or command line, 1 any other failure, and
-what `doctor` finds wrong; `canary --help` has its own";
+what `doctor` finds wrong; `canary --help` and `compat-diff --help` have their own";
 
 /// Prometheus exporter for NVIDIA GPU hosts that never hangs when the driver hangs
 #[derive(Parser)]
@@ -104,6 +106,12 @@ enum Command {
     /// healthy one, and says which it is and what to do first.
     #[command(after_help = commands::canary::arguments::AFTER_HELP)]
     Canary(commands::canary::arguments::Arguments),
+    /// Compare this exporter's page with that of a running dcgm-exporter: the report before a switch
+    ///
+    /// Lists each family and each label as same, missing, more, of another type or with values outside the tolerance; says
+    /// what to set, what is lost, and whether the switch is safe. Changes nothing.
+    #[command(after_help = commands::compat_diff::AFTER_HELP)]
+    CompatDiff(commands::compat_diff::CompatDiffArguments),
     /// Draw the machine around the GPUs, and say how to bind work to the CPUs near each
     ///
     /// Packages, NUMA nodes, caches, the PCI tree with its links, the network device nearest each GPU, and each
@@ -237,6 +245,16 @@ fn main() -> ExitCode {
             match prove(&loaded.config, &arguments) {
                 Ok((exit, text)) => exit_with(exit.code(), &text),
                 Err(error) => fail(Exit::CouldNotRun.code(), error),
+            }
+        }),
+        Command::CompatDiff(arguments) => with_config(overrides, |loaded| {
+            let fields = match loaded.dcgm_fields() {
+                Ok(fields) => fields,
+                Err(errors) => return refuse(errors),
+            };
+            match compat_diff::run(&loaded.config, fields, &arguments) {
+                Ok((alike, text)) => exit_with(u8::from(!alike), &text),
+                Err(error) => fail(compat_diff::EXIT_CANNOT_SAY, error),
             }
         }),
         Command::Topology(arguments) => with_config(overrides, |loaded| {

@@ -379,7 +379,7 @@ fn jobs_that_a_scheduler_writes_down_are_labels() {
 }
 
 /// Runs the program to its end, with these settings and none of the environment.
-fn program(args: &[&str], settings: &[(&str, &str)]) -> Output {
+pub fn program(args: &[&str], settings: &[(&str, &str)]) -> Output {
     let dir = TempDir::new().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpu-node-exporter"));
     for (name, _) in std::env::vars_os() {

@@ -14,6 +14,7 @@ mod canary_child;
 mod canary_command;
 mod canary_daemon;
 mod claims;
+mod compat_diff;
 mod config;
 mod control;
 mod coverage;

@@ -484,7 +484,7 @@ fn pause_for(time: Duration) {
 pub struct Metrics(pub Vec<(String, BTreeMap<String, String>, f64)>);
 
 impl Metrics {
-    /// Parses text format 0.0.4 whose label values hold no quotes or backslashes.
+    /// Parses text format 0.0.4.
     pub fn parse(page: &str) -> Metrics {
         let lines: Vec<&str> = page.lines().filter(|l| !l.starts_with('#') && !l.is_empty()).collect();
         let mut seen = std::collections::HashSet::new();
@@ -492,7 +492,11 @@ impl Metrics {
             let series = line.rsplit_once(' ').expect("a value").0;
             assert!(seen.insert(series), "{series} is on the page twice");
         }
-        Metrics(lines.into_iter().map(parse_line).collect())
+        let series = |line: &str| {
+            let (name, sample) = dcgm::parse::sample(line).unwrap_or_else(|fault| panic!("{fault}: {line}"));
+            (name.to_owned(), sample.labels, sample.value)
+        };
+        Metrics(lines.into_iter().map(series).collect())
     }
 
     /// The value of the first series of this name with at least these labels.
@@ -510,22 +514,4 @@ impl Metrics {
             .map(|(_, _, value)| *value)
             .collect()
     }
-}
-
-fn parse_line(line: &str) -> (String, BTreeMap<String, String>, f64) {
-    let (series, value) = line.rsplit_once(' ').expect("a value");
-    let value = value.parse().expect("a number");
-    let Some((name, labels)) = series.split_once('{') else {
-        return (series.to_owned(), BTreeMap::new(), value);
-    };
-    let labels = labels.strip_suffix('}').expect("a closing brace");
-    let labels = labels
-        .split("\",")
-        .filter(|pair| !pair.is_empty())
-        .map(|pair| {
-            let (key, text) = pair.split_once("=\"").expect("a label");
-            (key.to_owned(), text.trim_end_matches('"').to_owned())
-        })
-        .collect();
-    (name.to_owned(), labels, value)
 }

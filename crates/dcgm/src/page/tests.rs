@@ -12,8 +12,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::fields::{DcgmField, Level, TABLE, find};
+use crate::parse::{ParsedPage, ParsedSample};
 use node::{MIG, gpu};
-use reader::{Page, read};
+use reader::{OfFamily, OfPage, read};
 
 /// A page of every field that is served, in the names of the release.
 fn everything(release: Release) -> FieldList {
@@ -39,7 +40,7 @@ fn page(config: &PageConfig, snapshot: &Snapshot) -> String {
     out
 }
 
-fn parsed(config: &PageConfig, snapshot: &Snapshot) -> Page {
+fn parsed(config: &PageConfig, snapshot: &Snapshot) -> ParsedPage {
     let text = page(config, snapshot);
     read(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
@@ -264,7 +265,7 @@ fn an_xid_of_an_instance_is_on_the_gpu_and_on_the_instance() {
     let found = |values: Values| {
         let page = parsed(&config(Release::V4_8, values), &node);
         let of = page.family("DCGM_FI_DEV_XID_ERRORS").of(&[("gpu", "1")]);
-        let one = |one: &reader::PageSample| {
+        let one = |one: &ParsedSample| {
             let label = |name: &str| one.label(name).map(str::to_owned);
             (label("GPU_I_ID"), label("GPU_CI_ID"), one.value)
         };
@@ -315,7 +316,7 @@ fn a_shared_gpu_names_one_pod_and_corrected_each() {
     let pods = |values| {
         let page = parsed(&config(Release::V4_8, values), &node);
         let of = page.family("DCGM_FI_DEV_GPU_TEMP").of(&[("gpu", "0")]);
-        let pod = |one: &reader::PageSample| one.label("pod").map(str::to_owned);
+        let pod = |one: &ParsedSample| one.label("pod").map(str::to_owned);
         of.iter().map(pod).collect::<Vec<_>>()
     };
     assert_eq!(pods(Values::Faithful), [Some("train-1".to_owned())]);

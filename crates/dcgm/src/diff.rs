@@ -1,0 +1,347 @@
+//! Two pages of one node compared, dcgm-exporter's and ours: what a switch from one to the other would change.
+//!
+//! [`series`] pairs the series of a family, [`labels`] and [`tolerance`] compare them, [`missing`] says why a family is not
+//! on our page, [`advice`] which setting makes a difference go, and what no setting does. A page is given with all its
+//! scrapes: what moves between them is no difference.
+
+mod advice;
+mod labels;
+mod missing;
+mod series;
+#[cfg(test)]
+mod tests;
+pub mod tolerance;
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::fields::find;
+use crate::page::PageConfig;
+use crate::parse::ParsedPage;
+pub use advice::{Advice, SettingAdvice, SwitchVerdict};
+pub use labels::{LabelDiff, LabelState};
+pub use missing::MissingReason;
+use series::{Pair, PairedSeries};
+use tolerance::{Tolerance, ValueRange};
+
+/// What both pages are compared by.
+#[derive(Clone, Copy, Debug)]
+pub struct DiffConfig<'a> {
+    /// What our page has by its settings.
+    pub page: &'a PageConfig,
+    /// Whether its fields come from a file.
+    pub own_list: bool,
+    /// Whether both pages were scraped one after the other; else values that move say nothing.
+    pub same_time: bool,
+    /// All tolerances times this.
+    pub factor: f64,
+}
+
+/// One of the two pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageSide {
+    Theirs,
+    Ours,
+}
+
+/// Why two pages cannot be compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotComparable {
+    /// The page has no series.
+    Empty(PageSide),
+    /// No family is one of DCGM's; some that there are.
+    NotDcgm(PageSide, Vec<String>),
+    /// No series is about a GPU.
+    NoGpu(PageSide),
+    /// The pages have no GPU in common: some of each.
+    OtherNode { theirs: Vec<String>, ours: Vec<String> },
+}
+
+impl fmt::Display for NotComparable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NotComparable::Empty(PageSide::Theirs) => write!(
+                f,
+                "the page is empty: dcgm-exporter serves none while it reloads its fields (until 4.8.2); ask again, and look \
+                 at its log"
+            ),
+            NotComparable::Empty(PageSide::Ours) => {
+                write!(
+                    f,
+                    "the page is empty: `gpu-node-exporter check-config` says whether dcgm.fields_file is of use"
+                )
+            }
+            NotComparable::NotDcgm(_, names) if names.iter().any(|name| name.starts_with("gpu_")) => {
+                write!(
+                    f,
+                    "this is gpu-node-exporter's own page ({}): /dcgm/metrics is the one to compare",
+                    names.join(", ")
+                )
+            }
+            NotComparable::NotDcgm(_, names) => {
+                write!(f, "no family is one of DCGM's, but {}: look at host, port and path", names.join(", "))
+            }
+            NotComparable::NoGpu(PageSide::Theirs) => {
+                write!(
+                    f,
+                    "no series has a GPU's UUID: look whether dcgm-exporter sees GPUs (its log, `nvidia-smi -L`)"
+                )
+            }
+            NotComparable::NoGpu(PageSide::Ours) => {
+                write!(f, "no series has a GPU's UUID: `gpu-node-exporter doctor` says why")
+            }
+            NotComparable::OtherNode { theirs, ours } => write!(
+                f,
+                "the pages are of two nodes: they have no GPU in common (dcgm-exporter's page has {}, this exporter's has {}); \
+                 scrape both on one node",
+                theirs.join(", "),
+                ours.join(", ")
+            ),
+        }
+    }
+}
+
+impl std::error::Error for NotComparable {}
+
+/// What is the case with a family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FamilyState {
+    /// Not on our page.
+    Missing,
+    OtherType,
+    /// Labels that are missing, extra or have other values.
+    OtherLabels,
+    /// Series of one page alone.
+    OtherSeries,
+    /// A value outside its tolerance.
+    OtherValue,
+    /// On our page alone.
+    Extra,
+    Same,
+}
+
+/// Some series of one page alone.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct SeriesCount {
+    pub count: usize,
+    /// One of them.
+    pub example: String,
+}
+
+/// The values of a family.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ValueDiff {
+    /// Series that were compared.
+    pub compared: usize,
+    /// Those of them whose values are outside the tolerance.
+    pub outside: usize,
+    /// The worst of them: series, dcgm-exporter's value, ours.
+    pub worst: Option<(String, f64, f64)>,
+    /// What two values may be apart, without what moved between two scrapes: absolute, and relative.
+    pub tolerance: Option<(f64, f64)>,
+    /// Why so much, or why they were not compared.
+    pub reason: &'static str,
+}
+
+/// One family of either page.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FamilyDiff {
+    pub name: String,
+    /// All that is the case, the first the gravest.
+    pub states: Vec<FamilyState>,
+    /// Why it is missing.
+    pub missing: Option<MissingReason>,
+    /// dcgm-exporter's type and ours, if they differ.
+    pub types: Option<(String, String)>,
+    /// Labels that are not the same.
+    pub labels: Vec<LabelDiff>,
+    pub missing_series: SeriesCount,
+    pub extra_series: SeriesCount,
+    pub values: ValueDiff,
+}
+
+/// The GPUs of both pages.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct GpuSets {
+    pub common: Vec<String>,
+    /// On dcgm-exporter's page alone.
+    pub missing: Vec<String>,
+    /// On our page alone.
+    pub extra: Vec<String>,
+}
+
+/// Two pages compared.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PageDiff {
+    /// Whether everything on dcgm-exporter's page is on ours, and the same. More families on ours are no difference.
+    pub alike: bool,
+    pub gpus: GpuSets,
+    /// Every family of DCGM, by name.
+    pub families: Vec<FamilyDiff>,
+    /// Every label of the families that both pages have.
+    pub labels: Vec<LabelDiff>,
+    /// Families about dcgm-exporter itself, which are not compared.
+    pub about_itself: Vec<String>,
+    /// Series that dcgm-exporter's page has twice.
+    pub doubled: Vec<String>,
+    pub advice: Advice,
+}
+
+/// Compares the scrapes of dcgm-exporter's page with those of ours.
+pub fn compare(
+    theirs: &[ParsedPage],
+    ours: &[ParsedPage],
+    config: DiffConfig<'_>,
+) -> Result<PageDiff, NotComparable> {
+    let (their_gpus, our_gpus) = (gpus(theirs, PageSide::Theirs)?, gpus(ours, PageSide::Ours)?);
+    let only = |of: &BTreeSet<String>, other: &BTreeSet<String>| of.difference(other).cloned().collect();
+    let gpus = GpuSets {
+        common: their_gpus.intersection(&our_gpus).cloned().collect(),
+        missing: only(&their_gpus, &our_gpus),
+        extra: only(&our_gpus, &their_gpus),
+    };
+    if gpus.common.is_empty() {
+        let some = |all: Vec<String>| all.into_iter().take(3).collect();
+        return Err(NotComparable::OtherNode { theirs: some(gpus.missing), ours: some(gpus.extra) });
+    }
+    let names: BTreeSet<&String> = theirs.iter().chain(ours).flat_map(|page| page.families.keys()).collect();
+    let (of_dcgm, others): (Vec<&String>, Vec<&String>) = names.into_iter().partition(|name| is_dcgm(name));
+    let mut families = Vec::new();
+    let mut all_labels = Vec::new();
+    for name in of_dcgm {
+        let (their, our) = (series::family(theirs, name, &gpus), series::family(ours, name, &gpus));
+        match (their, our) {
+            (Some(their), Some(our)) => {
+                let pairs = series::pair(&their, &our);
+                let labels = labels::compare(&their, &our, &pairs);
+                families.push(family(name, (their.kind, our.kind), &labels, &pairs, config));
+                all_labels.push(labels);
+            }
+            (Some(their), None) => families.push(FamilyDiff {
+                missing: Some(missing::reason(name, &their, config)),
+                ..only_one(name, FamilyState::Missing)
+            }),
+            (None, Some(_)) => families.push(only_one(name, FamilyState::Extra)),
+            // About GPUs of one page alone.
+            (None, None) => {}
+        }
+    }
+    let labels = labels::of_page(&all_labels);
+    let release = advice::other_release(&families, &labels, config);
+    for family in &mut families {
+        missing::by_release(family, release);
+    }
+    let advice = advice::of(&gpus, &families, &labels, release, config);
+    let doubled: BTreeSet<&String> = theirs.iter().flat_map(|page| &page.doubled).collect();
+    let same = |family: &FamilyDiff| {
+        family.states.iter().all(|state| matches!(state, FamilyState::Same | FamilyState::Extra))
+    };
+    Ok(PageDiff {
+        alike: families.iter().all(same) && gpus.missing.is_empty(),
+        gpus,
+        families,
+        labels,
+        about_itself: others.into_iter().cloned().collect(),
+        doubled: doubled.into_iter().cloned().collect(),
+        advice,
+    })
+}
+
+/// Whether a family is one of DCGM's or of dcgm-exporter's lists: those of its first release are in lower case.
+fn is_dcgm(name: &str) -> bool {
+    name.starts_with("DCGM_") || name.starts_with("dcgm_")
+}
+
+/// The GPUs that a page is about.
+fn gpus(pages: &[ParsedPage], side: PageSide) -> Result<BTreeSet<String>, NotComparable> {
+    let families = || pages.iter().flat_map(|page| &page.families);
+    if families().next().is_none() {
+        return Err(NotComparable::Empty(side));
+    }
+    if !families().any(|(name, _)| is_dcgm(name)) {
+        let names: BTreeSet<String> = families().map(|(name, _)| name.clone()).collect();
+        // Every exporter has `go_` and `process_`.
+        let own = |name: &String| !["go_", "process_", "promhttp_"].iter().any(|it| name.starts_with(it));
+        let (own, runtime): (Vec<String>, Vec<String>) = names.into_iter().partition(own);
+        let some = own.into_iter().chain(runtime).take(3).collect();
+        return Err(NotComparable::NotDcgm(side, some));
+    }
+    let samples = families().flat_map(|(_, family)| &family.samples);
+    let found: BTreeSet<String> = samples.filter_map(series::gpu).map(str::to_owned).collect();
+    if found.is_empty() { Err(NotComparable::NoGpu(side)) } else { Ok(found) }
+}
+
+fn only_one(name: &str, state: FamilyState) -> FamilyDiff {
+    FamilyDiff {
+        name: name.to_owned(),
+        states: vec![state],
+        missing: None,
+        types: None,
+        labels: Vec::new(),
+        missing_series: SeriesCount::default(),
+        extra_series: SeriesCount::default(),
+        values: ValueDiff::default(),
+    }
+}
+
+/// A family that both pages have.
+fn family(
+    name: &str,
+    (theirs, ours): (&str, &str),
+    labels: &[LabelDiff],
+    pairs: &PairedSeries<'_>,
+    config: DiffConfig<'_>,
+) -> FamilyDiff {
+    let types = (theirs != ours).then(|| (theirs.to_owned(), ours.to_owned()));
+    let labels: Vec<LabelDiff> =
+        labels.iter().filter(|label| label.state != LabelState::Same).cloned().collect();
+    let values = values(name, &pairs.both, config);
+    let (missing_series, extra_series) = (series::count(&pairs.theirs), series::count(&pairs.ours));
+    let all = [
+        (types.is_some(), FamilyState::OtherType),
+        (!labels.is_empty(), FamilyState::OtherLabels),
+        (missing_series.count + extra_series.count > 0, FamilyState::OtherSeries),
+        (values.outside > 0, FamilyState::OtherValue),
+    ];
+    let mut states: Vec<FamilyState> =
+        all.into_iter().filter_map(|(is_so, state)| is_so.then_some(state)).collect();
+    if states.is_empty() {
+        states.push(FamilyState::Same);
+    }
+    let name = name.to_owned();
+    FamilyDiff { name, states, missing: None, types, labels, missing_series, extra_series, values }
+}
+
+fn values(name: &str, pairs: &[Pair<'_>], config: DiffConfig<'_>) -> ValueDiff {
+    let mut diff = ValueDiff::default();
+    let tolerance = match find(name, config.page.release).map(tolerance::of) {
+        None => Err("the field is not known here"),
+        Some(Ok(Tolerance { moves: true, .. })) if !config.same_time => {
+            Err("moves, and a page is a saved one")
+        }
+        Some(tolerance) => tolerance,
+    };
+    let tolerance = match tolerance {
+        Ok(tolerance) => tolerance,
+        Err(reason) => return ValueDiff { reason, ..diff },
+    };
+    diff.tolerance = Some((tolerance.absolute * config.factor, tolerance.relative * config.factor));
+    diff.reason = tolerance.reason;
+    let mut most = 1.0;
+    for pair in pairs {
+        let (theirs, ours): (ValueRange, ValueRange) = (pair.theirs.range, pair.ours.range);
+        let excess = tolerance.excess(theirs, ours, config.factor);
+        diff.compared += 1;
+        if excess > 1.0 {
+            diff.outside += 1;
+            if excess > most {
+                most = excess;
+                diff.worst = Some((series::text(pair.theirs.labels), pair.theirs.value, pair.ours.value));
+            }
+        }
+    }
+    diff
+}

@@ -1,0 +1,264 @@
+//! What to set so that the pages are alike, what no setting brings back, and whether the switch is safe.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use super::labels::{LabelDiff, LabelState};
+use super::missing::{MissingReason, is_default, row};
+use super::{DiffConfig, FamilyDiff, FamilyState, GpuSets};
+use crate::fields::{Release, TABLE, find};
+use crate::page::Values;
+
+/// Whether dashboards, alerts and autoscalers can be switched over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SwitchVerdict {
+    /// All that dcgm-exporter's page has is on ours, and the same.
+    Safe,
+    /// With the settings it is.
+    AfterSettings,
+    /// Something is lost or other that no setting changes.
+    Lossy,
+}
+
+/// A setting of the section `dcgm`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SettingAdvice {
+    /// Its key, without the section.
+    pub key: &'static str,
+    /// Its value in TOML.
+    pub value: String,
+    /// What it makes alike.
+    pub reason: String,
+}
+
+/// What follows from the differences.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Advice {
+    pub settings: Vec<SettingAdvice>,
+    /// Rows that the file of `dcgm.fields_file` needs.
+    pub rows: Vec<String>,
+    /// What no setting makes alike.
+    pub lost: Vec<String>,
+    /// What is more on our page, where it is no fault, and stays.
+    pub stays: Vec<String>,
+    pub verdict: SwitchVerdict,
+}
+
+/// Where dcgm-exporter's packages and images have their list of fields.
+const THEIR_LIST: &str = "\"/etc/dcgm-exporter/default-counters.csv\"";
+
+#[derive(Default)]
+struct AdviceDraft {
+    settings: BTreeMap<&'static str, (String, BTreeSet<String>)>,
+    rows: BTreeSet<String>,
+    lost: Vec<String>,
+    stays: Vec<String>,
+}
+
+impl AdviceDraft {
+    fn set(&mut self, key: &'static str, value: impl Into<String>, reason: impl Into<String>) {
+        let known = self.settings.entry(key).or_insert_with(|| (value.into(), BTreeSet::new()));
+        known.1.insert(reason.into());
+    }
+
+    /// Another list of fields, with this row where one is lacking.
+    fn list(&mut self, config: DiffConfig<'_>, row: Option<String>, reason: &str) {
+        let value = if config.own_list { "\"...\"" } else { THEIR_LIST };
+        self.set("fields_file", value, reason);
+        self.rows.extend(row);
+    }
+}
+
+pub fn of(
+    gpus: &GpuSets,
+    families: &[FamilyDiff],
+    labels: &[LabelDiff],
+    release: Option<Release>,
+    config: DiffConfig<'_>,
+) -> Advice {
+    let mut found = AdviceDraft::default();
+    if let Some(release) = release {
+        let reason = format!("families and labels have the names of {}", release.name());
+        found.set("release", format!("{:?}", release.name()), reason);
+    }
+    let by_release = |name: &str| release.is_some_and(|release| is_default(name, release));
+    for gpu in &gpus.missing {
+        found
+            .lost
+            .push(format!("GPU {gpu} is on dcgm-exporter's page alone: `gpu-node-exporter doctor` says why"));
+    }
+    for gpu in &gpus.extra {
+        found.stays.push(format!("GPU {gpu}, which dcgm-exporter's page has not"));
+    }
+    for family in families {
+        of_family(family, config, &mut found);
+    }
+    for label in labels {
+        of_label(label, config, &by_release, &mut found);
+    }
+    let AdviceDraft { settings, rows, lost, stays } = found;
+    let setting = |(key, (value, reasons)): (&'static str, (String, BTreeSet<String>))| SettingAdvice {
+        key,
+        value,
+        reason: reasons.into_iter().collect::<Vec<_>>().join("; "),
+    };
+    let settings: Vec<SettingAdvice> = settings.into_iter().map(setting).collect();
+    let verdict = match (lost.is_empty(), settings.is_empty()) {
+        (false, _) => SwitchVerdict::Lossy,
+        (true, false) => SwitchVerdict::AfterSettings,
+        (true, true) => SwitchVerdict::Safe,
+    };
+    Advice { settings, rows: rows.into_iter().collect(), lost, stays, verdict }
+}
+
+/// The release that has more of their names than the one that is set, where names are missing and the default list is in
+/// use.
+pub fn other_release(
+    families: &[FamilyDiff],
+    labels: &[LabelDiff],
+    config: DiffConfig<'_>,
+) -> Option<Release> {
+    let theirs = families.iter().filter(|family| !family.states.contains(&FamilyState::Extra));
+    let missing = families.iter().filter(|family| family.missing.is_some()).map(|family| &family.name);
+    let renamed = labels.iter().filter(|label| matches!(label.state, LabelState::Renamed { .. }));
+    let lacking: Vec<&String> = missing.chain(renamed.map(|label| &label.name)).collect();
+    let count = |release| theirs.clone().filter(|family| is_default(&family.name, release)).count();
+    let set = config.page.release;
+    let has_more =
+        |other: &Release| count(*other) > count(set) && lacking.iter().any(|name| is_default(name, *other));
+    let mut others = Release::ALL.into_iter().filter(|other| *other != set && !config.own_list);
+    others.find(has_more)
+}
+
+fn of_family(family: &FamilyDiff, config: DiffConfig<'_>, found: &mut AdviceDraft) {
+    let name = &family.name;
+    match &family.missing {
+        Some(MissingReason::OtherRelease { .. }) | None => {}
+        Some(MissingReason::NotListed { row }) => {
+            found.list(config, Some(row.clone()), "families that the list of fields has not");
+        }
+        Some(reason) => found.lost.push(format!("{name}: {}", reason.text())),
+    }
+    if let Some((theirs, ours)) = &family.types {
+        let column = config.page.fields.columns.iter().find(|column| column.name == *name);
+        let declared = column.is_some_and(|column| column.kind.name() == theirs);
+        match declared && config.page.values == Values::Corrected {
+            true => found.set("values", "\"faithful\"", "types as the list of fields declares them"),
+            false => {
+                let row = row(name, theirs, column.map_or("", |column| &column.help));
+                found.list(
+                    config,
+                    Some(row),
+                    &format!("types as dcgm-exporter's list declares them (here {ours})"),
+                );
+            }
+        }
+    }
+    for label in family.labels.iter().filter(|label| label.name == "window_size_in_ms") {
+        if let LabelState::OtherValue { theirs, .. } = &label.state {
+            let key = if name.contains("XID") { "xid_window" } else { "clock_events_window" };
+            found.set(key, format!("\"{theirs}ms\""), format!("the window of {name}"));
+        }
+    }
+    let divided = family.missing_series.example.contains("GPU_I_ID");
+    for (series, only) in
+        [(&family.missing_series, "dcgm-exporter's"), (&family.extra_series, "this exporter's")]
+    {
+        if series.count == 0 {
+            continue;
+        }
+        if config.page.values == Values::Corrected && divided {
+            found.set("values", "\"faithful\"", "values of the board on each MIG instance");
+            continue;
+        }
+        let shared = only.starts_with("dcgm") && series.example.contains("pod=");
+        let hint =
+            if shared { "; dcgm.values = \"corrected\" has one for each pod that shares a GPU" } else { "" };
+        let text =
+            format!("{name}: {} series on {only} page alone, such as {}{hint}", series.count, series.example);
+        if only.starts_with("dcgm") { found.lost.push(text) } else { found.stays.push(text) }
+    }
+    if let Some((series, theirs, ours)) = &family.values.worst {
+        let units = TABLE.iter().filter(|field| field.names.contains(&&**name)).count();
+        match units > 1 {
+            // Both releases have the name, one in percent, the other as a ratio.
+            true => {
+                let other = Release::ALL.into_iter().find(|release| *release != config.page.release);
+                let value = format!("{:?}", other.unwrap_or_default().name());
+                found.set("release", value, format!("the unit of {name}"));
+            }
+            false => found.lost.push(format!(
+                "{name}: {} of {} values outside the tolerance, such as {series} with {theirs} there and {ours} here",
+                family.values.outside, family.values.compared
+            )),
+        }
+    }
+}
+
+fn of_label(
+    label: &LabelDiff,
+    config: DiffConfig<'_>,
+    by_release: &impl Fn(&str) -> bool,
+    found: &mut AdviceDraft,
+) {
+    let LabelDiff { name, state, families, .. } = label;
+    let page = config.page;
+    let quoted = |text: &str| format!("{text:?}");
+    let (missing, extra) = (*state == LabelState::Missing, *state == LabelState::Extra);
+    match (name.as_str(), state) {
+        (_, LabelState::Same) => {}
+        ("hostname" | "Hostname", LabelState::Missing | LabelState::Renamed { .. }) => {
+            found.set("hostname_label", quoted(name), format!("the label {name}"));
+        }
+        ("hostname" | "Hostname", LabelState::Extra) => {
+            found.set("hostname_label", "\"\"", format!("no label {name}"));
+        }
+        ("hostname" | "Hostname", LabelState::OtherValue { theirs, ours }) => found.lost.push(format!(
+            "label {name} is {theirs:?} there and {ours:?} here: give both exporters the same variable NODE_NAME"
+        )),
+        // Which window it is the family says.
+        ("window_size_in_ms", LabelState::OtherValue { .. }) => {}
+        (name, LabelState::Missing | LabelState::Renamed { .. })
+            if find(name, page.release).is_some_and(|field| field.is_served()) =>
+        {
+            if !by_release(name) {
+                found.list(config, Some(row(name, "label", "")), "labels that the list of fields has not");
+            }
+        }
+        (name, LabelState::Extra) if find(name, page.release).is_some() => {
+            if !by_release(name) {
+                found.list(config, None, "a list without the row of a label that is more here");
+            }
+        }
+        ("pod" | "namespace" | "container", _) if missing && !page.pods => {
+            found.set("pods", "true", "labels of pods");
+        }
+        ("pod" | "namespace" | "container", _) if extra => found.set("pods", "false", "no labels of pods"),
+        (name, _) if name.starts_with("dra_") && missing && !page.pods => {
+            found.set("pods", "true", "labels of claims");
+        }
+        (name, _) if name.starts_with("dra_") && extra => found.set("pods", "false", "no labels of claims"),
+        ("hpc_job", _) if missing && !page.jobs => {
+            found.set("hpc_job_dir", "\"...\"", "the directory of dcgm-exporter's --hpc-job-mapping-dir");
+        }
+        ("hpc_job", _) if extra => found.set("jobs", "false", "no label hpc_job; hpc_job_dir = \"\" as well"),
+        ("GPU_CI_ID" | "GPU_I_ID" | "GPU_I_PROFILE", _) if missing && page.values == Values::Corrected => {
+            found.set("values", "\"faithful\"", "labels of MIG instances");
+        }
+        ("pod" | "namespace" | "container", _) if missing => found.lost.push(format!(
+            "label {name}, in {families} families: the kubelet names no pod here; `gpu-node-exporter doctor` says why"
+        )),
+        (name, LabelState::Missing) => {
+            found.lost.push(format!("label {name}, in {families} families: no setting adds it"));
+        }
+        (name, LabelState::Renamed { ours }) => found.lost.push(format!(
+            "label {name} is {ours} here, in {families} families: a relabelling of the scrape renames it"
+        )),
+        (name, LabelState::OtherValue { theirs, ours }) => found.lost.push(format!(
+            "label {name} has other values in {families} families, such as {theirs:?} there and {ours:?} here"
+        )),
+        (name, LabelState::Extra) => found.stays.push(format!("label {name}, in {families} families")),
+    }
+}

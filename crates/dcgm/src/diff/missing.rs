@@ -1,0 +1,89 @@
+//! Why a family of dcgm-exporter's page is not on ours.
+
+use model::text::clean;
+use serde::Serialize;
+
+use super::series::ScrapedFamily;
+use super::{DiffConfig, FamilyDiff};
+use crate::fields::{Release, find};
+use crate::list::FieldList;
+
+/// Longest help that a row repeats, in bytes.
+const MAX_HELP: usize = 400;
+
+/// Why a family is missing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "reason")]
+pub enum MissingReason {
+    /// It is not among the fields of our page, and this row of a CSV would add it.
+    NotListed { row: String },
+    /// The default list of this other release has it.
+    OtherRelease { release: &'static str },
+    /// It is among the fields, and no GPU has a value.
+    NoValue,
+    /// The field is known, and nothing here gives its value.
+    NotCovered,
+    /// The series are not about GPUs: NVLinks, NVSwitches and CPUs have none here.
+    NotGpu,
+    /// No field of DCGM that is known here.
+    Unknown,
+}
+
+impl MissingReason {
+    /// For people.
+    pub fn text(&self) -> String {
+        let text = match self {
+            MissingReason::OtherRelease { release } => {
+                return format!("a name of release {release}: see dcgm.release");
+            }
+            MissingReason::NotListed { .. } => "not listed: a row in the file of dcgm.fields_file adds it",
+            MissingReason::NoValue => {
+                "listed, but no GPU has a value: `gpu-node-exporter doctor` says what is unsupported or not permitted"
+            }
+            MissingReason::NotCovered => "not covered: nothing here gives its value",
+            MissingReason::NotGpu => "not covered: series of NVLinks, NVSwitches and CPUs",
+            MissingReason::Unknown => "not covered: no field of DCGM that is known here",
+        };
+        text.to_owned()
+    }
+}
+
+pub fn reason(name: &str, theirs: &ScrapedFamily<'_>, config: DiffConfig<'_>) -> MissingReason {
+    let about_gpu =
+        theirs.series.iter().any(|one| !one.label("UUID").is_empty() || !one.label("uuid").is_empty());
+    if !about_gpu {
+        return MissingReason::NotGpu;
+    }
+    let Some(field) = find(name, config.page.release) else { return MissingReason::Unknown };
+    if !field.is_served() {
+        return MissingReason::NotCovered;
+    }
+    match config.page.fields.columns.iter().any(|column| column.name == name) {
+        true => MissingReason::NoValue,
+        false => MissingReason::NotListed { row: row(name, theirs.kind, theirs.help) },
+    }
+}
+
+/// The row of a CSV that declares the family as dcgm-exporter has it.
+pub fn row(name: &str, kind: &str, help: &str) -> String {
+    let help = clean(help, MAX_HELP);
+    match help.contains([',', '"']) {
+        true => format!("{name},{kind},\"{}\"", help.replace('"', "\"\"")),
+        false => format!("{name},{kind},{help}"),
+    }
+}
+
+/// Whether the default list of a release has a family or label of this name.
+pub fn is_default(name: &str, release: Release) -> bool {
+    let list = FieldList::default_of(release);
+    list.columns.iter().chain(&list.labels).any(|column| column.name == name)
+}
+
+/// Says of a family that the default list of another release has that the release adds it.
+pub fn by_release(family: &mut FamilyDiff, release: Option<Release>) {
+    if let (Some(MissingReason::NotListed { .. }), Some(release)) = (&family.missing, release)
+        && is_default(&family.name, release)
+    {
+        family.missing = Some(MissingReason::OtherRelease { release: release.name() });
+    }
+}

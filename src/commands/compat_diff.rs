@@ -1,0 +1,134 @@
+//! `gpu-node-exporter compat-diff URL`: what a switch from the dcgm-exporter of this node to this exporter would change.
+
+mod scrape;
+mod text;
+
+use std::time::Duration;
+
+use clap::Args;
+use dcgm::diff::{DiffConfig, NotComparable, PageDiff, PageSide, compare};
+use dcgm::list::FieldList;
+use dcgm::parse::ParsedPage;
+use host::terminal::{progress, stdout_has_colours};
+use serde::Serialize;
+use settings::Config;
+
+use super::{OutputFormat, json};
+use crate::drop_in;
+use scrape::PageSource;
+
+/// Exit code where the pages cannot be compared.
+pub const EXIT_CANNOT_SAY: u8 = 2;
+
+/// Shown at the end of `gpu-node-exporter compat-diff --help`.
+pub const AFTER_HELP: &str = "\
+Examples:
+  gpu-node-exporter compat-diff http://localhost:9400/metrics
+  gpu-node-exporter compat-diff http://10.0.3.7:9400 --format json > report.json
+  curl -sku USER https://localhost:9400/metrics > page.prom && gpu-node-exporter compat-diff page.prom
+  gpu-node-exporter compat-diff dcgm.prom --ours http://localhost:9400/metrics   both exporters took turns
+
+Run on the node, with the configuration of the daemon: the report names settings that would make the pages alike. \
+Series are matched by the UUID of the GPU and the ids of the MIG instance, not by the order of labels. Each page is \
+scraped twice, in turn, so that a value that moves is no wrong value; a saved page is of another time, \
+and only what does not move is compared.
+
+  =  same        -  missing here        +  more here        ≠  other type, labels, series or value
+
+Exit codes: 0 alike (families that are more here are no difference), 1 differences, 2 the pages cannot be compared, \
+64 wrong configuration or command line";
+
+/// The command line.
+#[derive(Debug, Args)]
+pub struct CompatDiffArguments {
+    /// dcgm-exporter's page on this node, as `http://localhost:9400/metrics`, or a file with a saved page
+    #[arg(value_name = "URL|FILE")]
+    theirs: PageSource,
+    /// This exporter's page, or a file with it [default: /dcgm/metrics of the daemon of this configuration]
+    #[arg(long, value_name = "URL|FILE")]
+    ours: Option<PageSource>,
+    /// How to print the report
+    #[arg(long, value_enum, default_value = "text")]
+    format: OutputFormat,
+    /// All tolerances of values times this; 0 for equal values
+    #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = factor)]
+    tolerance: f64,
+    /// Time between the two scrapes of each page; dcgm-exporter reads its GPUs each 30 s by default
+    #[arg(long, value_name = "TIME", default_value = "35s", value_parser = humantime::parse_duration)]
+    pause: Duration,
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| "a number such as 2 or 0.5 is needed".to_owned())?;
+    if (0.0..=1e6).contains(&number) { Ok(number) } else { Err("choose 0 to 1000000".into()) }
+}
+
+/// The report. Field names stay; fields may be added.
+#[derive(Debug, Serialize)]
+struct CompatReport {
+    /// Release of this exporter.
+    version: &'static str,
+    /// Where each page was found.
+    theirs: String,
+    ours: String,
+    #[serde(flatten)]
+    diff: PageDiff,
+}
+
+/// Scrapes both pages and compares them. Gives whether they are alike, and the text to print.
+pub fn run(
+    config: &Config,
+    fields: FieldList,
+    arguments: &CompatDiffArguments,
+) -> Result<(bool, String), String> {
+    let ours = match &arguments.ours {
+        Some(source) => source.clone(),
+        None => PageSource::of_daemon(config.http.listen)?,
+    };
+    let sources = [arguments.theirs.clone().with_path("/metrics"), ours.with_path("/dcgm/metrics")];
+    let both = sources.iter().all(PageSource::is_url);
+    let pages = scrape_twice(&sources, both.then_some(arguments.pause))?;
+    let diff = compare(
+        &pages[0],
+        &pages[1],
+        DiffConfig {
+            page: &drop_in::page(&config.dcgm, fields),
+            own_list: !config.dcgm.fields_file.as_os_str().is_empty(),
+            same_time: both,
+            factor: arguments.tolerance,
+        },
+    );
+    let [theirs, ours] = sources.map(|source| source.to_string());
+    let diff = diff.map_err(|error| match &error {
+        NotComparable::OtherNode { .. } => format!("{theirs}, {ours}: {error}"),
+        NotComparable::Empty(side) | NotComparable::NotDcgm(side, _) | NotComparable::NoGpu(side) => {
+            format!("{}: {error}", if *side == PageSide::Theirs { &theirs } else { &ours })
+        }
+    })?;
+    let report = CompatReport { version: env!("CARGO_PKG_VERSION"), theirs, ours, diff };
+    let text = match arguments.format {
+        OutputFormat::Json => json(&report)?,
+        OutputFormat::Text => text::report(&report, stdout_has_colours()),
+    };
+    Ok((report.diff.alike, text))
+}
+
+/// Both pages, in turn, once more after a pause; a saved page once.
+fn scrape_twice(sources: &[PageSource; 2], pause: Option<Duration>) -> Result<[Vec<ParsedPage>; 2], String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
+    runtime.block_on(async {
+        let mut pages = [Vec::new(), Vec::new()];
+        for scrape in 0..if pause.is_some() { 2 } else { 1 } {
+            if let Some(pause) = pause.filter(|_| scrape > 0) {
+                progress(&format!("{} s until the second scrape ", pause.as_secs()));
+                tokio::time::sleep(pause).await;
+                progress("");
+            }
+            for (pages, source) in pages.iter_mut().zip(sources) {
+                pages.push(source.read().await.map_err(|error| format!("{source}: {error}"))?);
+            }
+        }
+        Ok(pages)
+    })
+}
