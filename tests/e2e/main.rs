@@ -35,6 +35,7 @@ mod host_topology;
 mod http;
 mod kubelet;
 mod lasting;
+mod machine;
 mod map;
 mod mig;
 mod node;
