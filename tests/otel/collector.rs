@@ -50,7 +50,7 @@ pub enum Kind {
 }
 
 impl Collector {
-    /// One that scrapes this address each second.
+    /// One that scrapes this address every two seconds.
     pub fn start(target: SocketAddr, files: &[&str]) -> Collector {
         let folder = TempDir::new().unwrap();
         // The port is free until the Collector takes it.
@@ -63,7 +63,7 @@ impl Collector {
         }
         let process = command
             .env("GPU_NODE_EXPORTER", target.to_string())
-            .env("SCRAPE_INTERVAL", "1s")
+            .env("SCRAPE_INTERVAL", "2s")
             .env("OTLP_ENDPOINT", port.to_string())
             .env("HOST_NAME", HOST)
             .env("K8S_NODE_NAME", K8S_NODE)
@@ -106,6 +106,14 @@ impl Collector {
         all.clone()
     }
 
+    /// The points of the second scrape.
+    pub fn second_scrape(&self) -> Vec<Point> {
+        let mut points = self.wait("two scrapes", |points| scrapes(points, true).len() >= 2);
+        let second = scrapes(&points, true)[1];
+        points.retain(|point| point.time == second);
+        points
+    }
+
     /// Waits for points that fulfil the condition.
     pub fn wait(&self, what: &str, condition: impl Fn(&[Point]) -> bool) -> Vec<Point> {
         let deadline = Instant::now() + PATIENCE;
@@ -118,6 +126,12 @@ impl Collector {
             pause();
         }
     }
+}
+
+/// The times of the scrapes that succeeded, or of those that did not.
+pub fn scrapes(points: &[Point], succeeded: bool) -> Vec<u64> {
+    let value = Some(f64::from(u8::from(succeeded)));
+    points.iter().filter(|p| p.name == "up" && p.value == value).map(|p| p.time).collect()
 }
 
 impl Drop for Collector {

@@ -65,13 +65,13 @@ fn kind(name: &str) -> Kind {
 #[test]
 fn each_row_of_the_table_arrives_with_its_unit_and_the_pages_value() {
     let node = Node::start("tests/scenarios/still-8xh200.toml");
-    let before = node.wait_metrics("GPM", |m| m.all("gpu_gpm_pcie_bytes_total", &[]).len() == 16);
+    let before = node.wait_metrics("every tier", |m| {
+        m.all("gpu_gpm_pcie_bytes_total", &[]).len() == 16 && m.all("gpu_energy_joules_total", &[]).len() == 8
+    });
     let collector = Collector::start(node.addr(), &FILES);
-    let points =
-        collector.wait("two scrapes", |points| points.iter().filter(|p| p.name == "up").count() >= 2);
+    let points = collector.second_scrape();
     let after = node.metrics();
-    let newest = points.iter().map(|p| p.time).max().unwrap();
-    let hw: Vec<&Point> = points.iter().filter(|p| p.time == newest && p.name.starts_with("hw.")).collect();
+    let hw: Vec<&Point> = points.iter().filter(|p| p.name.starts_with("hw.")).collect();
     let uuids: BTreeSet<&String> =
         after.0.iter().filter(|(n, ..)| n == "gpu_info").map(|(_, l, _)| &l["uuid"]).collect();
     assert_eq!(uuids.len(), 8);

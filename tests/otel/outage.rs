@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::collector::{Collector, Kind, Point, Texts};
+use super::collector::{Collector, Kind, Point, Texts, scrapes};
 use super::node::Setup;
 
 const SCENARIO: &str = "tests/scenarios/still-1xh200.toml";
@@ -10,10 +10,6 @@ const SCENARIO: &str = "tests/scenarios/still-1xh200.toml";
 /// What a series is.
 fn series(point: &Point) -> (Texts, String, Texts) {
     (point.resource.clone(), point.name.clone(), point.attributes.clone())
-}
-
-fn ups(points: &[Point], value: f64) -> Vec<u64> {
-    points.iter().filter(|p| p.name == "up" && p.value == Some(value)).map(|p| p.time).collect()
 }
 
 fn is_of_the_scrape(point: &Point) -> bool {
@@ -26,12 +22,16 @@ fn an_exporter_away_is_absent_and_one_that_is_back_starts_its_counters_again() {
     node.wait_ready();
     let files = ["deploy/otel/collector.yaml", "deploy/otel/hw-gpu.yaml"];
     let collector = Collector::start(node.addr(), &files);
-    collector.wait("three scrapes", |points| ups(points, 1.0).len() >= 3);
+    collector.wait("three scrapes", |points| scrapes(points, true).len() >= 3);
     node.terminate();
-    let points = collector.wait("two failed scrapes", |points| ups(points, 0.0).len() >= 2);
+    let failed = |points: &[Point]| -> Vec<u64> {
+        let last = *scrapes(points, true).last().unwrap();
+        scrapes(points, false).into_iter().filter(|time| *time > last).collect()
+    };
+    let points = collector.wait("two failed scrapes", |points| failed(points).len() >= 2);
 
     // Each series ends with a point without value; none has a value while the exporter is away.
-    let away = ups(&points, 0.0)[0];
+    let away = failed(&points)[0];
     let mut last: BTreeMap<_, &Point> = BTreeMap::new();
     for point in points.iter().filter(|p| !is_of_the_scrape(p)) {
         assert!(point.time < away || point.value.is_none(), "invented: {point:?}");
@@ -44,8 +44,8 @@ fn an_exporter_away_is_absent_and_one_that_is_back_starts_its_counters_again() {
 
     let node = Setup::new(SCENARIO).at(node.addr()).with_state_of(&node).start();
     node.wait_ready();
-    let points = collector
-        .wait("two scrapes more", |points| ups(points, 1.0).iter().filter(|time| **time > away).count() >= 2);
+    let back = |points: &[Point]| scrapes(points, true).iter().filter(|time| **time > away).count() >= 2;
+    let points = collector.wait("two scrapes more", back);
     // What a reader adds up: differences since the last point, or since the start if that is another one.
     let mut before: BTreeMap<_, &Point> = BTreeMap::new();
     let mut restarted = Vec::new();
