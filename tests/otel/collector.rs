@@ -173,14 +173,16 @@ fn points(request: &Value) -> Vec<Point> {
                 (if counts { Kind::Counter } else { Kind::UpDownCounter }, sum)
             };
             all.extend(items(data, "dataPoints").map(|point| {
+                let value = point["asDouble"].as_f64().or(point["sum"].as_f64());
+                let is_absent = point["flags"] == 1;
+                assert!(value.is_some() != is_absent || kind == Kind::Histogram, "{metric}");
                 Point {
                     resource: resource.clone(),
                     name: metric["name"].as_str().unwrap().to_owned(),
                     unit: metric["unit"].as_str().unwrap_or_default().to_owned(),
                     kind,
                     attributes: texts(point),
-                    value: (point["flags"] != 1)
-                        .then(|| point["asDouble"].as_f64().or(point["sum"].as_f64()).unwrap()),
+                    value: value.filter(|_| !is_absent),
                     start: nanoseconds(&point["startTimeUnixNano"]),
                     time: nanoseconds(&point["timeUnixNano"]),
                 }
