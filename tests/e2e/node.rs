@@ -72,6 +72,7 @@ impl Setup {
     }
 
     /// At this address, which another daemon had.
+    #[allow(dead_code, reason = "tests/otel starts a daemon again")]
     pub fn at(mut self, listen: SocketAddr) -> Setup {
         self.listen = listen;
         self

@@ -1,17 +1,11 @@
 //! Owners of processes on simulated GPUs, on hosts made of files.
 
-use std::fmt::Write as _;
-use std::fs;
 use std::io::Write as _;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use nix::sys::stat::Mode;
-use tempfile::TempDir;
-
 use super::machine::Machine;
-use super::node::{Metrics, Node, Setup};
+use super::node::{Metrics, Node};
 
 const ID: &str = "9bca8d63d5fa610783847915bcff0ecac1273e5b4bed3f6fa1b07350e0135961";
 const UID: &str = "2c48913c-b29f-11e7-9350-020968147796";
