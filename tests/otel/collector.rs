@@ -65,6 +65,7 @@ impl Collector {
             .env("GPU_NODE_EXPORTER", target.to_string())
             .env("SCRAPE_INTERVAL", "2s")
             .env("OTLP_ENDPOINT", port.to_string())
+            .env("OTLP_INSECURE", "true")
             .env("HOST_NAME", HOST)
             .env("K8S_NODE_NAME", K8S_NODE)
             .env("WIRE_FILE", folder.path().join("wire"))

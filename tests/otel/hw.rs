@@ -1,4 +1,4 @@
-//! OpenTelemetry's names hw.*: those of the table that docs/migrating.md has, with the values of the page.
+//! OpenTelemetry's names hw.*: those of the table in docs/migrating/opentelemetry.md, with the values of the page.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -36,7 +36,7 @@ fn table() -> Vec<Row> {
         let (name, attributes) = selector(columns[0]);
         Row { name, attributes, unit: columns[1].to_owned(), expression: columns[2].to_owned() }
     };
-    text.lines().skip(1).map(row).collect()
+    text.lines().filter(|line| !line.starts_with('#')).skip(1).map(row).collect()
 }
 
 /// The expression's value of a GPU: a series, or 1 without it. None where the Collector has none to push: no such value, or a
