@@ -42,10 +42,10 @@ fn an_exporter_away_is_absent_and_one_that_is_back_starts_its_counters_again() {
     }
     assert!(last.len() > 200 && last.keys().any(|(_, name, _)| name == "hw.status"), "{}", last.len());
 
-    let node = Setup::new(SCENARIO).at(node.addr()).with_state_of(&node).start();
-    node.wait_ready();
-    let back = |points: &[Point]| scrapes(points, true).iter().filter(|time| **time > away).count() >= 2;
-    let points = collector.wait("two scrapes more", back);
+    // Asked by the Collector alone, so that it has answered less often than the first one.
+    let _node = Setup::new(SCENARIO).at(node.addr()).with_state_of(&node).start();
+    let read = |point: &&Point| point.name == "hw.energy" && point.value.is_some() && point.time > away;
+    let points = collector.wait("two scrapes more", |points| points.iter().filter(read).count() >= 2);
     // What a reader adds up: differences since the last point, or since the start if that is another one.
     let mut before: BTreeMap<_, &Point> = BTreeMap::new();
     let mut restarted = Vec::new();
@@ -68,7 +68,6 @@ fn an_exporter_away_is_absent_and_one_that_is_back_starts_its_counters_again() {
     assert!(restarted.contains(&"gpu_exporter_http_requests_total"), "{restarted:?}");
     // The driver's own counter goes on.
     let energy: Vec<&Point> = points.iter().filter(|p| p.name == "hw.energy" && p.value.is_some()).collect();
-    assert!(energy.last().unwrap().time > away);
     assert!(energy.iter().all(|p| (p.start, p.value) == (energy[0].start, energy[0].value)), "{energy:?}");
     assert_eq!(collector.complaints(), Vec::<String>::new());
 }

@@ -118,7 +118,8 @@ fn each_series_arrives_once_with_its_value_and_with_what_traces_have() {
     }
     let mut compared = BTreeSet::new();
     for (name, labels, value) in &after.0 {
-        let Some(kind) = types.get(name) else { continue };
+        // A series that was there before the scrape and after it.
+        let (Some(kind), Some(former)) = (types.get(name), find(&before, name, labels)) else { continue };
         let (resource, attributes) = on_the_wire(labels);
         let arrived: Vec<&&Point> = by_name
             .get(name.as_str())
@@ -134,20 +135,21 @@ fn each_series_arrives_once_with_its_value_and_with_what_traces_have() {
         if let Some(unit) = unit(name) {
             assert_eq!(point.unit, unit, "{name}");
         }
-        if unchanged(&before, name, labels) == Some(*value) {
+        // The exporter's own gauges come and go with each request.
+        if former == *value && !name.starts_with("gpu_exporter_") && !name.starts_with("process_") {
             let arrived = point.value.unwrap();
             assert!((arrived - value).abs() <= value.abs() * 1e-12, "{name} {labels:?}: {arrived} {value}");
             compared.insert(name);
         }
     }
-    assert!(compared.len() > 150, "{}: {compared:?}", compared.len());
+    assert!(compared.len() > 80, "{}: {compared:?}", compared.len());
     let made: Vec<&&str> = by_name.keys().filter(|name| !types.contains_key(**name)).collect();
     assert!(made.iter().all(|name| **name == "up" || name.starts_with("scrape_")), "{made:?}");
     assert_eq!(collector.complaints(), Vec::<String>::new());
 }
 
-fn unchanged(before: &Metrics, name: &str, labels: &Texts) -> Option<f64> {
-    before.0.iter().find(|(n, l, _)| n == name && l == labels).map(|(_, _, value)| *value)
+fn find(page: &Metrics, name: &str, labels: &Texts) -> Option<f64> {
+    page.0.iter().find(|(n, l, _)| n == name && l == labels).map(|(_, _, value)| *value)
 }
 
 #[test]
