@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::owners::Machine;
+use super::machine::Machine;
 
 const POD_CONTAINER: &str = "9bca8d63d5fa610783847915bcff0ecac1273e5b4bed3f6fa1b07350e0135961";
 const POD: &str = "0::/kubepods.slice/kubepods-besteffort.slice/\

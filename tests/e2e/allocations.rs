@@ -2,8 +2,8 @@
 
 use std::fs;
 
+use super::machine::Machine;
 use super::node::{Metrics, Node, Setup};
-use super::owners::Machine;
 use super::podresources::{Kubelet, devices, pod};
 
 const SCOPE: &str = "sys/fs/cgroup/system.slice/node7_slurmstepd.scope";

@@ -1,8 +1,8 @@
 //! GPUs before Hopper: no GPM. What is not measured is said to be so, and PCIe throughput comes from NVML where that is
 //! switched on.
 
+use super::machine::Machine;
 use super::node::{Metrics, Node, Setup};
-use super::owners::Machine;
 
 /// NVML's call that blocks for the 20 ms that it measures.
 const THROUGHPUT: &str = "nvmlDeviceGetPcieThroughput";

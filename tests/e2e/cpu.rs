@@ -12,8 +12,8 @@ use std::time::Instant;
 use nix::libc;
 use tempfile::TempDir;
 
+use super::machine::Machine;
 use super::node::{Metrics, Node, PATIENCE, Setup, pause};
-use super::owners::Machine;
 
 const SCENARIO: &str = "tests/scenarios/still-8xh200.toml";
 const SOFTWARE: [&str; 4] = ["context_switches", "cpu_migrations", "page_faults", "major_faults"];

@@ -6,8 +6,8 @@ use std::io::Write;
 use serde_json::Value;
 
 use super::faults::{EIGHT, Host, events, pci};
+use super::machine::Machine;
 use super::node::{Metrics, Node};
-use super::owners::Machine;
 
 /// The events once there are so many.
 fn listed(node: &Node, count: usize) -> Vec<Value> {

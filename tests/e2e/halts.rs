@@ -1,7 +1,7 @@
 //! Work that comes to a halt, and work that only looks so.
 
+use super::machine::Machine;
 use super::node::{Metrics, Setup};
-use super::owners::Machine;
 
 /// The cause that is published for the owner on a GPU.
 fn cause(m: &Metrics, gpu: &str) -> Option<String> {

@@ -36,6 +36,7 @@ mod host_topology;
 mod http;
 mod kubelet;
 mod lasting;
+mod machine;
 mod map;
 mod mig;
 mod migrating;

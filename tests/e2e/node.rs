@@ -41,6 +41,7 @@ pub struct Setup {
     kernel_log: Option<PathBuf>,
     in_maintenance: bool,
     restrain: Option<fn(&mut Command)>,
+    listen: SocketAddr,
 }
 
 impl Setup {
@@ -66,7 +67,15 @@ impl Setup {
             kernel_log: None,
             in_maintenance: false,
             restrain: None,
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         }
+    }
+
+    /// At this address, which another daemon had.
+    #[allow(dead_code, reason = "tests/otel starts a daemon again")]
+    pub fn at(mut self, listen: SocketAddr) -> Setup {
+        self.listen = listen;
+        self
     }
 
     /// With what the daemon may not do: a change to how it is started.
@@ -163,7 +172,7 @@ impl Setup {
             restrain(&mut command);
         }
         let mut process = command
-            .args(["serve", "--listen", "127.0.0.1:0", "--nvml-library"])
+            .args(["serve", "--listen", &self.listen.to_string(), "--nvml-library"])
             .arg(library(dir.path()))
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -9,6 +9,7 @@
 #   ensure-tools.sh prometheus-3  the newest Prometheus that rules and boards are proven with, in .tools/prometheus-3
 #   ensure-tools.sh deny       cargo-deny, which checks deny.toml, in .tools/cargo-deny
 #   ensure-tools.sh helm       Helm, which renders deploy/chart, in .tools/helm
+#   ensure-tools.sh otelcol    the OpenTelemetry Collector that deploy/otel is tested with, in .tools/otelcol
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -230,6 +231,11 @@ ensure_helm() {
 	ensure_go_tool helm "Helm, 2 minutes" -ldflags '-s -w'
 }
 
+# Discovery of targets in clouds is left out as well: deploy/otel names its target.
+ensure_otelcol() {
+	ensure_go_tool otelcol "the OpenTelemetry Collector" -tags remove_all_sd -ldflags '-s -w'
+}
+
 # ensure_go_tool NAME WHAT FLAGS...: the tools of the Go module tests/tools/NAME, whose go.sum pins all of it, in .tools/NAME.
 ensure_go_tool() {
 	local name=$1 what=$2 dir=.tools/$1 from=tests/tools/$1 go=go
@@ -330,6 +336,9 @@ for purpose in "$@"; do
 		;;
 	helm)
 		ensure_helm
+		;;
+	otelcol)
+		ensure_otelcol
 		;;
 	*) die "unknown purpose: $purpose" ;;
 	esac

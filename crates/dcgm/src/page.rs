@@ -80,6 +80,8 @@ pub struct PageConfig {
     pub hostname: String,
     /// Whether series have the labels of the pod and claim that was given the GPU.
     pub pods: bool,
+    /// Whether they have the pod's UID as well.
+    pub pod_uids: bool,
     /// Whether series have the label of the job that was given the GPU.
     pub jobs: bool,
     /// Length of the window of `DCGM_EXP_XID_ERRORS_COUNT`, in milliseconds.
@@ -101,6 +103,7 @@ impl PageConfig {
             hostname_label: default_hostname_label(release).to_owned(),
             hostname: hostname.to_owned(),
             pods: true,
+            pod_uids: false,
             jobs: false,
             xid_window_ms: WINDOW_MS,
             clock_events_window_ms: WINDOW_MS,

@@ -51,6 +51,8 @@ settings! {
         hostname_label: HostnameLabel = HostnameLabel::Lower;
         /// Labels of the pod, and of its claims, that was given the GPU.
         pods: bool = true;
+        /// Label pod_uid as well, as far as it is known: of pods with a process on a GPU.
+        pod_uids: bool = false;
         /// Label hpc_job: the Slurm jobs that were given the GPU, as far as their environments name it.
         jobs: bool = false;
         /// Directory with the files that a scheduler's hooks write for dcgm-exporter's HPC job mapping, whose jobs are in the

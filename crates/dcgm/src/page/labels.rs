@@ -114,6 +114,7 @@ impl<'a> Labels<'a> {
         }
         let allocations = family(snapshot, m::gpu_allocation_info.id());
         let claims = by_name(snapshot, "gpu_claim_info").filter(|_| config.pods);
+        let uids = if config.pod_uids { pod_uids(snapshot) } else { BTreeMap::new() };
         for (gpu, entity) in self.entities.0.iter().enumerate() {
             let parts = (0..entity.instances.len()).map(Some);
             for instance in std::iter::once(None).chain(parts) {
@@ -132,6 +133,10 @@ impl<'a> Labels<'a> {
                 if !config.corrected() && owners.len() > 1 {
                     // dcgm-exporter keeps one pod of a GPU: the last that the kubelet lists.
                     owners.drain(..owners.len() - 1);
+                }
+                for owner in &mut owners {
+                    let uid = uids.get(&pod_name(owner)).copied().flatten();
+                    owner.extend(uid.map(|uid| PageLabel::new("pod_uid", uid)));
                 }
                 if config.jobs {
                     let mut jobs: Vec<Vec<PageLabel<'a>>> = of_subject(allocations, &given, &JOB).collect();
@@ -269,6 +274,30 @@ fn of_subject<'a>(
         };
         names.iter().filter_map(label).collect()
     })
+}
+
+/// Namespace and name of a pod.
+type PodName = [Option<String>; 2];
+
+fn pod_name(labels: &[PageLabel<'_>]) -> PodName {
+    ["namespace", "pod"].map(|name| {
+        labels.iter().find(|label| label.name == name).map(|label| label.value.clone().into_owned())
+    })
+}
+
+/// The UIDs of pods whose processes are on GPUs; none of a name that two pods have had.
+fn pod_uids(snapshot: &Snapshot) -> BTreeMap<PodName, Option<&str>> {
+    let mut uids = BTreeMap::new();
+    let owners = family(snapshot, m::gpu_owner_info.id());
+    for (family, series) in owners.into_iter().flat_map(|all| all.series.iter().map(move |one| (all, one))) {
+        let name = ["namespace", "pod"].map(|label| info(family, series, label).map(str::to_owned));
+        let Some(uid) = info(family, series, "pod_uid").filter(|_| name.iter().all(Option::is_some)) else {
+            continue;
+        };
+        let known = uids.entry(name).or_insert(Some(uid));
+        *known = known.filter(|known| *known == uid);
+    }
+    uids
 }
 
 /// A claim of dynamic resource allocation, with the pods it is for where these are known.

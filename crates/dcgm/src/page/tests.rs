@@ -64,6 +64,7 @@ fn the_default_pages_are_the_golden_ones() {
             let how = values.name();
             golden(&format!("plain-{version}-{how}"), &page(&config, &node::plain()));
             golden(&format!("mig-{version}-{how}"), &page(&config, &node::mig()));
+            let config = PageConfig { pod_uids: values == Values::Corrected, ..config };
             golden(&format!("pods-{version}-{how}"), &page(&config, &node::pods()));
         }
     }
@@ -337,6 +338,20 @@ fn attributes_come_last_and_only_where_there_is_a_pod() {
     assert_eq!(of("2")[0].label("pod"), None, "no empty label");
     let without = PageConfig { pods: false, ..config(Release::V4_8, Values::Faithful) };
     assert!(!self::page(&without, &node).contains("pod="));
+}
+
+#[test]
+fn the_uid_of_a_pod_is_a_label_where_it_is_wanted_and_known() {
+    let node = node::pods();
+    let config = PageConfig { pod_uids: true, ..config(Release::V4_8, Values::Faithful) };
+    let text = page(&config, &node);
+    let line = text.lines().find(|line| line.contains("pod=\"infer-0\"")).unwrap();
+    assert!(line.contains(",namespace=\"web\",pod=\"infer-0\",pod_uid=\"2c48913c\"}"), "{line}");
+    let page = parsed(&config, &node);
+    let of = page.family("DCGM_FI_DEV_POWER_USAGE").of(&[("gpu", "0")]);
+    assert_eq!((of[0].label("pod"), of[0].label("pod_uid")), (Some("train-1"), None));
+    let without = PageConfig { pod_uids: false, ..config };
+    assert!(!self::page(&without, &node).contains("pod_uid"));
 }
 
 #[test]

@@ -50,6 +50,14 @@ pub fn pods() -> Snapshot {
     }
     rows.of(&AllocatedGpu::new(&gpu(1), Some(5)))
         .info(&m::gpu_allocation_info, given("web", "infer-0", "serve"));
+    let owner = OwnerInfo {
+        namespace: "web".into(),
+        pod: "infer-0".into(),
+        pod_uid: "2c48913c".into(),
+        ..OwnerInfo::default()
+    };
+    rows.of(&OwnedGpu::new(&gpu(1), Some(5), &"pod/web/infer-0/serve".into()))
+        .info(&m::gpu_owner_info, owner);
     let job = AllocationInfo { slurm_job: "4711".into(), user: "ada".into(), ..AllocationInfo::default() };
     rows.of(&AllocatedGpu::new(&gpu(1), Some(9))).info(&m::gpu_allocation_info, job);
     snapshot(&rows)
