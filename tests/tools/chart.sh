@@ -19,7 +19,7 @@ specs() {
 
 # compare WHAT VALUES: both with a values file and all optional rules.
 compare() {
-	local what=$1 values=$2 optional=(cost kubernetes objectives service slurm)
+	local what=$1 values=$2 optional=(autoscaling cost kubernetes objectives service slurm)
 	{
 		echo "rules:"
 		echo "  optional: [$(IFS=,; echo "${optional[*]}")]"
@@ -82,6 +82,7 @@ for.GpuAllocatedIdle=1m1h
 node=cluster zone
 job=a"b
 links.grafana=grafana.example.net
+metrics.queue_wait=queue wait
 REFUSED
 [ "$("$helm" template t deploy/chart --set rules.enabled=false 2>/dev/null | grep -c PrometheusRule)" = 0 ] || {
 	echo "rules.enabled=false renders rules"

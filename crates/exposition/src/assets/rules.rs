@@ -158,6 +158,7 @@ fn unfit(name: &str, value: &str) -> Option<&'static str> {
             "it begins with https:// or http://, without spaces and quotes; those of variables are NAME=VALUE&NAME=VALUE",
         ),
         "texts" => (all(|c| !c.is_control()), "it is one line"),
+        "metrics" => (is_label(&value.replace(':', "_")), "it is the name of a metric"),
         _ => (
             all(|c| !c.is_control() && !"\"'\\`#{}".contains(c))
                 && Regex::new(&format!("^(?:{value})$")).is_ok(),
