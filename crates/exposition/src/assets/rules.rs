@@ -290,6 +290,7 @@ mod tests {
             "for.GpuAllocatedIdle=0",
             "job=gpu|gpu-.*",
             "rack=cluster,rack",
+            "metrics.queue_wait=vllm:request_queue_time_seconds",
         ] {
             values.set(value).unwrap();
         }
@@ -325,6 +326,7 @@ mod tests {
             ("for.GpuAllocatedIdle=1m1h", "duration"),
             ("for.GpuAllocatedIdle=", "duration"),
             ("links.grafana={{\"'", "https://"),
+            ("metrics.queue_wait=queue wait", "metric"),
         ] {
             assert!(refused(value).contains(why), "{value}: {}", refused(value));
         }
