@@ -5,7 +5,7 @@
 // A line a Prometheus trigger: OBJECT/TRIGGER TYPE TARGET QUERY: the value and whether it activates, or "error" and why. TYPE and
 // TARGET are those of the HPA that KEDA makes.
 //
-// The package scalers is two files of KEDA's own, unchanged: with all scalers of that folder it would be hours of compiling.
+// The package scalers is two files of KEDA's own, unchanged: all scalers of that folder need the SDK of every service.
 package main
 
 import (
