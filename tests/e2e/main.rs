@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests start programs and wait for them")]
 
 mod accounts;
+mod activation;
 mod allocations;
 mod assets;
 mod attack;
@@ -35,6 +36,7 @@ mod host_topology;
 mod http;
 mod kubelet;
 mod lasting;
+mod manual;
 mod map;
 mod mig;
 mod node;
