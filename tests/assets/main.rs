@@ -14,6 +14,7 @@ mod files;
 mod inhibitions;
 mod promql;
 mod reasons;
+mod release;
 mod rollouts;
 mod rules;
 mod runbooks;
