@@ -13,7 +13,7 @@ const DCGM: &str = "dcgm.listen";
 
 /// Why there is no socket to serve on.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum ListenError {
     /// The address cannot be served on.
     #[error("{0}; choose another with --listen, http.listen in the file, or GPU_NODE_EXPORTER__HTTP__LISTEN")]
     Http(io::Error),
@@ -33,21 +33,21 @@ pub enum Error {
 }
 
 /// Opens them. A setting whose socket the service manager passes is not listened at.
-pub fn open(config: &Config) -> Result<Listeners, Error> {
+pub fn open(config: &Config) -> Result<Listeners, ListenError> {
     let mut passed = Listeners::default();
-    for (name, listener) in activation::sockets().map_err(Error::Passed)? {
+    for (name, listener) in activation::sockets().map_err(ListenError::Passed)? {
         let listeners: &mut Vec<TcpListener> = match name.as_str() {
             HTTP => &mut passed.main,
             DCGM => &mut passed.dcgm,
-            _ => return Err(Error::Name(name)),
+            _ => return Err(ListenError::Name(name)),
         };
-        listeners.push(http::adopt(listener).map_err(Error::Passed)?);
+        listeners.push(http::adopt(listener).map_err(ListenError::Passed)?);
     }
     if passed.main.is_empty() {
-        passed.main = http::bind(&config.http.listen.to_string()).map_err(Error::Http)?;
+        passed.main = http::bind(&config.http.listen.to_string()).map_err(ListenError::Http)?;
     }
     if let (true, Some(listen)) = (passed.dcgm.is_empty(), config.dcgm.listen) {
-        passed.dcgm = http::bind(&listen.to_string()).map_err(Error::Dcgm)?;
+        passed.dcgm = http::bind(&listen.to_string()).map_err(ListenError::Dcgm)?;
     }
     Ok(passed)
 }

@@ -38,7 +38,7 @@ use settings::mig_layout::DeclaredLayout;
 pub enum Error {
     /// There is no socket to serve on.
     #[error(transparent)]
-    Listen(#[from] listeners::Error),
+    Listen(#[from] listeners::ListenError),
     /// A part of the daemon ended by itself.
     #[error("the {0} thread has ended, which is a fault; ending, to be started again")]
     Ended(&'static str),

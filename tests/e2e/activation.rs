@@ -48,7 +48,7 @@ fn answer(mut stream: TcpStream) -> String {
 }
 
 #[test]
-fn both_listeners_are_taken_by_name_and_a_restart_refuses_nobody() {
+fn both_listeners_are_taken_by_name_and_a_restart_refuses_no_request() {
     let dir = TempDir::new().unwrap();
     let [main, dcgm, taken] = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let addresses = [&main, &dcgm].map(|listener| listener.local_addr().unwrap());
