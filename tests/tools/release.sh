@@ -48,6 +48,6 @@ hwloc=$(sed -n 's/^Version: //p' .tools/hwloc/lib/pkgconfig/hwloc.pc)
 jq --arg version "$hwloc" '.components += [{
 	"type": "library", "bom-ref": "hwloc", "name": "hwloc", "version": $version, "purl": "pkg:generic/hwloc@\($version)",
 	"licenses": [{"license": {"id": "BSD-3-Clause"}}]
-}]' "$copy"/$name*.cdx.json >$out/$name.cdx.json
+}]' "$copy/${name}_bin.cdx.json" | sed "s|file://$copy|file:///$name|g" >$out/$name.cdx.json
 
 (cd $out && sha256sum -- *.deb *.rpm *.tar.gz *.cdx.json >SHA256SUMS && cat SHA256SUMS)
