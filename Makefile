@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 # Long proofs measure times, and share what they build.
 .NOTPARALLEL:
-.PHONY: help run test bench soak prove gameday boards dashboards rules kernels fmt clean
+.PHONY: help run test bench soak prove release gameday boards dashboards rules kernels fmt clean
 MAKEFLAGS += --no-print-directory
 
 # A Rust fresh from rustup is not yet on the PATH of a shell that was open before.
@@ -23,7 +23,7 @@ test: export RUST_TEST_THREADS = $(shell echo $$(($$(nproc) + 1)))
 NEWEST := $(CURDIR)/.tools/prometheus-3
 DENY := .tools/cargo-deny/bin/cargo-deny --log-level error --workspace
 # What `make prove` proves; the CI leaves out what nothing has changed of.
-PARTS := kernels dashboards deny chart otel autoscaling rules cost boards gameday
+PARTS := kernels dashboards deny chart otel autoscaling packages rules cost boards gameday
 
 help: ## This list
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -51,7 +51,7 @@ soak: ## Prove that memory stays flat: a simulated day of the ledger, and restar
 	@tests/tools/ensure-tools.sh build sim
 	cargo run --release -p bench -- soak
 
-prove: $(PARTS:%=prove-%) ## What takes longer or more tools [PARTS='kernels dashboards deny chart otel autoscaling rules cost boards gameday healthy-day']
+prove: $(PARTS:%=prove-%) ## What takes longer or more tools [PARTS='kernels dashboards deny chart otel autoscaling packages rules cost boards gameday healthy-day newcomer']
 
 # The committed machine code is what the kernels' sources give.
 prove-kernels:
@@ -88,6 +88,17 @@ prove-autoscaling:
 	@SHOW='^test result:' AUTOSCALING_TOOLS=$(CURDIR)/.tools \
 		tests/tools/stage.sh 'autoscalers, values' cargo test --test e2e -- autoscaling
 
+# The packages install, start, upgrade and go in a bare Debian 12; needs root.
+prove-packages: release
+	@tests/tools/ensure-tools.sh sim roots
+	@cargo build -q -p simgpu
+	@SHOW='.' tests/tools/stage.sh 'packages in a bare root' tests/tools/check-packages.sh $(TARGET)/debug/libsimgpu.so
+
+# What a newcomer types, in a bare Debian 12 with Rust: `make run`, `make test` and the installation of the package; needs root.
+prove-newcomer:
+	@tests/tools/ensure-tools.sh roots
+	@SHOW='.' tests/tools/stage.sh 'newcomer in a bare root' tests/tools/newcomer.sh
+
 # What `make test` does with the oldest Prometheus: rules and their tests (here each case with every rule of its file), pages as
 # promtool wants them, scrapes without loss.
 prove-rules:
@@ -123,6 +134,10 @@ gameday: ## Play incidents and a healthy day against real Prometheus and Alertma
 	@$(TARGET)/release/gameday healthy-day
 	@$(TARGET)/release/gameday play --markdown .run/gameday.md
 	@$(TARGET)/release/gameday notifications --markdown .run/notifications.md
+
+release: ## Build .deb, .rpm, tarball, SBOM and checksums into .run/packages
+	@tests/tools/ensure-tools.sh build packages
+	@SHOW='glibc|\.(deb|rpm|gz|json)$$' tests/tools/stage.sh 'packages' tests/tools/release.sh
 
 boards: ## Draw every panel of every dashboard in a browser, in nine situations (Grafana's components, real Prometheus)
 	@tests/tools/ensure-tools.sh build test browser prometheus-3

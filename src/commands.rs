@@ -4,6 +4,7 @@ pub mod assets;
 pub mod canary;
 pub mod compat_diff;
 pub mod doctor;
+pub mod manual;
 pub mod topology;
 pub mod window;
 

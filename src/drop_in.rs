@@ -38,9 +38,9 @@ pub struct Profiling {
 }
 
 impl Profiling {
-    /// The profiling fields that someone asks for: of a list of one's own, or for a scraper of dcgm-exporter.
-    pub fn of(settings: &Dcgm, fields: &FieldList) -> Profiling {
-        let asked = settings.listen.is_some() || !settings.fields_file.as_os_str().is_empty();
+    /// The profiling fields that someone asks for: of a list of one's own, or at the listener that speaks as dcgm-exporter.
+    pub fn of(settings: &Dcgm, fields: &FieldList, has_listener: bool) -> Profiling {
+        let asked = has_listener || !settings.fields_file.as_os_str().is_empty();
         let names = fields.profiling().filter(|_| asked).map(|column| column.name.clone());
         Profiling { names: names.collect() }
     }

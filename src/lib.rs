@@ -2,7 +2,7 @@
 //!
 //! - [`collectors`]: sources of batches, one thread and cadence each · [`serve`]: wiring of the daemon
 //! - [`drop_in`]: what dcgm-exporter's page has, by the settings
-//! - [`control`]: the local socket · [`lifecycle`]: signals and systemd
+//! - [`control`]: the local socket · [`lifecycle`]: signals and systemd · [`listeners`]: sockets for HTTP
 //! - [`commands`]: everything the command line does beside serving
 
 #![forbid(unsafe_code)]
@@ -12,6 +12,7 @@ pub mod commands;
 pub mod control;
 pub mod drop_in;
 pub mod lifecycle;
+pub mod listeners;
 pub mod log;
 pub mod serve;
 pub mod views;

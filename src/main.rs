@@ -2,11 +2,11 @@
 
 use std::error::Error;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use exposition::docs;
 use gpu_node_exporter::collectors::topology::declared;
 use gpu_node_exporter::commands::canary::Exit;
@@ -153,6 +153,13 @@ enum Command {
         #[command(subcommand)]
         what: window::Ask,
     },
+    /// Write man pages and shell completions to a folder, laid out as /usr/share
+    #[command(hide = true)]
+    Manual {
+        /// The folder
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+    },
     /// The process that talks to NVML; started by `serve`
     #[command(hide = true)]
     Sampler,
@@ -284,6 +291,7 @@ fn main() -> ExitCode {
         Command::Window { what } => {
             with_config(overrides, |loaded| finish(window::run(&loaded.config, &what)))
         }
+        Command::Manual { out } => finish(commands::manual::write(Cli::command(), &out)),
         Command::Sampler => {
             log_of_child(overrides);
             child_exit("sampler", sampler::run())

@@ -14,9 +14,9 @@ use crate::collectors::nvml::switch::Switch;
 use crate::collectors::{self, Context, Parts, module};
 use crate::control::{Request, orders};
 use crate::views::canary::CanaryFacts;
-use crate::{control, drop_in, lifecycle};
+use crate::{control, drop_in, lifecycle, listeners};
 use dcgm::list::FieldList;
-use exposition::http::{self, AppState, Hosts, Limits, Listeners};
+use exposition::http::{self, AppState, Hosts, Limits};
 use exposition::response_cache::{ResponseCache, SnapshotCell};
 use host::Host;
 use host::child;
@@ -36,14 +36,9 @@ use settings::mig_layout::DeclaredLayout;
 /// Why the daemon could not start or had to end.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The address cannot be served on.
-    #[error("{0}; choose another with --listen, http.listen in the file, or GPU_NODE_EXPORTER__HTTP__LISTEN")]
-    Listen(io::Error),
-    /// The second address cannot be served on.
-    #[error(
-        "{0}; choose another with dcgm.listen in the file, or GPU_NODE_EXPORTER__DCGM__LISTEN; \"\" for none"
-    )]
-    ListenDcgm(io::Error),
+    /// There is no socket to serve on.
+    #[error(transparent)]
+    Listen(#[from] listeners::ListenError),
     /// A part of the daemon ended by itself.
     #[error("the {0} thread has ended, which is a fault; ending, to be started again")]
     Ended(&'static str),
@@ -66,16 +61,11 @@ const LOOK: Duration = Duration::from_secs(1);
 /// dcgm-exporter's page.
 pub fn run(config: Config, declared: Option<DeclaredLayout>, fields: FieldList) -> Result<(), Error> {
     child::keep_privileges();
-    let main = http::bind(&config.http.listen.to_string()).map_err(Error::Listen)?;
-    let dcgm = match config.dcgm.listen {
-        Some(listen) => http::bind(&listen.to_string()).map_err(Error::ListenDcgm)?,
-        None => Vec::new(),
-    };
+    let listeners = listeners::open(&config)?;
     let bound = |listeners: &[TcpListener]| -> Vec<SocketAddr> {
         listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
     };
-    let (main_addresses, dcgm_addresses) = (bound(&main), bound(&dcgm));
-    let listeners = Listeners { main, dcgm };
+    let (main_addresses, dcgm_addresses) = (bound(&listeners.main), bound(&listeners.dcgm));
     let config = Arc::new(config);
     let off: Arc<HashSet<MetricId>> = Arc::new(switched_off(&config));
     let inbox = Arc::new(Inbox::default());
@@ -117,7 +107,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>, fields: FieldList) 
         publish: {
             let (board, responses) = (Arc::clone(&board), Arc::clone(&responses));
             let node_labels = node_labels(&config);
-            let mut profiling = drop_in::Profiling::of(&config.dcgm, &fields);
+            let mut profiling = drop_in::Profiling::of(&config.dcgm, &fields, !dcgm_addresses.is_empty());
             Box::new(move |mut snapshot| {
                 snapshot.node_labels = Arc::clone(&node_labels);
                 profiling.look(&snapshot);

@@ -15,6 +15,7 @@ mod inhibitions;
 mod migrating;
 mod promql;
 mod reasons;
+mod release;
 mod rollouts;
 mod rules;
 mod runbooks;

@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests start programs and wait for them")]
 
 mod accounts;
+mod activation;
 mod allocations;
 mod assets;
 mod attack;
@@ -38,6 +39,7 @@ mod http;
 mod kubelet;
 mod lasting;
 mod machine;
+mod manual;
 mod map;
 mod mig;
 mod migrating;

@@ -3,7 +3,7 @@
 #   ensure-tools.sh build      a recent enough Rust, a C linker, hwloc as a static library in .tools/hwloc
 #   ensure-tools.sh sim        a C++ compiler, for the kernels of the simulated node
 #   ensure-tools.sh kernels    Python with pip, which fetches the compilers of the kernels
-#   ensure-tools.sh test       rustfmt, clippy, promtool, prometheus, amtool and alertmanager
+#   ensure-tools.sh test       rustfmt, clippy, promtool, prometheus, amtool, alertmanager and what checks systemd's units
 #   ensure-tools.sh dashboards Python with the packages of dashboards/build, in .tools/dashboards
 #   ensure-tools.sh browser    Chromium, node and npm, which draw the boards
 #   ensure-tools.sh prometheus-3  the newest Prometheus that rules and boards are proven with, in .tools/prometheus-3
@@ -11,6 +11,8 @@
 #   ensure-tools.sh helm       Helm, which renders deploy/chart, in .tools/helm
 #   ensure-tools.sh otelcol    the OpenTelemetry Collector that deploy/otel is tested with, in .tools/otelcol
 #   ensure-tools.sh autoscaling  prometheus-adapter's and KEDA's own code, and the schemas of their objects, each in .tools
+#   ensure-tools.sh packages   what makes .deb, .rpm and SBOM, in .tools/packages
+#   ensure-tools.sh roots      debootstrap and what looks into packages
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -327,6 +329,29 @@ ensure_dashboards() {
 	cp $wanted $dir/requirements.txt
 }
 
+# The lock file of each pins what it is built of.
+ensure_packages() {
+	local dir=.tools/packages wanted=(cargo-deb@3.8.0 cargo-generate-rpm@0.21.1 cargo-cyclonedx@0.5.9)
+	ensure_programs objdump=binutils jq=jq
+	if [ "$(cat $dir/installed 2>/dev/null)" = "${wanted[*]}" ]; then
+		return
+	fi
+	echo "building ${wanted[*]} into $dir (minutes on two cores)"
+	cargo install -q --locked --root $dir --target-dir .tools/packages-build "${wanted[@]}"
+	rm -rf .tools/packages-build
+	# Last, as the sign that all went well.
+	echo "${wanted[*]}" >$dir/installed
+}
+
+# ensure_programs PROGRAM=PACKAGE...: from the distribution.
+ensure_programs() {
+	local pair need=()
+	for pair in "$@"; do
+		PATH=$PATH:/usr/sbin command -v "${pair%=*}" >/dev/null || need+=("${pair#*=}")
+	done
+	[ ${#need[@]} = 0 ] || install_packages "${need[@]}"
+}
+
 for purpose in "$@"; do
 	case $purpose in
 	build)
@@ -345,6 +370,7 @@ for purpose in "$@"; do
 		ensure_cpp
 		ensure_prometheus
 		ensure_alertmanager
+		ensure_programs systemd-analyze=systemd systemd-sysusers=systemd
 		;;
 	dashboards)
 		ensure_dashboards
@@ -369,6 +395,13 @@ for purpose in "$@"; do
 		ensure_go_tool prometheus-adapter "prometheus-adapter, 3 minutes" -ldflags '-s -w'
 		ensure_keda
 		ensure_pip_target autoscaling
+		;;
+	packages)
+		ensure_packages
+		;;
+	roots)
+		ensure_programs debootstrap=debootstrap rpm=rpm rpm2cpio=rpm2cpio cpio=cpio ip=iproute2 unshare=util-linux dpkg-deb=dpkg
+		[ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || install_packages debian-archive-keyring
 		;;
 	*) die "unknown purpose: $purpose" ;;
 	esac

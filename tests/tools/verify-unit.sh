@@ -1,32 +1,51 @@
 #!/usr/bin/env bash
-# verify-unit.sh BINARY: systemd has nothing to say about the unit file and the user it declares, and the unit limits
-# memory and threads.
+# verify-unit.sh BINARY: systemd has nothing to say about the units, alone and with each drop-in, and the user; the unit limits memory and
+# threads, and is exposed by 2.0 at most.
 set -euo pipefail
 binary=$(realpath "$1")
+name=gpu-node-exporter
 cd "$(dirname "$0")/../../systemd"
 
 for limit in 'MemoryMax=[1-9][0-9]*[MG]' 'TasksMax=[1-9][0-9]*'; do
-	if [ "$(grep -cE "^$limit\$" gpu-node-exporter.service)" != 1 ]; then
-		echo "gpu-node-exporter.service has no line or several lines $limit"
+	if [ "$(grep -cE "^$limit\$" $name.service)" != 1 ]; then
+		echo "$name.service has no line or several lines $limit"
 		exit 1
 	fi
 done
-if ! command -v systemd-analyze >/dev/null; then
-	echo "systemd-analyze is not installed: nothing verified"
-	exit
-fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-# The installed path does not exist here, which systemd would complain about.
-sed "s|^ExecStart=/usr/bin/gpu-node-exporter|ExecStart=$binary|" gpu-node-exporter.service \
-	>"$folder/gpu-node-exporter.service"
-# `verify` also succeeds when it warns, so its silence is what counts.
-said=$(systemd-analyze verify "$folder/gpu-node-exporter.service" 2>&1) || true
-if [ -n "$said" ]; then
-	echo "$said"
+# Verifies what is in the folder. `verify` also succeeds when it warns, so its silence is what counts.
+verify() {
+	local said
+	# The installed path does not exist here, which systemd would complain about.
+	sed "s|^ExecStart=/usr/bin/$name|ExecStart=$binary|" $name.service >"$folder/$name.service"
+	said=$(systemd-analyze verify "$folder/$name.service" "$folder"/*.socket 2>&1) || true
+	if [ -n "$said" ]; then
+		echo "$1:" "$said"
+		exit 1
+	fi
+}
+exposure() {
+	systemd-analyze security --offline=true --no-pager "$folder/$name.service" | sed -n 's/^→ Overall exposure level .*: \([0-9.]*\) .*/\1/p'
+}
+
+cp optional/*.socket "$folder"
+verify "$name.service"
+alone=$(exposure)
+# A number, and 2.0 at most.
+if ! awk -v exposure="$alone" 'BEGIN { exit !(exposure ~ /^[0-9.]+$/ && exposure <= 2.0) }'; then
+	echo "exposure of $name.service: '$alone', to be 2.0 at most"
 	exit 1
 fi
-if command -v systemd-sysusers >/dev/null; then
-	systemd-sysusers --dry-run "$PWD/gpu-node-exporter.sysusers.conf"
-fi
+echo "exposure $alone"
+mkdir "$folder/$name.service.d"
+for drop_in in optional/*.conf; do
+	grep -q '^# Feature: ' "$drop_in" || { echo "$drop_in names no feature"; exit 1; }
+	grep -q '^# Without it, ' "$drop_in" || { echo "$drop_in does not say what is without it"; exit 1; }
+	cp "$drop_in" "$folder/$name.service.d/"
+	verify "$drop_in"
+	echo "exposure $(exposure) with $(basename "$drop_in")"
+	rm "$folder/$name.service.d/"*
+done
+systemd-sysusers --dry-run "$PWD/$name.sysusers.conf"

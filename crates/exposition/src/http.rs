@@ -31,7 +31,7 @@ use tokio::task::JoinSet;
 
 pub use app_state::AppState;
 pub use host::Hosts;
-pub use listen::bind;
+pub use listen::{adopt, bind};
 
 /// A client that takes some bytes of a response, but not all of them within so many times `write_timeout`, is as harmful
 /// as one that takes none.

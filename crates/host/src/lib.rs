@@ -4,12 +4,14 @@
 //! - [`supervise`]: child processes, asked first and killed last · [`child`]: how they are started and reaped
 //! - [`frame`]: what parent and child write on their pipes · [`inflight`]: the shared table of driver calls
 //! - [`state`]: files kept over restarts · [`stop`]: one stop signal for all threads · [`thread`]: threads with small stacks
-//! - [`terminal`]: text for people at a terminal
+//! - [`terminal`]: text for people at a terminal · [`activation`]: sockets of the service manager
 //!
-//! Unsafe code: `child` (inherited descriptors, signals, wait4) and `inflight` (the shared page).
+//! Unsafe code: `activation` (inherited descriptors), `child` (inherited descriptors, signals, wait4) and `inflight` (the shared page).
 
 #![deny(unsafe_code)]
 
+#[allow(unsafe_code)]
+pub mod activation;
 #[allow(unsafe_code)]
 pub mod child;
 pub mod flock;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use super::daemon::Daemon;
-use super::host::own_status;
+use super::host::{drop_in, own_status};
 use super::report::{Finding, Verdict};
 use crate::collectors::cpu::backend::{CounterBackend, CounterScope};
 use crate::collectors::cpu::cpu_groups;
@@ -51,23 +51,21 @@ impl Rights {
     }
 
     /// The one command that permits it.
-    fn fix(&self, daemon: bool) -> &'static str {
+    fn fix(&self, daemon: bool) -> String {
         let allowed = self.capable || self.paranoid.is_some_and(|level| level <= 0);
-        match (allowed, self.filtered, daemon) {
+        let command = match (allowed, self.filtered, daemon) {
             // It is the daemon that may not: its unit says what it may.
-            (_, _, true) => {
-                "sudo systemctl edit gpu-node-exporter   # [Service] CapabilityBoundingSet=CAP_PERFMON \
-                 AmbientCapabilities=CAP_PERFMON SystemCallFilter=perf_event_open, a line each"
-            }
+            (_, _, true) => return drop_in("cpu-events"),
             // The capability also opens the usual filters of containers.
             (_, true, false) => {
                 "docker run --cap-add PERFMON ...   # Kubernetes: securityContext.capabilities.add: [PERFMON]"
             }
             (false, false, false) => {
-                "sudo sysctl kernel.perf_event_paranoid=0   # or CAP_PERFMON for the daemon alone, as its unit has it"
+                "sudo sysctl kernel.perf_event_paranoid=0   # or CAP_PERFMON for the daemon alone: cpu-events.conf"
             }
             (true, false, false) => "sudo dmesg | grep -i -e perf -e lockdown",
-        }
+        };
+        command.to_owned()
     }
 }
 
@@ -143,7 +141,7 @@ mod tests {
     fn each_cause_has_its_command() {
         assert!(rights(4, false, false).fix(false).contains("sysctl kernel.perf_event_paranoid=0"));
         assert!(rights(2, true, true).fix(false).contains("--cap-add PERFMON"));
-        assert!(rights(2, false, false).fix(true).contains("systemctl edit"));
+        assert!(rights(2, false, false).fix(true).contains("cpu-events.conf"));
         assert!(!rights(-1, false, false).fix(false).contains("sysctl"), "that is not what hinders");
         let words = rights(4, false, true).describe();
         assert!(words.contains("is 4") && words.contains("no CAP_PERFMON") && words.contains("seccomp"));

@@ -74,8 +74,8 @@ impl Daemon {
             let no_machine = name == CollectorName::Topology.known() && trouble.starts_with(NO_MACHINE);
             let verdict = if no_machine { Verdict::Note } else { Verdict::Wrong };
             let fix = match name == CollectorName::Kmsg.known() {
-                true => "sudo sysctl -w kernel.dmesg_restrict=0",
-                false => "journalctl -u gpu-node-exporter -n 50",
+                true => host::drop_in("kernel-log"),
+                false => "journalctl -u gpu-node-exporter -n 50".to_owned(),
             };
             if !trouble.is_empty() {
                 findings

@@ -99,6 +99,15 @@ fn may_use(file: &Path) -> Option<String> {
     Some(format!("sudo usermod -aG {} {}", group.name, user_name()))
 }
 
+/// The command that gives the daemon what the feature of this drop-in needs.
+pub fn drop_in(feature: &str) -> String {
+    format!(
+        "sudo install -Dm644 -t /etc/systemd/system/gpu-node-exporter.service.d \
+         /usr/share/gpu-node-exporter/systemd/{feature}.conf && sudo systemctl daemon-reload && \
+         sudo systemctl restart gpu-node-exporter"
+    )
+}
+
 /// Whether the kernel log can be read.
 pub fn kernel_log(host: &Host, config: &Config) -> Finding {
     let topic = "kernel log";
@@ -186,7 +195,7 @@ pub fn unread_environments(why: &str) -> Finding {
     let text = format!(
         "{why}. GPUs and accounts of jobs stay unknown without CAP_SYS_PTRACE (docs/install.md, Privileges)"
     );
-    Finding::new("Slurm", Verdict::Note, text).fix("sudo systemctl edit gpu-node-exporter")
+    Finding::new("Slurm", Verdict::Note, text).fix(drop_in("slurm-allocations"))
 }
 
 /// The kubelet's socket that tells which pod has which device, and its logs, whose paths name pods.

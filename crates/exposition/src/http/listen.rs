@@ -35,6 +35,12 @@ pub fn bind(listen: &str) -> io::Result<Vec<TcpListener>> {
     Ok(listeners)
 }
 
+/// Serves on a socket that the service manager has opened.
+pub fn adopt(listener: TcpListener) -> io::Result<TcpListener> {
+    limit(&listener)?;
+    Ok(listener)
+}
+
 /// Sets what connections inherit, and the backlog, which the standard library makes 128.
 fn limit(listener: &TcpListener) -> nix::Result<()> {
     setsockopt(listener, sockopt::SndBuf, &SEND_BUFFER)?;

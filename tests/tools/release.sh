@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# release.sh: what a release consists of, in .run/packages: .deb, .rpm, tarball, SBOM and checksums, of one binary.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+name=gpu-node-exporter
+out=.run/packages
+root=$out/root
+tools=$PWD/.tools/packages/bin
+version=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+machine=$(uname -m)
+GNE_REVISION=$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || echo 0)
+export GNE_REVISION SOURCE_DATE_EPOCH
+
+rm -rf $out
+mkdir -p $out
+cargo build --release --locked -p $name
+binary=${CARGO_TARGET_DIR:-target}/release/$name
+tests/tools/check-binary.sh "$binary"
+
+# Every file once, where it will be installed.
+share=$root/usr/share
+install -Dm755 -t $root/usr/bin "$binary"
+install -Dm644 -t $root/usr/lib/systemd/system systemd/$name.service
+install -Dm644 systemd/$name.sysusers.conf $root/usr/lib/sysusers.d/$name.conf
+install -Dm644 -t $share/$name/systemd systemd/optional/*
+install -Dm644 systemd/$name.toml $root/etc/$name/config.toml
+install -Dm644 -t $share/doc/$name README.md CHANGELOG.md SECURITY.md
+install -Dm644 LICENSE $share/doc/$name/LICENSE
+install -Dm644 .tools/hwloc/COPYING $share/doc/$name/LICENSE.hwloc
+"$binary" assets --out $share/$name >/dev/null
+"$binary" manual --out $share >/dev/null
+chmod -R u=rwX,go=rX $root
+
+"$tools/cargo-deb" --no-build --no-strip --quiet --output $out/
+"$tools/cargo-generate-rpm" --output $out/
+tar --create --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" --directory $root \
+	--transform "s|^\.|$name-$version|" . | gzip -n9 >$out/$name-$version-linux-"$machine".tar.gz
+
+# cargo-cyclonedx writes a file beside each manifest, so it gets a copy of them. hwloc is linked in and is no crate.
+copy=$(mktemp -d)
+trap 'rm -rf "$copy"' EXIT
+git ls-files -z --cached --others --exclude-standard -- 'Cargo.*' '*/Cargo.toml' '*.rs' '.cargo' | tar --null --files-from=- --create |
+	tar --extract --directory "$copy"
+(cd "$copy" && "$tools/cargo-cyclonedx" cyclonedx --quiet --format json --spec-version 1.5 --describe binaries)
+hwloc=$(sed -n 's/^Version: //p' .tools/hwloc/lib/pkgconfig/hwloc.pc)
+jq --arg version "$hwloc" '.components += [{
+	"type": "library", "bom-ref": "hwloc", "name": "hwloc", "version": $version, "purl": "pkg:generic/hwloc@\($version)",
+	"licenses": [{"license": {"id": "BSD-3-Clause"}}]
+}]' "$copy/${name}_bin.cdx.json" | sed "s|file://$copy|file:///$name|g" >$out/$name.cdx.json
+
+(cd $out && sha256sum -- *.deb *.rpm *.tar.gz *.cdx.json >SHA256SUMS && cat SHA256SUMS)
