@@ -2,7 +2,8 @@
 //!
 //! - [`collectors`]: sources of batches, one thread and cadence each · [`serve`]: wiring of the daemon
 //! - [`drop_in`]: what dcgm-exporter's page has, by the settings
-//! - [`control`]: the local socket · [`lifecycle`]: signals and systemd
+//! - [`local_socket`]: sockets for clients on the node; [`control`], [`nvrx`]: what is spoken there
+//! - [`lifecycle`]: signals and systemd
 //! - [`commands`]: everything the command line does beside serving
 
 #![forbid(unsafe_code)]
@@ -12,6 +13,8 @@ pub mod commands;
 pub mod control;
 pub mod drop_in;
 pub mod lifecycle;
+pub mod local_socket;
 pub mod log;
+pub mod nvrx;
 pub mod serve;
 pub mod views;
