@@ -3,6 +3,7 @@
 pub mod assets;
 pub mod canary;
 pub mod doctor;
+pub mod health;
 pub mod topology;
 pub mod window;
 
