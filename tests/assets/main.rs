@@ -12,6 +12,7 @@ mod dashboards_lint;
 mod dcgm;
 mod files;
 mod inhibitions;
+mod kubernetes;
 mod promql;
 mod reasons;
 mod rollouts;
