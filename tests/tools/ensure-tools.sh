@@ -9,6 +9,7 @@
 #   ensure-tools.sh prometheus-3  the newest Prometheus that rules and boards are proven with, in .tools/prometheus-3
 #   ensure-tools.sh deny       cargo-deny, which checks deny.toml, in .tools/cargo-deny
 #   ensure-tools.sh helm       Helm, which renders deploy/chart, in .tools/helm
+#   ensure-tools.sh nvrx       NVRx's client of the node health check, in .tools/nvrx
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -297,6 +298,24 @@ ensure_cargo_deny() {
 	cp $wanted $dir/
 }
 
+# Packages by version and hash. NVRx's wheel is for a newer Python than may be here: of it only the client is used, which is
+# plain Python.
+ensure_nvrx() {
+	local dir=.tools/nvrx from=tests/tools/nvrx
+	if cmp -s <(cat $from/*.txt) $dir/installed; then
+		return
+	fi
+	ensure_pip
+	echo "installing NVRx's client into $dir"
+	rm -rf $dir
+	local install=(python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --require-hashes
+		--no-deps --only-binary=:all: --target $dir)
+	"${install[@]}" -r $from/requirements.txt
+	"${install[@]}" --upgrade --platform manylinux_2_39_x86_64 --python-version 3.12 -r $from/wheel.txt
+	# Last, as the sign that all went well.
+	cat $from/*.txt >$dir/installed
+}
+
 for purpose in "$@"; do
 	case $purpose in
 	build)
@@ -330,6 +349,9 @@ for purpose in "$@"; do
 		;;
 	helm)
 		ensure_helm
+		;;
+	nvrx)
+		ensure_nvrx
 		;;
 	*) die "unknown purpose: $purpose" ;;
 	esac
