@@ -9,6 +9,7 @@
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -18,7 +19,9 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde::Serialize;
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::UnixStream;
+use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::watch;
 use tonic::body::Body;
 use tonic::server::Grpc;
@@ -72,8 +75,33 @@ async fn converse(stream: UnixStream, state: Arc<AppState>) -> io::Result<()> {
     });
     let mut server = http2::Builder::new(TokioExecutor::new());
     server.max_concurrent_streams(MAX_STREAMS).max_header_list_size(16 << 10).max_send_buf_size(64 << 10);
-    let connection = server.serve_connection(TokioIo::new(stream), answer);
+    let (reading, writing) = stream.into_split();
+    let stream = TokioIo::new(tokio::io::join(ValidAuthority(reading), writing));
+    let connection = server.serve_connection(stream, answer);
     tokio::time::timeout(CONNECTION, connection).await?.map_err(io::Error::other)
+}
+
+/// What a client sends, with an authority that h2 accepts. Since 1.57 the clients of gRPC's C core, NVRx's among them, name the
+/// socket's path as the authority of a request, with `%2F` for each `/`. That is none by RFC 3986, and h2 resets the stream. It
+/// comes uncompressed, and nothing else in a call that is answered whatever it asks has these bytes: so `%` becomes `-` there.
+struct ValidAuthority(OwnedReadHalf);
+
+impl AsyncRead for ValidAuthority {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.get_mut().0).poll_read(context, buffer);
+        let new = &mut buffer.filled_mut()[before..];
+        for at in 0..new.len() {
+            if new[at..].starts_with(b"%2F") {
+                new[at] = b'-';
+            }
+        }
+        read
+    }
 }
 
 async fn handle(request: hyper::Request<Incoming>, state: &AppState) -> hyper::Response<Body> {

@@ -90,6 +90,48 @@ fn a_node_passes_until_a_gpu_is_faulty() {
     assert!(!ask(&node).unwrap().success);
 }
 
+/// A frame of HTTP/2 on stream 0 or 1.
+fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(payload.len()).unwrap();
+    [&[0, 0, length, kind, flags, 0, 0, 0, stream], payload].concat()
+}
+
+/// Literal header fields: those of HPACK's static table by number, then a new one.
+fn headers(authority: &str) -> Vec<u8> {
+    let literal = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
+    let [post, http, authority_1, path_4, content_type_31] =
+        [&[0x83][..], &[0x86], &[0x01], &[0x04], &[0x0f, 0x10]];
+    let mut out = [post, http, path_4, &literal(METHOD), authority_1, &literal(authority)].concat();
+    out.extend(
+        [content_type_31, &literal("application/grpc"), &[0], &literal("te"), &literal("trailers")].concat(),
+    );
+    out
+}
+
+#[test]
+fn the_authority_that_grpcs_own_clients_send_is_accepted() {
+    let node = Node::start("tests/scenarios/still-1xh200.toml");
+    // As grpcio 1.85 writes the path of a socket.
+    let authority = node.nvrx_socket().display().to_string()[1..].replace('/', "%2F");
+    let mut stream = UnixStream::connect(node.nvrx_socket()).unwrap();
+    let (end_stream, end_headers) = (1, 4);
+    let sent = [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+        frame(4, 0, 0, &[]),
+        frame(1, end_headers, 1, &headers(&authority)),
+        frame(0, end_stream, 1, &[0; 5]),
+    ];
+    stream.write_all(&sent.concat()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let (mut answer, mut piece) = (Vec::new(), [0; 4096]);
+    let is_there = |answer: &[u8]| String::from_utf8_lossy(answer).contains("\"fail_count\":0");
+    while !is_there(&answer) {
+        let length = stream.read(&mut piece).unwrap();
+        assert!(length > 0, "no answer: {answer:?}");
+        answer.extend_from_slice(&piece[..length]);
+    }
+}
+
 #[test]
 fn without_a_verdict_the_call_fails_with_the_reason() {
     let node = Setup::new("tests/scenarios/hang-init.toml").with("SAMPLER__CALL_TIMEOUT", "1m").start();
