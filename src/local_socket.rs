@@ -32,7 +32,7 @@ pub struct LocalSocket {
 }
 
 impl LocalSocket {
-    /// Opens the socket for those whom `mode` allows, and its folder if there is none. A socket left behind by a daemon that
+    /// Opens the socket for everyone that `mode` allows, and its folder if there is none. A socket left behind by a daemon that
     /// is gone is replaced; one that answers, or a file of another kind, is not.
     pub fn bind(path: &Path, mode: u32) -> io::Result<LocalSocket> {
         let named =

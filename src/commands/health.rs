@@ -106,7 +106,7 @@ fn timeout(text: &str) -> Result<Duration, String> {
 
 /// What is read of an answer.
 #[derive(Deserialize)]
-struct Verdict {
+struct Received {
     status: HealthStatus,
     text: String,
 }
@@ -115,12 +115,12 @@ struct Verdict {
 pub fn run(config: &Config, arguments: &HealthArguments) -> (u8, String) {
     let answer = ask(config, arguments).and_then(|json| {
         let json = String::from_utf8(json).map_err(io::Error::other)?;
-        Ok((serde_json::from_str::<Verdict>(&json)?, json))
+        Ok((serde_json::from_str::<Received>(&json)?, json))
     });
     let (verdict, json) = answer.unwrap_or_else(|error| {
         let unknown = HealthAnswer::unknown(&error.to_string());
         let json = unknown.json();
-        (Verdict { status: unknown.status, text: unknown.text }, json)
+        (Received { status: unknown.status, text: unknown.text }, json)
     });
     let text = match arguments.format {
         OutputFormat::Json => json,

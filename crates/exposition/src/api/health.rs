@@ -25,12 +25,12 @@ pub struct HealthAnswer {
     pub exit_code: u8,
     pub text: String,
     pub age_seconds: Option<f64>,
-    pub gpus: Vec<GpuStatus>,
+    pub gpus: Vec<GpuAnswer>,
 }
 
 /// The verdict on one GPU.
 #[derive(Clone, Debug, Serialize)]
-pub struct GpuStatus {
+pub struct GpuAnswer {
     #[serde(flatten)]
     pub gpu: Gpu,
     pub status: HealthStatus,
@@ -58,7 +58,7 @@ impl HealthAnswer {
                 DriverState::Paused { .. } => HealthStatus::Unknown,
                 _ => node.level.into(),
             };
-            return HealthAnswer::new(status, &node.text, age, node.gpus.iter().map(GpuStatus::of).collect());
+            return HealthAnswer::new(status, &node.text, age, node.gpus.iter().map(GpuAnswer::of).collect());
         }
         let mut found: Vec<&GpuHealth> = Vec::new();
         for name in gpus {
@@ -74,11 +74,11 @@ impl HealthAnswer {
         }
         let worst = found.iter().map(|gpu| gpu.level).max().unwrap_or_default();
         let text: Vec<String> = found.iter().map(|gpu| sentence(gpu)).collect();
-        let gpus = found.into_iter().map(GpuStatus::of).collect();
+        let gpus = found.into_iter().map(GpuAnswer::of).collect();
         HealthAnswer::new(worst.into(), &text.join("; "), age, gpus)
     }
 
-    fn new(status: HealthStatus, text: &str, age: Option<f64>, gpus: Vec<GpuStatus>) -> HealthAnswer {
+    fn new(status: HealthStatus, text: &str, age: Option<f64>, gpus: Vec<GpuAnswer>) -> HealthAnswer {
         let text = one_line(text.trim());
         HealthAnswer { status, exit_code: status as u8, text, age_seconds: age, gpus }
     }
@@ -91,9 +91,9 @@ impl HealthAnswer {
     }
 }
 
-impl GpuStatus {
-    fn of(health: &GpuHealth) -> GpuStatus {
-        GpuStatus { gpu: health.gpu.clone(), status: health.level.into(), health: health.clone() }
+impl GpuAnswer {
+    fn of(health: &GpuHealth) -> GpuAnswer {
+        GpuAnswer { gpu: health.gpu.clone(), status: health.level.into(), health: health.clone() }
     }
 }
 
