@@ -405,7 +405,7 @@ async fn serve_control(context: Context, parts: Parts, state: Arc<AppState>, sto
 async fn serve_health(config: Arc<Config>, state: Arc<AppState>, stopped: watch::Receiver<bool>) {
     let for_commands = async {
         let opened = open(config.health.path(), HEALTH_MODE).await;
-        let Some(socket) = unless("only root can ask for health", opened) else { return };
+        let Some(socket) = unless("only root and its group can ask for health", opened) else { return };
         let (state, stopped) = (Arc::clone(&state), stopped.clone());
         let answer = move |request: Request| {
             let state = Arc::clone(&state);

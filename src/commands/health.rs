@@ -34,8 +34,9 @@ Conditions of a GPU that are a warning: {}. A collector that is down is one too.
 
 Conditions of a GPU that are critical: {}.
 
-The verdict is that of the status page, `/api/v1/snapshot` and `gpu_healthy`, from the newest published snapshot: no driver
-is waited for. Root and the group of `control.socket` ask there, everyone else on `health.socket`.
+The verdict is that of the status page, `/api/v1/snapshot` and `gpu_healthy`, from the newest
+snapshot: no driver is waited for. Root and the group of `control.socket` ask there, everyone else
+on `health.socket`.
 
 Examples:
   gpu-node-exporter health                  the node
