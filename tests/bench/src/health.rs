@@ -49,6 +49,8 @@ pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         // What the machine takes to start the program and end it.
         bare.push(run("--version")?.0);
     }
+    // What hangs would outlive the daemon.
+    daemon.state.open_gate("release").map_err(|e| e.to_string())?;
     println!("health: {} runs beside a driver that hangs with its lock held, process included", options.runs);
     println!("  answer                {}", line.trim_end());
     println!("  not exit code 2       {wrong:8}");
