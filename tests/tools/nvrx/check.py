@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nvidia_resiliency_ext.shared_utils import health_check
 
-# GPU 1 hangs some seconds after the start.
+# GPU 1 hangs some seconds after the start; the end is for the sampler, which no one kills inside a call.
 SCENARIO = """
 still = true
 [[gpu]]
@@ -25,6 +25,7 @@ count = 8
 at = "20s"
 gpu = 1
 hang = true
+for = "120s"
 """
 CALLS = 300
 # Seconds after which memory is what it stays at; before the hang.
