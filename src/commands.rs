@@ -5,6 +5,7 @@ pub mod canary;
 pub mod compat_diff;
 pub mod doctor;
 pub mod manual;
+pub mod health;
 pub mod topology;
 pub mod window;
 

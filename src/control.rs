@@ -1,4 +1,4 @@
-//! The local socket: what people and commands on the node ask of the running daemon.
+//! The control socket: what people and commands on the node ask of the running daemon.
 //!
 //! One request a connection. The client sends a line; the answer is the line `ok` and a payload, or the
 //! line `error: TEXT`; then the connection ends. Whatever changes the daemon's state goes through here
@@ -6,40 +6,30 @@
 
 pub mod orders;
 
-use std::collections::VecDeque;
 use std::future::Future;
 use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, setsockopt, socket, sockopt};
-use nix::sys::time::{TimeVal, TimeValLike};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::{Semaphore, watch};
-use tokio::task::AbortHandle;
 
+use crate::local_socket::{DEADLINE, LocalSocket, MAX_CONNECTIONS, Phase, connect};
+use exposition::api::health::HealthAnswer;
 use exposition::format::{Encoding, ResponseFormat};
-use exposition::response_cache::{ResponseCache, SnapshotCell};
+use exposition::http::AppState;
+use model::clock::Mono;
 use model::text;
 
 /// Longest request line, its newline included.
 const MAX_REQUEST: u64 = 4096;
-/// Time for a request to come, and for its answer to be taken.
-const DEADLINE: Duration = Duration::from_secs(5);
-/// Connections at the same time.
-const MAX_CONNECTIONS: usize = 8;
-/// Pause after a failed accept: the reason, as too few file descriptors, lasts.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
-const MODE: u32 = 0o660;
-/// Requests that read files at one time, on a disk that may hang: fewer than [`MAX_CONNECTIONS`], and than there are
-/// threads for blocking work.
-pub const MAX_BLOCKING: usize = 4;
+/// Who may give orders: the socket's owner and group.
+pub const MODE: u32 = 0o660;
+/// Requests that read files at one time, on a disk that may hang: fewer than connections, and than there are threads for
+/// blocking work.
+pub const MAX_BLOCKING: usize = MAX_CONNECTIONS / 2;
 /// Timeout of such a request: shorter than that of the client.
 pub const BLOCKING_TIMEOUT: Duration = Duration::from_secs(4);
 
@@ -72,150 +62,17 @@ impl std::fmt::Display for Request {
     }
 }
 
-/// The daemon's end. Removes its socket when dropped.
-#[derive(Debug)]
-pub struct Server {
-    listener: UnixListener,
-    path: PathBuf,
+/// Answers requests with `handler` until `stop` is true or its sender is gone. What the handler returns is the payload, or
+/// the text of the error.
+pub async fn serve<H, F>(socket: LocalSocket, handler: H, stop: watch::Receiver<bool>) -> io::Result<()>
+where
+    H: Fn(Request) -> F + Clone + Send + 'static,
+    F: Future<Output = Result<Bytes, String>> + Send + 'static,
+{
+    socket.serve(move |stream, phase| converse(stream, phase, handler.clone()), stop).await
 }
 
-impl Server {
-    /// Opens the socket, and its folder if there is none. A socket left behind by a daemon that is gone
-    /// is replaced; one that answers, or a file of another kind, is not.
-    pub fn bind(path: &Path) -> io::Result<Server> {
-        let named = |error: io::Error| {
-            io::Error::new(error.kind(), format!("control socket {}: {error}", path.display()))
-        };
-        Server::open(path).map_err(named)
-    }
-
-    fn open(path: &Path) -> io::Result<Server> {
-        if let Some(parent) = path.parent() {
-            std::fs::create_dir_all(parent)?;
-        }
-        refuse_if_in_use(path)?;
-        // Made under another name, so that under its own it never has another mode than MODE.
-        let mut name = path.as_os_str().to_owned();
-        name.push(format!(".{}", std::process::id()));
-        let made = PathBuf::from(name);
-        remove_if_there(&made)?;
-        let listener = UnixListener::bind(&made)?;
-        std::fs::set_permissions(&made, std::fs::Permissions::from_mode(MODE))?;
-        std::fs::rename(&made, path)?;
-        Ok(Server { listener, path: path.to_owned() })
-    }
-
-    /// Answers requests with `handler` until `stop` is true or its sender is gone. What the handler returns is the
-    /// payload, or the text of the error.
-    pub async fn serve<H, F>(self, handler: H, mut stop: watch::Receiver<bool>) -> io::Result<()>
-    where
-        H: Fn(Request) -> F + Clone + Send + 'static,
-        F: Future<Output = Result<Bytes, String>> + Send,
-    {
-        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        let mut waiting = WaitingConnections::default();
-        self.listener.set_nonblocking(true)?;
-        let listener = tokio::net::UnixListener::from_std(self.listener.try_clone()?)?;
-        loop {
-            let stream = tokio::select! {
-                // An error says that the sender is gone, which is a reason to stop as well.
-                () = async { drop(stop.wait_for(|stop| *stop).await) } => return Ok(()),
-                accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => stream,
-                    Err(error) => {
-                        tracing::warn!(%error, "control socket: no connection accepted");
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
-                        continue;
-                    }
-                },
-            };
-            let place = match places.clone().try_acquire_owned() {
-                Ok(place) => place,
-                // The connection whose client keeps us waiting for longest goes. Its place is free once its task has ended.
-                Err(_) if waiting.end_oldest() => match places.clone().acquire_owned().await {
-                    Ok(place) => place,
-                    Err(_) => continue,
-                },
-                // Past the limit a connection is closed at once; the client says so.
-                Err(_) => continue,
-            };
-            let handler = handler.clone();
-            let phase = Arc::new(AtomicU8::new(ASKING));
-            let of_task = Arc::clone(&phase);
-            let task = tokio::spawn(async move {
-                let _place = place;
-                if let Err(error) = converse(stream, &of_task, handler).await {
-                    tracing::debug!(%error, "control connection ended");
-                }
-            });
-            waiting.add(task.abort_handle(), phase);
-        }
-    }
-}
-
-/// A connection waits for its request; the request is worked on; a connection waits for its answer to be taken.
-const ASKING: u8 = 0;
-const WORKING: u8 = 1;
-const ANSWERING: u8 = 2;
-
-/// Connections, the oldest first, each with its phase.
-#[derive(Default)]
-struct WaitingConnections(VecDeque<(AbortHandle, Arc<AtomicU8>)>);
-
-impl WaitingConnections {
-    fn add(&mut self, task: AbortHandle, phase: Arc<AtomicU8>) {
-        self.0.retain(|(task, _)| !task.is_finished());
-        self.0.push_back((task, phase));
-    }
-
-    /// Ends the oldest one without a request, else the oldest one whose client has not taken its answer; false if there
-    /// is none. What is worked on goes on.
-    fn end_oldest(&mut self) -> bool {
-        self.0.retain(|(task, _)| !task.is_finished());
-        let in_phase = |wanted| self.0.iter().position(|(_, phase)| phase.load(Relaxed) == wanted);
-        let oldest = in_phase(ASKING).or_else(|| in_phase(ANSWERING));
-        oldest.and_then(|at| self.0.remove(at)).is_some_and(|(task, _)| {
-            task.abort();
-            true
-        })
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        if let Err(error) = remove_if_there(&self.path) {
-            tracing::warn!(%error, path = %self.path.display(), "control socket stays behind");
-        }
-    }
-}
-
-fn refuse_if_in_use(path: &Path) -> io::Result<()> {
-    let file = match std::fs::symlink_metadata(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    if !file.file_type().is_socket() {
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is a file of another kind"));
-    }
-    match connect(path, DEADLINE) {
-        Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another gpu-node-exporter answers here")),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-            Err(io::Error::new(io::ErrorKind::AddrInUse, "another gpu-node-exporter hangs here"))
-        }
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
-        Err(error) => Err(error),
-    }
-}
-
-fn remove_if_there(path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
-async fn converse<H, F>(stream: tokio::net::UnixStream, phase: &AtomicU8, handler: H) -> io::Result<()>
+async fn converse<H, F>(stream: tokio::net::UnixStream, phase: Arc<Phase>, handler: H) -> io::Result<()>
 where
     H: Fn(Request) -> F,
     F: Future<Output = Result<Bytes, String>>,
@@ -224,7 +81,7 @@ where
     let (reading, mut writing) = stream.into_split();
     let answer = match tokio::time::timeout(DEADLINE, request(reading)).await {
         Ok(Ok(line)) => {
-            phase.store(WORKING, Relaxed);
+            phase.work();
             let request = Request { line, uid: client.uid(), pid: client.pid() };
             request.log();
             handler(request).await
@@ -232,7 +89,7 @@ where
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err(format!("no request within {} s", DEADLINE.as_secs())),
     };
-    phase.store(ANSWERING, Relaxed);
+    phase.answer();
     let send = async {
         match answer {
             Ok(payload) => {
@@ -281,12 +138,8 @@ pub async fn run_blocking(
     })
 }
 
-/// Answers the requests that only read: `snapshot json|text|openmetrics` and `status`.
-pub async fn read(
-    request: &str,
-    snapshots: &SnapshotCell,
-    responses: &ResponseCache,
-) -> Result<Bytes, String> {
+/// Answers the requests that only read: `snapshot json|text|openmetrics`, `status` and `health [GPU...]`.
+pub async fn read(request: &str, state: &AppState) -> Result<Bytes, String> {
     let words: Vec<&str> = request.split_whitespace().collect();
     let format = match words[..] {
         ["snapshot", "json"] => ResponseFormat::Json,
@@ -294,35 +147,42 @@ pub async fn read(
         ["snapshot", "openmetrics"] => ResponseFormat::OpenMetrics,
         ["status"] => {
             let (pid, version) = (std::process::id(), env!("CARGO_PKG_VERSION"));
-            let sequence = snapshots.current().sequence;
+            let sequence = state.snapshots.current().sequence;
             return Ok(format!("pid {pid} version {version} sequence {sequence}\n").into());
         }
+        ["health", ref gpus @ ..] => return Ok(HealthAnswer::of(state.fresh(), gpus).json().into()),
         _ => {
             return Err(format!(
-                "unknown request {request:?}; known: snapshot json, snapshot text, snapshot openmetrics, status, \
+                "unknown request {request:?}; known: snapshot json, snapshot text, snapshot openmetrics, status, health, \
                  driver release, driver resume, driver status, gpm off, gpm on, canary status, canary clear, \
                  nvswitch clear"
             ));
         }
     };
-    if snapshots.current().sequence == 0 {
+    if state.snapshots.current().sequence == 0 {
         return Err("no values have been published yet".into());
     }
-    let response = responses.get(format, Encoding::Identity).await;
+    let response = state.responses.get(format, Encoding::Identity).await;
     response.map(|response| response.bytes).map_err(|error| error.to_string())
 }
 
-/// Asks the daemon behind `socket`, and returns the payload of its answer. Waits at most 5 s for each step.
+/// Asks the daemon behind `socket`, and returns the payload of its answer. Waits at most 5 s.
 /// Errors say what to do.
 pub fn fetch(socket: &Path, request: &str) -> io::Result<Vec<u8>> {
+    fetch_within(DEADLINE, socket, request)
+}
+
+/// The same with another limit for connecting and the whole answer together.
+pub fn fetch_within(deadline: Duration, socket: &Path, request: &str) -> io::Result<Vec<u8>> {
+    let late = format!("the daemon did not answer within {}", humantime::format_duration(deadline));
     let explained = |error: io::Error| {
         let hint = match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
                 "is the daemon running? If it has another configuration, name it with --config; \
-                 the socket is `control.socket` there"
+                 control.socket and health.socket are set there"
             }
             io::ErrorKind::PermissionDenied => "run this as root or as a member of the socket's group",
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "the daemon did not answer within 5 s",
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => &late,
             io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
                 "the daemon closed the connection: it is ending, or too many ask at once"
             }
@@ -330,7 +190,7 @@ pub fn fetch(socket: &Path, request: &str) -> io::Result<Vec<u8>> {
         };
         io::Error::new(error.kind(), format!("{}: {error}: {hint}", socket.display()))
     };
-    let answer = exchange(socket, request, DEADLINE).map_err(explained)?;
+    let answer = exchange(socket, request, deadline).map_err(explained)?;
     match answer.iter().position(|byte| *byte == b'\n').map(|end| answer.split_at(end)) {
         Some((b"ok", payload)) => Ok(payload[1..].to_vec()),
         Some((line, _)) => {
@@ -342,28 +202,31 @@ pub fn fetch(socket: &Path, request: &str) -> io::Result<Vec<u8>> {
 }
 
 fn exchange(socket: &Path, request: &str, deadline: Duration) -> io::Result<Vec<u8>> {
+    let end = Mono::now() + deadline;
     let mut stream = connect(socket, deadline)?;
     stream.write_all(format!("{request}\n").as_bytes())?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
-    Ok(answer)
-}
-
-/// Connects, and sets the time after which connecting, reading and writing fail. A daemon that is frozen
-/// no longer accepts: connecting to it would wait for ever, so the limit is set before.
-fn connect(path: &Path, deadline: Duration) -> io::Result<UnixStream> {
-    let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-    let timeval = TimeVal::microseconds(i64::try_from(deadline.as_micros()).unwrap_or(i64::MAX));
-    setsockopt(&fd, sockopt::SendTimeout, &timeval)?;
-    setsockopt(&fd, sockopt::ReceiveTimeout, &timeval)?;
-    nix::sys::socket::connect(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
-    Ok(UnixStream::from(fd))
+    let (mut answer, mut piece) = (Vec::new(), [0; 16 << 10]);
+    loop {
+        let left = end.since(Mono::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut piece)? {
+            0 => return Ok(answer),
+            length => answer.extend_from_slice(&piece[..length]),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
     use super::*;
     use exposition::fixtures;
+    use exposition::response_cache::{ResponseCache, SnapshotCell};
 
     fn serve(
         path: &Path,
@@ -371,12 +234,13 @@ mod tests {
         let snapshots = Arc::new(SnapshotCell::default());
         let responses = Arc::new(ResponseCache::new(snapshots.clone(), Default::default()));
         let (stop, stopped) = watch::channel(false);
-        let shared = snapshots.clone();
+        let (started, stale_after) = (Mono::now(), Duration::from_secs(10));
+        let state = Arc::new(AppState { snapshots: snapshots.clone(), responses, started, stale_after });
         let handler = move |request: Request| {
-            let (shared, responses) = (shared.clone(), responses.clone());
-            async move { read(&request.line, &shared, &responses).await }
+            let state = Arc::clone(&state);
+            async move { read(&request.line, &state).await }
         };
-        let ended = tokio::spawn(Server::bind(path).unwrap().serve(handler, stopped));
+        let ended = tokio::spawn(super::serve(LocalSocket::bind(path, MODE).unwrap(), handler, stopped));
         (stop, ended, snapshots)
     }
 
@@ -421,8 +285,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("control.sock");
         let _frozen = UnixListener::bind(&path).unwrap();
-        let error = exchange(&path, "status", Duration::from_millis(20)).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        let error = fetch_within(Duration::from_millis(20), &path, "status").unwrap_err();
+        assert!(error.to_string().contains("did not answer within 20ms"), "{error}");
     }
 
     #[tokio::test]
@@ -431,13 +295,13 @@ mod tests {
         let path = folder.path().join("control.sock");
         drop(UnixListener::bind(&path).unwrap());
         let (_stop, _ended, _snapshots) = serve(&path);
-        let text = Server::bind(&path).unwrap_err().to_string();
+        let text = LocalSocket::bind(&path, MODE).unwrap_err().to_string();
         assert!(text.contains("another gpu-node-exporter") && text.contains("control.sock"), "{text}");
         assert!(ask(&path, "status").await.is_ok(), "the first one is still there");
 
         let file = folder.path().join("file");
         std::fs::write(&file, "mine").unwrap();
-        assert!(Server::bind(&file).is_err());
+        assert!(LocalSocket::bind(&file, MODE).is_err());
         assert_eq!(std::fs::read(&file).unwrap(), b"mine");
     }
 
@@ -473,7 +337,7 @@ mod tests {
             answered.send(()).unwrap();
             async move { Ok(Bytes::from(vec![b'x'; length])) }
         };
-        tokio::spawn(Server::bind(&path).unwrap().serve(handler, stopped));
+        tokio::spawn(super::serve(LocalSocket::bind(&path, MODE).unwrap(), handler, stopped));
         let mut held = Vec::new();
         for _ in 0..MAX_CONNECTIONS {
             let mut stream = UnixStream::connect(&path).unwrap();

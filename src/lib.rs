@@ -2,7 +2,8 @@
 //!
 //! - [`collectors`]: sources of batches, one thread and cadence each · [`serve`]: wiring of the daemon
 //! - [`drop_in`]: what dcgm-exporter's page has, by the settings
-//! - [`control`]: the local socket · [`lifecycle`]: signals and systemd · [`listeners`]: sockets for HTTP
+//! - [`local_socket`]: sockets for clients on the node; [`control`], [`nvrx`]: what is spoken there
+//! - [`lifecycle`]: signals and systemd · [`listeners`]: sockets for HTTP
 //! - [`commands`]: everything the command line does beside serving
 
 #![forbid(unsafe_code)]
@@ -13,6 +14,8 @@ pub mod control;
 pub mod drop_in;
 pub mod lifecycle;
 pub mod listeners;
+pub mod local_socket;
 pub mod log;
+pub mod nvrx;
 pub mod serve;
 pub mod views;

@@ -31,6 +31,7 @@ Examples:
   gpu-node-exporter check-config --config new.toml   try a configuration before it counts
   gpu-node-exporter snapshot --format json           what the running daemon publishes
   gpu-node-exporter metrics | less                   every metric, its labels and meaning
+  gpu-node-exporter health                           whether work can start here, as an exit code
   gpu-node-exporter doctor                           what works on this machine, and how to fix the rest
   gpu-node-exporter doctor --cuda 12.8               whether programs of CUDA 12.8 run here
   gpu-node-exporter canary                           whether the free GPUs compute rightly and at their rate
@@ -54,7 +55,7 @@ Served over HTTP: / (status page), /metrics, /dcgm/metrics, /livez, /readyz, /ap
 /dashboards/
 
 Exit codes: 0 stopped as asked or done, 64 wrong configuration or command line, 1 any other failure, and
-what `doctor` finds wrong; `canary --help` and `compat-diff --help` have their own";
+what `doctor` finds wrong; `canary`, `compat-diff` and `health` have their own in their --help";
 
 /// Prometheus exporter for NVIDIA GPU hosts that never hangs when the driver hangs
 #[derive(Parser)]
@@ -84,6 +85,11 @@ enum Command {
         #[arg(long, value_parser = ["json", "text", "openmetrics"], default_value = "text")]
         format: String,
     },
+    /// Ask the running daemon whether work can start on this node: an exit code and one line of reasons
+    ///
+    /// For launchers, schedulers and monitoring plugins.
+    #[command(after_help = commands::health::after_help())]
+    Health(commands::health::HealthArguments),
     /// Look at this machine: what works, what does not, and the command that fixes it
     ///
     /// Asks the driver in a process of its own and never hangs; changes nothing; a daemon may run. Prints who
@@ -236,6 +242,10 @@ fn main() -> ExitCode {
         Command::Snapshot { format } => with_socket(overrides, |socket, _| {
             let answer = control::fetch(socket, &format!("snapshot {format}"))?;
             String::from_utf8(answer).map_err(io::Error::other)
+        }),
+        Command::Health(arguments) => with_config(overrides, |loaded| {
+            let (code, text) = commands::health::run(&loaded.config, &arguments);
+            exit_with(code, &text)
         }),
         Command::Doctor { format, cuda } => with_config(overrides, |loaded| {
             log::to_stderr(tracing::Level::ERROR);

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -13,8 +14,9 @@ use tokio::sync::{Semaphore, watch};
 use crate::collectors::nvml::switch::Switch;
 use crate::collectors::{self, Context, Parts, module};
 use crate::control::{Request, orders};
+use crate::local_socket::LocalSocket;
 use crate::views::canary::CanaryFacts;
-use crate::{control, drop_in, lifecycle, listeners};
+use crate::{control, drop_in, lifecycle, listeners, nvrx};
 use dcgm::list::FieldList;
 use exposition::http::{self, AppState, Hosts, Limits};
 use exposition::response_cache::{ResponseCache, SnapshotCell};
@@ -54,6 +56,8 @@ const END_DEADLINE: Duration = Duration::from_millis(4500);
 const HELPERS: usize = 2 * control::MAX_BLOCKING;
 /// Longer than the interval of most scrapers, so that a scrape finds a thread.
 const HELPER_IDLE: Duration = Duration::from_secs(70);
+/// Who may ask for the verdict: everyone on the node, as with the page.
+const HEALTH_MODE: u32 = 0o666;
 /// How often it is looked whether every part still runs.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -147,12 +151,12 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>, fields: FieldList) 
 
     // From the first answer on there is something to serve.
     board.wait_for_newer(0, LOOK);
-    let state = AppState {
+    let state = Arc::new(AppState {
         snapshots: Arc::clone(&board),
         responses: Arc::clone(&responses),
         started: Mono::now(),
         stale_after: (config.metrics.publish_interval * 10).max(Duration::from_secs(10)),
-    };
+    });
     let limits = Limits {
         max_connections: config.http.max_connections as usize,
         read_timeout: config.http.read_timeout,
@@ -171,8 +175,9 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>, fields: FieldList) 
     let mut deadline = Mono::now();
     let ended = runtime.block_on(async {
         let (stop_doors, stopped) = watch::channel(false);
+        let shared = Arc::clone(&state);
         let serving =
-            tokio::spawn(http::serve(listeners, Arc::new(state), limits, hosts, http_stats, stopped.clone()));
+            tokio::spawn(http::serve(listeners, shared, limits, hosts, http_stats, stopped.clone()));
         for address in &main_addresses {
             tracing::info!("serving http://{address}/");
         }
@@ -181,7 +186,8 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>, fields: FieldList) 
         }
         lifecycle::notify(&[NotifyState::Ready]);
         let released = Arc::clone(&switch);
-        let control = tokio::spawn(serve_control(context, parts, responses, stopped));
+        let health = tokio::spawn(serve_health(Arc::clone(&config), Arc::clone(&state), stopped.clone()));
+        let control = tokio::spawn(serve_control(context, parts, state, stopped));
         let ended = tokio::select! {
             signal = lifecycle::asked_to_end(|| released.release(Mono::now(), unix_seconds())) => match signal {
                 Ok(signal) => {
@@ -200,6 +206,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>, fields: FieldList) 
             tracing::warn!(%error, "the HTTP server");
         }
         control.abort();
+        health.abort();
         ended
     });
     runtime.shutdown_background();
@@ -340,21 +347,15 @@ fn kept<T: Document + Send + 'static>(
 }
 
 /// Serves the control socket. A daemon that cannot is still of use, so this is a warning.
-async fn serve_control(
-    context: Context,
-    parts: Parts,
-    responses: Arc<ResponseCache>,
-    stopped: watch::Receiver<bool>,
-) {
-    let Some(path) = context.config.control.path().map(ToOwned::to_owned) else { return };
-    // Opening asks whether another daemon answers on it, which may take that one a while.
-    let opened = tokio::task::spawn_blocking(move || control::Server::bind(&path)).await;
+async fn serve_control(context: Context, parts: Parts, state: Arc<AppState>, stopped: watch::Receiver<bool>) {
+    let opened = open(context.config.control.path(), control::MODE).await;
+    let Some(socket) = unless("`gpu-node-exporter snapshot` will not work", opened) else { return };
     let free = Arc::new(Semaphore::new(control::MAX_BLOCKING));
-    let shared = Arc::new((context, parts, responses));
+    let shared = Arc::new((context, parts, state));
     let answer = move |request: Request| {
         let (shared, free) = (Arc::clone(&shared), Arc::clone(&free));
         async move {
-            let (context, parts, responses) = &*shared;
+            let (context, parts, state) = &*shared;
             let line = request.line.as_str();
             match orders::handle_request(line, &parts.switch, &context.inbox) {
                 Some(answer) => answer,
@@ -383,16 +384,57 @@ async fn serve_control(
                     };
                     control::run_blocking(&free, control::BLOCKING_TIMEOUT, status).await
                 }
-                None => control::read(line, &parts.snapshots, responses).await,
+                None => control::read(line, state).await,
             }
         }
     };
-    let served = match opened.map_err(io::Error::other).and_then(|server| server) {
-        Ok(server) => server.serve(answer, stopped).await,
-        Err(error) => Err(error),
+    log_end(control::serve(socket, answer, stopped).await);
+}
+
+/// Serves the sockets on which every local user may ask for the verdict, and for nothing else.
+async fn serve_health(config: Arc<Config>, state: Arc<AppState>, stopped: watch::Receiver<bool>) {
+    let for_commands = async {
+        let opened = open(config.health.path(), HEALTH_MODE).await;
+        let Some(socket) = unless("only root and its group can ask for health", opened) else { return };
+        let (state, stopped) = (Arc::clone(&state), stopped.clone());
+        let answer = move |request: Request| {
+            let state = Arc::clone(&state);
+            async move {
+                match request.line.split_whitespace().next() {
+                    Some("health") => control::read(&request.line, &state).await,
+                    _ => Err("this socket answers `health` alone".to_owned()),
+                }
+            }
+        };
+        log_end(control::serve(socket, answer, stopped).await);
     };
+    let for_nvrx = async {
+        let opened = open(config.health.nvrx_path(), HEALTH_MODE).await;
+        let Some(socket) = unless("NVRx cannot ask", opened) else { return };
+        log_end(nvrx::serve(socket, Arc::clone(&state), stopped.clone()).await);
+    };
+    tokio::join!(for_commands, for_nvrx);
+}
+
+/// Opens a socket; none without a path.
+async fn open(path: Option<&Path>, mode: u32) -> io::Result<Option<LocalSocket>> {
+    let Some(path) = path.map(ToOwned::to_owned) else { return Ok(None) };
+    // Opening asks whether another daemon answers on it, which may take that one a while.
+    let opened = tokio::task::spawn_blocking(move || LocalSocket::bind(&path, mode)).await;
+    opened.map_err(io::Error::other).and_then(|socket| socket).map(Some)
+}
+
+/// The socket, if there is one. A daemon that cannot open it is still of use, so this is a warning.
+fn unless(without: &str, opened: io::Result<Option<LocalSocket>>) -> Option<LocalSocket> {
+    opened.unwrap_or_else(|error| {
+        tracing::warn!(%error, "{without}");
+        None
+    })
+}
+
+fn log_end(served: io::Result<()>) {
     if let Err(error) = served {
-        tracing::warn!(%error, "no control socket: `gpu-node-exporter snapshot` will not work");
+        tracing::warn!(%error, "a local socket is no longer served");
     }
 }
 

@@ -36,7 +36,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Whether a request changes something, and is logged with who made it.
 pub fn is_order(request: &str) -> bool {
     let words: Vec<&str> = request.split_whitespace().collect();
-    !matches!(words[..], ["snapshot" | "status", ..] | [_, "status"])
+    !matches!(words[..], ["snapshot" | "status" | "health", ..] | [_, "status"])
 }
 
 /// Handles a request that changes the state of the driver, or asks for it: the answer is the [`DriverStatus`] as JSON.

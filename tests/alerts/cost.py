@@ -127,6 +127,7 @@ def record(built: Path, scenario: Path, folder: Path, port: int, groups: str) ->
         "CANARY__CUDA_LIBRARY": folder / "lib/libcuda.so.1",
         "CANARY__LOCK_FILE": folder / "canary.lock",
         "CONTROL__SOCKET": folder / "control.sock",
+        "HEALTH__SOCKET": folder / "health.sock",
     }
     own = {f"GPU_NODE_EXPORTER__{key}": str(value) for key, value in settings.items()}
     own |= {"GPU_SIM_KMSG": str(root / "dev/kmsg"), "GPU_SIM_SCENARIO": str(scenario)}

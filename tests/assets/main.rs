@@ -13,6 +13,7 @@ mod dcgm;
 mod files;
 mod inhibitions;
 mod migrating;
+mod kubernetes;
 mod promql;
 mod reasons;
 mod release;

@@ -152,6 +152,8 @@ impl Setup {
         // Nor are its CUDA driver and what keeps canaries away from its GPUs.
         command.env("GPU_NODE_EXPORTER__CANARY__CUDA_LIBRARY", cuda_library(dir.path()));
         command.env("GPU_NODE_EXPORTER__CANARY__LOCK_FILE", dir.path().join("canary.lock"));
+        command.env("GPU_NODE_EXPORTER__HEALTH__SOCKET", dir.path().join("health.sock"));
+        command.env("GPU_NODE_EXPORTER__HEALTH__NVRX_SOCKET", dir.path().join("nvrx.sock"));
         // Tests look at all metrics; which are served by default is a test of its own.
         command.env("GPU_NODE_EXPORTER__METRICS__GROUPS", "all");
         for (key, value) in &self.settings {
@@ -267,6 +269,16 @@ impl Node {
     /// The control socket.
     pub fn control_socket(&self) -> PathBuf {
         self.dir.path().join("control.sock")
+    }
+
+    /// The socket on which every user may ask for health.
+    pub fn health_socket(&self) -> PathBuf {
+        self.dir.path().join("health.sock")
+    }
+
+    /// The socket of NVRx's health check.
+    pub fn nvrx_socket(&self) -> PathBuf {
+        self.dir.path().join("nvrx.sock")
     }
 
     /// The folder under which the simulated host's files are.

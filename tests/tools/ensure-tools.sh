@@ -13,6 +13,7 @@
 #   ensure-tools.sh autoscaling  prometheus-adapter's and KEDA's own code, and the schemas of their objects, each in .tools
 #   ensure-tools.sh packages   what makes .deb, .rpm and SBOM, in .tools/packages
 #   ensure-tools.sh roots      debootstrap and what looks into packages
+#   ensure-tools.sh nvrx       NVRx's client of the node health check, in .tools/nvrx
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -352,6 +353,24 @@ ensure_programs() {
 	[ ${#need[@]} = 0 ] || install_packages "${need[@]}"
 }
 
+# Packages by version and hash. NVRx's wheel is for a newer Python than may be here: of it only the client is used, which is
+# plain Python.
+ensure_nvrx() {
+	local dir=.tools/nvrx from=tests/tools/nvrx
+	if cmp -s <(cat $from/*.txt) $dir/installed; then
+		return
+	fi
+	ensure_pip
+	echo "installing NVRx's client into $dir"
+	rm -rf $dir
+	local install=(python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --require-hashes
+		--no-deps --only-binary=:all: --target $dir)
+	"${install[@]}" -r $from/requirements.txt
+	"${install[@]}" --upgrade --platform manylinux_2_39_x86_64 --python-version 3.12 -r $from/wheel.txt
+	# Last, as the sign that all went well.
+	cat $from/*.txt >$dir/installed
+}
+
 for purpose in "$@"; do
 	case $purpose in
 	build)
@@ -402,6 +421,9 @@ for purpose in "$@"; do
 	roots)
 		ensure_programs debootstrap=debootstrap rpm=rpm rpm2cpio=rpm2cpio cpio=cpio ip=iproute2 unshare=util-linux dpkg-deb=dpkg
 		[ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || install_packages debian-archive-keyring
+		;;
+	nvrx)
+		ensure_nvrx
 		;;
 	*) die "unknown purpose: $purpose" ;;
 	esac

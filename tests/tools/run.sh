@@ -94,5 +94,5 @@ Ctrl-C ends it.
 END
 export GPU_NODE_EXPORTER__CANARY__LOCK_FILE=$PWD/.run/canary.lock
 # A relative path, because a socket's path may be 107 bytes long and no more.
-export GPU_NODE_EXPORTER__CONTROL__SOCKET=.run/control.sock
+export GPU_NODE_EXPORTER__CONTROL__SOCKET=.run/control.sock GPU_NODE_EXPORTER__HEALTH__SOCKET=.run/health.sock
 exec "$built/gpu-node-exporter" serve --listen "$listen" --nvml-library "$nvml" --state-dir "$state"

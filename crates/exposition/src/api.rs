@@ -1,6 +1,7 @@
 //! What `/api/v1` serves, as JSON.
 
 pub mod events;
+pub mod health;
 pub mod snapshot;
 
 use std::sync::Arc;

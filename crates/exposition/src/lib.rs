@@ -7,7 +7,7 @@
 
 #![forbid(unsafe_code)]
 
-mod api;
+pub mod api;
 pub mod assets;
 pub mod docs;
 #[cfg(any(test, feature = "fixtures"))]

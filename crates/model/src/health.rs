@@ -3,7 +3,7 @@
 //! The ledger evaluates once a publication; the snapshot carries the result. Metrics, status page, JSON, `/readyz` and
 //! `doctor` read it and derive nothing. Where a number decides, the limit is the device's own.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::catalog::schema::LabelText;
 use crate::catalog::{FaultAction, Gpu, MetricId, Severity, Subject, UnhealthyReason};
@@ -35,6 +35,43 @@ impl From<Severity> for HealthLevel {
     }
 }
 
+/// A verdict as launchers, schedulers and monitoring plugins know it, with the exit codes of the latter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HealthStatus {
+    /// Work can start.
+    Ok = 0,
+    /// Works, but needs a look.
+    Warning = 1,
+    /// Does not work.
+    Critical = 2,
+    /// There is no verdict.
+    Unknown = 3,
+}
+
+impl HealthStatus {
+    pub fn word(self) -> &'static str {
+        match self {
+            HealthStatus::Ok => "ok",
+            HealthStatus::Warning => "warning",
+            HealthStatus::Critical => "critical",
+            HealthStatus::Unknown => "unknown",
+        }
+    }
+}
+
+impl From<HealthLevel> for HealthStatus {
+    /// The status of a verdict. Its level is a note only while the driver is released, and then nothing is known.
+    fn from(level: HealthLevel) -> HealthStatus {
+        match level {
+            HealthLevel::Ok => HealthStatus::Ok,
+            HealthLevel::Note | HealthLevel::Waiting => HealthStatus::Unknown,
+            HealthLevel::Degraded => HealthStatus::Warning,
+            HealthLevel::Faulty => HealthStatus::Critical,
+        }
+    }
+}
+
 /// The table of conditions: level, reason of `gpu_unhealthy_reason`, first action (`Ignore`: none). A condition is
 /// faulty if and only if it has a reason, so that the page and `gpu_healthy` never differ; `NoDriver` has no verdict.
 macro_rules! conditions {
@@ -45,8 +82,7 @@ macro_rules! conditions {
         pub enum Condition { $($condition),* }
 
         impl Condition {
-            #[cfg(test)]
-            pub(crate) const ALL: &[Condition] = &[$(Condition::$condition),*];
+            pub const ALL: &[Condition] = &[$(Condition::$condition),*];
 
             pub fn level(self) -> HealthLevel {
                 match self { $(Condition::$condition => HealthLevel::$level),* }

@@ -49,6 +49,22 @@ impl Metrics {
 impl Control {
     /// The socket's path; `None` if there is to be no socket.
     pub fn path(&self) -> Option<&Path> {
-        (!self.socket.as_os_str().is_empty()).then_some(&*self.socket)
+        named(&self.socket)
     }
+}
+
+impl Health {
+    /// The path of the socket for everyone; `None` if there is to be none.
+    pub fn path(&self) -> Option<&Path> {
+        named(&self.socket)
+    }
+
+    /// The path of the socket for NVRx; `None` if there is to be none.
+    pub fn nvrx_path(&self) -> Option<&Path> {
+        named(&self.nvrx_socket)
+    }
+}
+
+fn named(path: &Path) -> Option<&Path> {
+    (!path.as_os_str().is_empty()).then_some(path)
 }

@@ -259,6 +259,12 @@ settings! {
     health: Health {
         /// Number of GPUs that the node should have; 0 for the maximum since boot.
         expected_gpus: u32 = 0, 0..=64;
+        /// Unix socket on which every local user may ask for the verdict, with `gpu-node-exporter health`, and for nothing
+        /// else; "" for none. Root and members of its group ask on `control.socket`.
+        socket: PathBuf = "/run/gpu-node-exporter/health.sock".into(), Socket;
+        /// Unix socket on which every local user may ask for the verdict as NVRx's node health check does (gRPC), such as
+        /// "/run/gpu-node-exporter/nvrx.sock": the endpoint of ft_launcher; "" for none.
+        nvrx_socket: PathBuf = PathBuf::new(), Socket;
     }
 
     /// The NVIDIA driver.

@@ -82,6 +82,7 @@ export async function node({ scenario, folder, port, built, groups = [] }) {
     CANARY__LOCK_FILE: join(folder, 'canary.lock'),
     // A socket's path may be 107 bytes long and no more.
     CONTROL__SOCKET: `/tmp/preview-${process.pid}-${port}.sock`,
+    HEALTH__SOCKET: '',
   };
   const env = { GPU_SIM_KMSG: join(root, 'dev/kmsg'), GPU_SIM_SCENARIO: scenario, GPU_SIM_STATE: join(folder, 'state') };
   for (const [key, value] of Object.entries(settings)) env[`GPU_NODE_EXPORTER__${key}`] = value;

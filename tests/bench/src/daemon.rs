@@ -15,7 +15,7 @@ pub struct Daemon {
     pub addr: SocketAddr,
     /// The simulator's controls.
     pub state: simgpu::State,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Drop for Daemon {
@@ -47,7 +47,7 @@ impl Daemon {
             .arg(&library)
             .arg("--state-dir")
             .arg(dir.path().join("state"))
-            .env("GPU_NODE_EXPORTER__CONTROL__SOCKET", dir.path().join("control.sock"))
+            .envs(sockets(dir.path()))
             .envs(settings.iter().map(|(key, value)| (format!("GPU_NODE_EXPORTER__{key}"), *value)))
             .env("GPU_SIM_SCENARIO", scenario.canonicalize()?)
             .env("GPU_SIM_STATE", dir.path().join("sim"))
@@ -65,7 +65,12 @@ impl Daemon {
         };
         // What else it says is read and thrown away, so that it never waits for a reader.
         std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
-        Ok(Daemon { process, addr, state, _dir: dir })
+        Ok(Daemon { process, addr, state, dir })
+    }
+
+    /// The settings that commands find the daemon by.
+    pub fn sockets(&self) -> [(&'static str, PathBuf); 2] {
+        sockets(self.dir.path())
     }
 
     /// Process id.
@@ -83,6 +88,13 @@ impl Daemon {
         let status = self.process.wait()?;
         Ok((started.elapsed().as_secs_f64(), status.to_string()))
     }
+}
+
+fn sockets(dir: &Path) -> [(&'static str, PathBuf); 2] {
+    [
+        ("GPU_NODE_EXPORTER__CONTROL__SOCKET", dir.join("control.sock")),
+        ("GPU_NODE_EXPORTER__HEALTH__SOCKET", dir.join("health.sock")),
+    ]
 }
 
 /// A scraper on a kept connection.

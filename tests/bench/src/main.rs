@@ -7,6 +7,7 @@ mod cost;
 mod cpu;
 mod daemon;
 mod hang;
+mod health;
 mod record;
 mod restarts;
 mod samplers;
@@ -31,6 +32,8 @@ enum What {
     Serve(serve::Options),
     /// What a scraper sees while a driver call hangs
     Hang(hang::Options),
+    /// Time of `health` beside a driver that hangs
+    Health(health::Options),
     /// Scrapes, probes and memory under idle connections, slow readers, streams, and clients that never read
     Attack(attack::Options),
     /// Memory of one sampler with a worker a GPU against a process a GPU
@@ -46,10 +49,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         None => {
             serve::run(&serve::Options::parse_from(["serve"]))?;
             hang::run(&hang::Options::parse_from(["hang"]))?;
+            health::run(&health::Options::parse_from(["health"]))?;
             samplers::run(&samplers::Options::parse_from(["samplers"]))
         }
         Some(What::Serve(options)) => serve::run(&options),
         Some(What::Hang(options)) => hang::run(&options),
+        Some(What::Health(options)) => health::run(&options),
         Some(What::Attack(options)) => attack::run(&options),
         Some(What::Samplers(options)) => samplers::run(&options),
         Some(What::Soak(options)) => soak::run(&options),

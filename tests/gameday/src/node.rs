@@ -101,6 +101,7 @@ impl Node {
             own("HOST__ROOT", root),
             own("STATE__DIR", dir.join("state")),
             own("CONTROL__SOCKET", dir.join("control.sock")),
+            own("HEALTH__SOCKET", dir.join("health.sock")),
             own("CANARY__CUDA_LIBRARY", dir.join("libcuda.so.1")),
             own("CANARY__LOCK_FILE", dir.join("canary.lock")),
         ]);

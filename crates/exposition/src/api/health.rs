@@ -1,0 +1,152 @@
+//! The verdict as launchers and schedulers ask for it, on the local sockets.
+//!
+//! ```text
+//! status       ok, warning, critical or unknown
+//! exit_code    0, 1, 2 or 3
+//! text         the reasons in one line
+//! age_seconds  age of the snapshot; null: there is none
+//! gpus[]       gpu, uuid, status; level, word, healthy and reasons as in the snapshot: all GPUs, or those asked for
+//! ```
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use model::catalog::Gpu;
+use model::clock::Mono;
+use model::health::{GpuHealth, HealthLevel, HealthStatus};
+use model::snapshot::{DriverState, Snapshot};
+use model::text::one_line;
+
+/// An answer.
+#[derive(Clone, Debug, Serialize)]
+pub struct HealthAnswer {
+    pub status: HealthStatus,
+    pub exit_code: u8,
+    pub text: String,
+    pub age_seconds: Option<f64>,
+    pub gpus: Vec<GpuAnswer>,
+}
+
+/// The verdict on one GPU.
+#[derive(Clone, Debug, Serialize)]
+pub struct GpuAnswer {
+    #[serde(flatten)]
+    pub gpu: Gpu,
+    pub status: HealthStatus,
+    #[serde(flatten)]
+    pub health: GpuHealth,
+}
+
+impl HealthAnswer {
+    /// No verdict, and why.
+    pub fn unknown(why: &str) -> HealthAnswer {
+        HealthAnswer::new(HealthStatus::Unknown, why, None, Vec::new())
+    }
+
+    /// The verdict of a snapshot, or why there is none, on the node or on the GPUs of these indices or UUIDs.
+    pub fn of(snapshot: Result<Arc<Snapshot>, String>, gpus: &[&str]) -> HealthAnswer {
+        let snapshot = match snapshot {
+            Ok(snapshot) => snapshot,
+            Err(why) => return HealthAnswer::unknown(&why),
+        };
+        let age = Some(Mono::now().since(snapshot.taken).as_secs_f64());
+        let node = &snapshot.health;
+        if gpus.is_empty() {
+            // The level of a release that does not complete is one of the release; on the GPUs there is no verdict.
+            let status = match snapshot.driver {
+                DriverState::Paused { .. } => HealthStatus::Unknown,
+                _ => node.level.into(),
+            };
+            return HealthAnswer::new(status, &node.text, age, node.gpus.iter().map(GpuAnswer::of).collect());
+        }
+        let mut found: Vec<&GpuHealth> = Vec::new();
+        for name in gpus {
+            let named =
+                |of: &&GpuHealth| of.gpu.uuid.eq_ignore_ascii_case(name) || name.parse() == Ok(of.gpu.gpu);
+            match node.gpus.iter().find(named) {
+                Some(gpu) => found.push(gpu),
+                None => {
+                    let text = format!("GPU {name} is not known here. {}", node.text);
+                    return HealthAnswer::new(HealthStatus::Unknown, &text, age, Vec::new());
+                }
+            }
+        }
+        let worst = found.iter().map(|gpu| gpu.level).max().unwrap_or_default();
+        let text: Vec<String> = found.iter().map(|gpu| sentence(gpu)).collect();
+        let gpus = found.into_iter().map(GpuAnswer::of).collect();
+        HealthAnswer::new(worst.into(), &text.join("; "), age, gpus)
+    }
+
+    fn new(status: HealthStatus, text: &str, age: Option<f64>, gpus: Vec<GpuAnswer>) -> HealthAnswer {
+        let text = one_line(text.trim());
+        HealthAnswer { status, exit_code: status as u8, text, age_seconds: age, gpus }
+    }
+
+    /// As a JSON document with a newline.
+    pub fn json(&self) -> String {
+        let mut out = String::new();
+        super::append(self, &mut out);
+        out
+    }
+}
+
+impl GpuAnswer {
+    fn of(health: &GpuHealth) -> GpuAnswer {
+        GpuAnswer { gpu: health.gpu.clone(), status: health.level.into(), health: health.clone() }
+    }
+}
+
+/// A GPU with its reasons; of notes, only what a verdict is made of.
+fn sentence(of: &GpuHealth) -> String {
+    let counts = |level| level > HealthLevel::Note || level == of.level;
+    let reasons = of.reasons.iter().filter(|reason| counts(reason.level)).map(|reason| reason.text.as_str());
+    let reasons = reasons.collect::<Vec<_>>().join(", ");
+    let colon = if reasons.is_empty() { "" } else { ": " };
+    format!("GPU {} {}{colon}{reasons}", of.gpu.gpu, of.word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures;
+
+    #[test]
+    fn an_answer_is_the_verdict_of_the_snapshot_and_nothing_else() {
+        let snapshot = Arc::new(fixtures::node_taken(7, Mono::now()));
+        let node = HealthAnswer::of(Ok(Arc::clone(&snapshot)), &[]);
+        assert_eq!(node.status, snapshot.health.level.into());
+        assert_eq!((node.exit_code, &node.text), (node.status as u8, &snapshot.health.text));
+        assert_eq!(node.gpus.len(), snapshot.gpus.len());
+        for of in &snapshot.health.gpus {
+            let index = of.gpu.gpu.to_string();
+            let asked = HealthAnswer::of(Ok(Arc::clone(&snapshot)), &[&index]);
+            assert_eq!(asked.status, of.level.into());
+            assert!(asked.text.starts_with(&format!("GPU {index} {}", of.word)), "{}", asked.text);
+            let uuid = of.gpu.uuid.to_uppercase();
+            assert_eq!(HealthAnswer::of(Ok(Arc::clone(&snapshot)), &[&uuid]).text, asked.text);
+        }
+    }
+
+    #[test]
+    fn the_worst_of_several_gpus_counts_and_an_unknown_one_has_no_verdict() {
+        let snapshot = Arc::new(fixtures::node_taken(7, Mono::now()));
+        let all: Vec<String> = snapshot.gpus.iter().map(|view| view.gpu.gpu.to_string()).collect();
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        let worst = snapshot.health.gpus.iter().map(|gpu| gpu.level).max().unwrap();
+        let answer = HealthAnswer::of(Ok(Arc::clone(&snapshot)), &all);
+        assert_eq!((answer.status, answer.gpus.len()), (worst.into(), all.len()));
+        let answer = HealthAnswer::of(Ok(snapshot), &["99"]);
+        assert_eq!((answer.status, answer.exit_code), (HealthStatus::Unknown, 3));
+        assert!(answer.text.starts_with("GPU 99 is not known here"), "{}", answer.text);
+    }
+
+    #[test]
+    fn without_a_snapshot_the_reason_is_one_line() {
+        let answer = HealthAnswer::of(Err("No values\nhave been published yet.\n".into()), &[]);
+        let json: serde_json::Value = serde_json::from_str(&answer.json()).unwrap();
+        assert_eq!((&json["status"], &json["exit_code"]), (&"unknown".into(), &3.into()));
+        assert_eq!(json["text"], "No values have been published yet.");
+        assert_eq!(json["age_seconds"], serde_json::Value::Null);
+    }
+}

@@ -1,0 +1,190 @@
+//! NVRx's node health check: `nvhcd.HealthCheckService/RunHealthCheck`, gRPC without TLS on a Unix socket, which `ft_launcher
+//! --ft-node-health-check-endpoint` asks before each rendezvous. The arguments of a request are those of a script that is
+//! not run here, and are ignored.
+//!
+//! What NVRx makes of an answer (0.6 and 0.7): a node is unhealthy if `success` is false, or if `fail_count` in the JSON of
+//! `output` is not 0; 0.6 wants that number to be there. A call that fails leaves the node in: so the answer without a
+//! verdict is a failed call, with the reason.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde::Serialize;
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::UnixStream;
+use tokio::net::unix::OwnedReadHalf;
+use tokio::sync::watch;
+use tonic::body::Body;
+use tonic::server::Grpc;
+use tonic::{Request, Response, Status};
+use tonic_prost::ProstCodec;
+
+use crate::local_socket::LocalSocket;
+use exposition::api::health::HealthAnswer;
+use exposition::http::AppState;
+use model::health::{HealthLevel, HealthStatus};
+
+/// The one method.
+pub const METHOD: &str = "/nvhcd.HealthCheckService/RunHealthCheck";
+/// Longest life of a connection: NVRx opens one for each call.
+const CONNECTION: Duration = Duration::from_secs(10);
+/// Most calls at a time on one connection.
+const MAX_STREAMS: u32 = 4;
+/// Largest request; NVRx's default arguments have 50 bytes.
+const MAX_REQUEST: usize = 16 << 10;
+
+/// A request: field numbers of `nvhcd.proto`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct HealthCheckRequest {
+    #[prost(string, repeated, tag = "1")]
+    pub args: Vec<String>,
+}
+
+/// An answer.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct HealthCheckResponse {
+    #[prost(bool, tag = "1")]
+    pub success: bool,
+    #[prost(int32, tag = "2")]
+    pub exit_code: i32,
+    /// JSON, read where `success` is true: [`HealthAnswer`] with `fail_count` and `failed_checks`.
+    #[prost(string, tag = "3")]
+    pub output: String,
+    #[prost(string, tag = "4")]
+    pub error: String,
+}
+
+/// Answers until `stop` is true or its sender is gone.
+pub async fn serve(socket: LocalSocket, state: Arc<AppState>, stop: watch::Receiver<bool>) -> io::Result<()> {
+    socket.serve(move |stream, _| converse(stream, Arc::clone(&state)), stop).await
+}
+
+async fn converse(stream: UnixStream, state: Arc<AppState>) -> io::Result<()> {
+    let answer = service_fn(move |request: hyper::Request<Incoming>| {
+        let state = Arc::clone(&state);
+        async move { Ok::<_, Infallible>(handle(request, &state).await) }
+    });
+    let mut server = http2::Builder::new(TokioExecutor::new());
+    server.max_concurrent_streams(MAX_STREAMS).max_header_list_size(16 << 10).max_send_buf_size(64 << 10);
+    let (reading, writing) = stream.into_split();
+    let stream = TokioIo::new(tokio::io::join(ValidAuthority(reading), writing));
+    let connection = server.serve_connection(stream, answer);
+    tokio::time::timeout(CONNECTION, connection).await?.map_err(io::Error::other)
+}
+
+/// What a client sends, with an authority that h2 accepts. Since 1.57 the clients of gRPC's C core, NVRx's among them, name the
+/// socket's path as the authority of a request, with `%2F` for each `/`. That is none by RFC 3986, and h2 resets the stream. It
+/// comes uncompressed, and nothing else in a call that is answered whatever it asks has these bytes: so `%` becomes `-` there.
+struct ValidAuthority(OwnedReadHalf);
+
+impl AsyncRead for ValidAuthority {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.get_mut().0).poll_read(context, buffer);
+        let new = &mut buffer.filled_mut()[before..];
+        for at in 0..new.len() {
+            if new[at..].starts_with(b"%2F") {
+                new[at] = b'-';
+            }
+        }
+        read
+    }
+}
+
+async fn handle(request: hyper::Request<Incoming>, state: &AppState) -> hyper::Response<Body> {
+    let answer = match request.uri().path() {
+        METHOD => response(HealthAnswer::of(state.fresh(), &[])),
+        path => Err(Status::unimplemented(format!("there is no {path}; there is {METHOD}"))),
+    };
+    let codec: ProstCodec<HealthCheckResponse, HealthCheckRequest> = ProstCodec::default();
+    Grpc::new(codec).max_decoding_message_size(MAX_REQUEST).unary(Fixed(answer), request).await
+}
+
+fn response(health: HealthAnswer) -> Result<HealthCheckResponse, Status> {
+    #[derive(Serialize)]
+    struct Output<'a> {
+        fail_count: usize,
+        failed_checks: &'a [String],
+        #[serde(flatten)]
+        health: &'a HealthAnswer,
+    }
+    let success = match health.status {
+        HealthStatus::Unknown => return Err(Status::unavailable(health.text)),
+        status => status != HealthStatus::Critical,
+    };
+    let of_gpus = health.gpus.iter().flat_map(|of| {
+        let faulty = of.health.reasons.iter().filter(|reason| reason.level == HealthLevel::Faulty);
+        faulty.map(|reason| format!("GPU {}: {}", of.gpu.gpu, reason.text))
+    });
+    let mut failed: Vec<String> = of_gpus.collect();
+    // As GPUs that are missing, or a driver that is.
+    if !success && failed.is_empty() {
+        failed.push(health.text.clone());
+    }
+    let output = Output { fail_count: failed.len(), failed_checks: &failed, health: &health };
+    let output = serde_json::to_string(&output).map_err(|error| Status::internal(error.to_string()))?;
+    let (exit_code, error) =
+        if success { (0, String::new()) } else { (health.exit_code.into(), health.text) };
+    Ok(HealthCheckResponse { success, exit_code, output, error })
+}
+
+/// A service that has one answer.
+struct Fixed(Result<HealthCheckResponse, Status>);
+
+impl tower_service::Service<Request<HealthCheckRequest>> for Fixed {
+    type Response = Response<HealthCheckResponse>;
+    type Error = Status;
+    type Future = Ready<Result<Self::Response, Status>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<HealthCheckRequest>) -> Self::Future {
+        ready(self.0.clone().map(Response::new))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use exposition::fixtures;
+
+    #[test]
+    fn a_critical_verdict_fails_and_names_each_reason() {
+        let snapshot = Arc::new(fixtures::node_taken(7, model::clock::Mono::now()));
+        let answer = response(HealthAnswer::of(Ok(snapshot), &[])).unwrap();
+        assert!(!answer.success && answer.exit_code == 2 && !answer.error.is_empty());
+        let output: serde_json::Value = serde_json::from_str(&answer.output).unwrap();
+        assert_eq!(output["fail_count"], 1, "degraded GPUs are no failed check: {output}");
+        assert!(output["failed_checks"][0].as_str().unwrap().starts_with("GPU 3: "), "{output}");
+    }
+
+    #[test]
+    fn a_critical_node_without_a_faulty_gpu_has_one_failed_check() {
+        let snapshot = Arc::new(fixtures::node_taken(7, model::clock::Mono::now()));
+        let mut health = HealthAnswer::of(Ok(snapshot), &[]);
+        health.gpus.clear();
+        let output = response(health).unwrap().output;
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&output).unwrap()["fail_count"], 1);
+    }
+
+    #[test]
+    fn without_a_verdict_the_call_fails_with_the_reason() {
+        let status = response(HealthAnswer::unknown("the driver is released")).unwrap_err();
+        assert_eq!((status.code(), status.message()), (tonic::Code::Unavailable, "the driver is released"));
+    }
+}
