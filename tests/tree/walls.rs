@@ -6,11 +6,12 @@ use super::report;
 use super::sources::{crates, product, read};
 
 /// Each crate and the crates of this workspace that it may depend on: the roles of the design.
-const GRAPH: [(&str, &[&str]); 10] = [
+const GRAPH: [(&str, &[&str]); 11] = [
+    ("access", &["model"]),
     ("attribution", &["host", "model"]),
     ("canary", &["attribution", "host", "model", "sampler"]),
     ("dcgm", &["model"]),
-    ("exposition", &["dcgm", "model"]),
+    ("exposition", &["access", "dcgm", "model"]),
     ("host", &["model"]),
     ("ledger", &["model", "settings"]),
     ("model", &[]),
