@@ -20,12 +20,15 @@ const GRAPH: [(&str, &[&str]); 11] = [
     ("topology", &["host", "model"]),
 ];
 
-/// A vendor's library, and the one crate that may name it.
-const VENDORS: [(&str, &str); 4] = [
+/// A vendor's library, or one that the network's clients reach, and the one crate that may name it.
+const VENDORS: [(&str, &str); 7] = [
     ("nvml-wrapper", "sampler"),
     ("nvml-wrapper-sys", "sampler"),
     ("cudarc", "canary"),
     ("hwlocality", "topology"),
+    ("ring", "access"),
+    ("rustls", "access"),
+    ("tokio-rustls", "access"),
 ];
 
 /// Names in the `[dependencies]` of a manifest.

@@ -1,10 +1,9 @@
 //! The handshake of one connection.
 
+use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
-
-use std::future::poll_fn;
 use std::task::Poll;
 
 use rustls::server::Acceptor;
@@ -40,23 +39,33 @@ impl Default for Handshakes {
 }
 
 impl Handshakes {
-    /// Greets a client. The error is the reason for the log; the client has got its alert.
-    pub async fn accept<S>(&self, tls: &Tls, stream: S) -> io::Result<(TlsStream<S>, ClientCertificate)>
+    /// Greets a client. An error is the reason for the log, with the stream to be closed: the client's alert is in it.
+    pub async fn accept<S>(
+        &self,
+        tls: &Tls,
+        stream: S,
+    ) -> Result<(TlsStream<S>, ClientCertificate), (io::Error, Option<S>)>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let start = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
-        let turn = self.0.acquire().await.map_err(io::Error::other)?;
-        let mut accept = pin!(start.into_stream(Arc::clone(&tls.config)));
+        let mut acceptor = LazyConfigAcceptor::new(Acceptor::default(), stream);
+        let start = match (&mut acceptor).await {
+            Ok(start) => start,
+            Err(error) => return Err((error, acceptor.take_io())),
+        };
+        let turn = self.0.acquire().await;
+        let mut accept = pin!(start.into_stream(Arc::clone(&tls.config)).into_fallible());
         // The first step signs; what is left needs the client's answer.
         let begun = poll_fn(|context| Poll::Ready(accept.as_mut().poll(context))).await;
         tokio::task::yield_now().await;
         drop(turn);
-        let stream = match begun {
-            Poll::Ready(ended) => ended?,
-            Poll::Pending => accept.await?,
+        let ended = match begun {
+            Poll::Ready(ended) => ended,
+            Poll::Pending => accept.await,
         };
-        let shown = stream.get_ref().1.peer_certificates().is_some_and(|certificates| !certificates.is_empty());
+        let stream = ended.map_err(|(error, stream)| (error, Some(stream)))?;
+        let shown =
+            stream.get_ref().1.peer_certificates().is_some_and(|certificates| !certificates.is_empty());
         let certificate = match (shown, tls.client_auth.verifies()) {
             (false, _) => ClientCertificate::None,
             (true, false) => ClientCertificate::Unverified,

@@ -30,8 +30,8 @@ use tokio::time::timeout;
 pub use handshake::{ClientCertificate, Handshakes, TLS_FIRST_BYTE, TlsStream};
 pub use password::{PasswordCheck, PasswordHash, Passwords};
 pub use tls::Tls;
-use web_config::WebConfig;
 pub use web_config::RateLimit;
+use web_config::WebConfig;
 
 /// How long a request waits for the files: a disk that hangs must not hold up scrapes.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -57,8 +57,9 @@ impl Grants {
 
     /// A protection that is gone in `new`.
     fn lost_in(&self, new: &Grants) -> Option<&'static str> {
-        let verified = |grants: &Grants| grants.requires_certificate()
-            && grants.tls.as_ref().is_some_and(|tls| tls.client_auth.verifies());
+        let verified = |grants: &Grants| {
+            grants.requires_certificate() && grants.tls.as_ref().is_some_and(|tls| tls.client_auth.verifies())
+        };
         match () {
             () if self.tls.is_some() && new.tls.is_none() => Some("tls_server_config"),
             () if verified(self) && !verified(new) => Some("client_auth_type: RequireAndVerifyClientCert"),
@@ -108,7 +109,8 @@ impl Access {
     pub fn warnings(&self) -> Vec<String> {
         let grants = self.current();
         let untimely = grants.tls.as_ref().and_then(|tls| tls.untimely());
-        let untimely = untimely.map(|why| format!("tls_server_config: the certificate {why}; clients will refuse it"));
+        let untimely =
+            untimely.map(|why| format!("tls_server_config: the certificate {why}; clients will refuse it"));
         let plain = (grants.tls.is_none() && !grants.users.is_empty())
             .then(|| "basic_auth_users: without tls_server_config passwords travel in plain text".to_owned());
         let all = grants.warnings.iter().cloned().chain(untimely).chain(plain);

@@ -164,8 +164,8 @@ impl<C: Clone + Eq + Hash> Passwords<C> {
     /// A place among those that wait; `None` if the client has one, or there is none.
     fn wait(&self, client: C) -> Option<Waiting<'_, C>> {
         let mut waiting = lock(&self.waiting);
-        (waiting.len() < MAX_WAITING && waiting.insert(client.clone()))
-            .then_some(Waiting { all: &self.waiting, client })
+        let has_place = waiting.len() < MAX_WAITING && waiting.insert(client.clone());
+        has_place.then(|| Waiting { all: &self.waiting, client })
     }
 }
 
@@ -216,5 +216,104 @@ impl KnownPasswords {
             outcomes.wrong.pop_front();
         }
         outcomes.wrong.push_back(tag);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of "secret".
+    const HASH: &str = "$2y$04$abcdefghijklmnopqrstuu2r9OfJnfCsdneAXAGHnS4UpFFP8WIrW";
+
+    #[test]
+    fn hashes_of_other_programs_fit() {
+        for (hash, password) in [
+            (HASH, "secret"),
+            ("$2a$06$DCq7YPn5Rq63x1Lad4cll.TV4S6ytwfsfvkgY8jIucDrjc8deX1s.", ""),
+            ("$2a$06$m0CrhHm10qJ3lXRY.5zDGO3rS2KdeeWLuGmsfGlMfOxih58VYVfxe", "a"),
+            ("$2a$05$CCCCCCCCCCCCCCCCCCCCC.E5YPO9kmyuRGyh0XouQYb4YMJKvyOeW", "U*U"),
+        ] {
+            let hash = PasswordHash::parse(hash).unwrap();
+            assert!(hash.is_of(password.as_bytes()), "{password}");
+            for wrong in ["Secret", "secre", "secrets", &"a".repeat(100)] {
+                assert!(!hash.is_of(wrong.as_bytes()), "{wrong}");
+            }
+        }
+        let cut = HASH.len() - 1;
+        for bad in [
+            "",
+            "doe",
+            &HASH[..cut],
+            &format!("{HASH}a"),
+            &HASH.replace("2y", "5"),
+            &HASH.replace("04", "03"),
+        ] {
+            assert_eq!(PasswordHash::parse(bad), None, "{bad}");
+        }
+    }
+
+    fn users() -> BTreeMap<String, PasswordHash> {
+        BTreeMap::from([("alice".to_owned(), PasswordHash::parse(HASH).unwrap())])
+    }
+
+    fn hashes(passwords: &Passwords<u8>) -> (usize, usize) {
+        let outcomes = lock(&passwords.known.outcomes);
+        (outcomes.right.len(), outcomes.wrong.len())
+    }
+
+    #[tokio::test]
+    async fn each_password_is_hashed_once() {
+        let (passwords, users) = (Passwords::new().unwrap(), users());
+        for _ in 0..3 {
+            assert_eq!(passwords.check(&users, ("alice", b"secret"), 1).await, PasswordCheck::Right);
+            assert_eq!(passwords.check(&users, ("alice", b"guess"), 1).await, PasswordCheck::Wrong);
+            assert_eq!(passwords.check(&users, ("bob", b"secret"), 1).await, PasswordCheck::Wrong);
+        }
+        assert_eq!(hashes(&passwords), (1, 2));
+        // What is known was known by the earlier hash.
+        let mut changed = users.clone();
+        changed.get_mut("alice").unwrap().digest[0] ^= 1;
+        assert_eq!(passwords.check(&changed, ("alice", b"secret"), 1).await, PasswordCheck::Wrong);
+        assert_eq!(passwords.check(&BTreeMap::new(), ("alice", b"secret"), 1).await, PasswordCheck::Wrong);
+    }
+
+    #[tokio::test]
+    async fn guesses_drive_no_right_password_out_and_are_bounded() {
+        let (passwords, users) = (Passwords::new().unwrap(), users());
+        assert_eq!(passwords.check(&users, ("alice", b"secret"), 1).await, PasswordCheck::Right);
+        for guess in 0..=MAX_WRONG {
+            passwords.known.keep("alice".into(), [guess as u8; 32], false);
+        }
+        assert_eq!(hashes(&passwords), (1, MAX_WRONG));
+        // While a guess is checked, who is known gets through.
+        let _turn = passwords.turn.acquire().await.unwrap();
+        assert_eq!(passwords.check(&users, ("alice", b"secret"), 1).await, PasswordCheck::Right);
+    }
+
+    #[tokio::test]
+    async fn a_client_waits_once_and_all_of_them_are_bounded() {
+        let (passwords, users) = (Passwords::new().unwrap(), users());
+        let places: Vec<_> =
+            (0..MAX_WAITING - 1).map(|client| passwords.wait(client as u8).unwrap()).collect();
+        assert_eq!(passwords.check(&users, ("alice", b"guess"), 0).await, PasswordCheck::Busy, "it waits");
+        assert_eq!(passwords.check(&users, ("alice", b"guess"), 100).await, PasswordCheck::Wrong);
+        let last = passwords.wait(100).unwrap();
+        assert_eq!(passwords.check(&users, ("alice", b"other"), 101).await, PasswordCheck::Busy, "no place");
+        drop((places, last));
+        assert_eq!(passwords.check(&users, ("alice", b"other"), 101).await, PasswordCheck::Wrong);
+    }
+
+    #[tokio::test]
+    async fn a_client_that_leaves_early_does_not_end_the_turn() {
+        let (passwords, users) = (Passwords::new().unwrap(), users());
+        let mut check = Box::pin(passwords.check(&users, ("alice", b"guess"), 1));
+        let polled =
+            std::future::poll_fn(|context| std::task::Poll::Ready(check.as_mut().poll(context))).await;
+        assert!(polled.is_pending());
+        drop(check);
+        assert!(passwords.turn.try_acquire().is_err(), "the check, or its pause, has it");
+        let _turn = timeout(PATIENCE, passwords.turn.acquire()).await.expect("and gives it back").unwrap();
+        assert_eq!(hashes(&passwords), (0, 1));
     }
 }

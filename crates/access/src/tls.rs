@@ -89,7 +89,10 @@ impl Pem {
 pub(crate) fn explained(error: &std::io::Error, path: &Path) -> String {
     match error.kind() {
         std::io::ErrorKind::PermissionDenied => {
-            format!("{error}: the exporter's user or group is to read it, as by `chgrp gpu-node-exporter {}`", path.display())
+            format!(
+                "{error}: the exporter's user or group is to read it, as by `chgrp gpu-node-exporter {}`",
+                path.display()
+            )
         }
         _ => error.to_string(),
     }

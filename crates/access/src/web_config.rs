@@ -111,7 +111,8 @@ impl WebConfig {
             Ok(_) => return Err(vec!["no YAML mapping".into()]),
             Err(error) => return Err(vec![format!("no YAML: {error}")]),
         };
-        let mut reader = Reader { section: "", keys: top, problems: Vec::new(), warnings: Vec::new() };
+        let mut reader =
+            Reader { section: String::new(), keys: top, problems: Vec::new(), warnings: Vec::new() };
         let tls = reader.section("tls_server_config", |keys| tls(keys, file));
         let headers = reader.section("http_server_config", |keys| {
             // HTTP/2 is offered to no client, and none depends on it.
@@ -125,7 +126,13 @@ impl WebConfig {
         if !problems.is_empty() {
             return Err(problems);
         }
-        Ok(WebConfig { tls: tls.flatten(), headers: headers.unwrap_or_default(), users, rate_limit: rate_limit.flatten(), warnings })
+        Ok(WebConfig {
+            tls: tls.flatten(),
+            headers: headers.unwrap_or_default(),
+            users,
+            rate_limit: rate_limit.flatten(),
+            warnings,
+        })
     }
 }
 
@@ -155,7 +162,10 @@ fn tls(keys: &mut Reader, file: &Path) -> Option<TlsSection> {
         ClientAuth::No
     });
     if client_ca.is_some() && client_auth == ClientAuth::No && ClientAuth::of(&name).is_some() {
-        keys.problem("client_auth_type", "client CAs are configured, and no client is asked for a certificate");
+        keys.problem(
+            "client_auth_type",
+            "client CAs are configured, and no client is asked for a certificate",
+        );
     }
     if client_ca.is_none() && client_auth == ClientAuth::RequireAndVerify {
         let why = "needs client_ca or client_ca_file: the certificate authorities of the system are not used, which \
@@ -320,25 +330,27 @@ fn users(top: &mut Reader) -> BTreeMap<String, PasswordHash> {
 
 /// The keys of one section. Each is taken out, so that those which are left are unknown.
 struct Reader {
-    section: &'static str,
+    /// With those around it; empty at the top.
+    section: String,
     keys: Mapping,
     problems: Vec<String>,
     warnings: Vec<String>,
 }
 
 impl Reader {
-    fn named(&self, key: &str, text: impl Display) -> String {
-        let parts = [self.section, key];
-        let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-        format!("{}: {text}", parts.join("."))
+    fn path(&self, key: &str) -> String {
+        match (self.section.as_str(), key) {
+            ("", path) | (path, "") => path.to_owned(),
+            (section, key) => format!("{section}.{key}"),
+        }
     }
 
     fn problem(&mut self, key: &str, text: impl Display) {
-        self.problems.push(self.named(key, text));
+        self.problems.push(format!("{}: {text}", self.path(key)));
     }
 
     fn warning(&mut self, key: &str, text: impl Display) {
-        self.warnings.push(self.named(key, text));
+        self.warnings.push(format!("{}: {text}", self.path(key)));
     }
 
     fn take(&mut self, key: &str) -> Option<Value> {
@@ -346,7 +358,7 @@ impl Reader {
     }
 
     /// What `read` finds in the section of this name; `None` if there is none.
-    fn section<T>(&mut self, key: &'static str, read: impl FnOnce(&mut Reader) -> T) -> Option<T> {
+    fn section<T>(&mut self, key: &str, read: impl FnOnce(&mut Reader) -> T) -> Option<T> {
         let keys = match self.take(key)? {
             Value::Mapping(keys) => keys,
             _ => {
@@ -354,7 +366,7 @@ impl Reader {
                 return None;
             }
         };
-        let mut inner = Reader { section: key, keys, problems: Vec::new(), warnings: Vec::new() };
+        let mut inner = Reader { section: self.path(key), keys, problems: Vec::new(), warnings: Vec::new() };
         let found = read(&mut inner);
         inner.refuse_others();
         self.problems.append(&mut inner.problems);

@@ -262,29 +262,40 @@ impl Clients {
         let client = ClientStream::new(stream, activity.clone());
         let mut peer = Peer { address, tls: tls.clone(), certificate: ClientCertificate::None };
         let Some(tls) = tls else { return Some((ClientIo::Plain(client), peer)) };
-        match self.handshake(&tls, client).await {
+        let (error, client) = match self.handshake(&tls, client).await {
             Ok((stream, certificate)) => {
                 peer.certificate = certificate;
-                Some((stream, peer))
+                return Some((stream, peer));
             }
-            Err(error) => {
-                self.stats.count_handshake_failed();
-                self.guard.log(address, &format!("TLS handshake: {error}"));
-                None
-            }
+            Err(failed) => failed,
+        };
+        self.stats.count_handshake_failed();
+        self.guard.log(address, &format!("TLS handshake: {error}"));
+        if let Some(client) = client {
+            send_and_close(client, b"").await;
         }
+        None
     }
 
-    async fn handshake(&self, tls: &Tls, client: ClientStream) -> io::Result<(ClientIo, ClientCertificate)> {
+    async fn handshake(
+        &self,
+        tls: &Tls,
+        client: ClientStream,
+    ) -> Result<(ClientIo, ClientCertificate), (io::Error, Option<ClientStream>)> {
         let mut first = [0];
         // A method of HTTP begins with a capital letter.
-        if client.socket().peek(&mut first).await? == 1 && first[0].is_ascii_uppercase() {
-            self.stats.count(400);
-            send_and_close(client, HTTP_TO_TLS).await;
-            return Err(io::Error::other("the client speaks plain HTTP"));
+        match client.socket().peek(&mut first).await {
+            Ok(1) if first[0].is_ascii_uppercase() => {
+                self.stats.count(400);
+                send_and_close(client, HTTP_TO_TLS).await;
+                Err((io::Error::other("the client speaks plain HTTP"), None))
+            }
+            Ok(_) => {
+                let (stream, certificate) = self.handshakes.accept(tls, client).await?;
+                Ok((ClientIo::Tls(Box::new(stream)), certificate))
+            }
+            Err(error) => Err((error, None)),
         }
-        let (stream, certificate) = self.handshakes.accept(tls, client).await?;
-        Ok((ClientIo::Tls(Box::new(stream)), certificate))
     }
 }
 

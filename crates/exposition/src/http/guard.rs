@@ -125,7 +125,8 @@ impl Guard {
             if let Some(limit) = grants.rate_limit
                 && !lock(&self.bucket).take(limit, Instant::now())
             {
-                let (wait, why) = ([(RETRY_AFTER, "1")], "Too many requests: see rate_limit of the web configuration.\n");
+                let (wait, why) =
+                    ([(RETRY_AFTER, "1")], "Too many requests: see rate_limit of the web configuration.\n");
                 return Err((StatusCode::TOO_MANY_REQUESTS, wait, why).into_response());
             }
             if grants.requires_certificate() && peer.certificate == ClientCertificate::None {
@@ -171,7 +172,8 @@ impl Guard {
     fn unauthorized(&self, peer: &Peer, why: &str) -> Response {
         self.log(peer.address, why);
         let ask = [(WWW_AUTHENTICATE, "Basic realm=\"gpu-node-exporter\", charset=\"UTF-8\"")];
-        (StatusCode::UNAUTHORIZED, ask, Body::from("This path needs a user and a password.\n")).into_response()
+        (StatusCode::UNAUTHORIZED, ask, Body::from("This path needs a user and a password.\n"))
+            .into_response()
     }
 
     /// Logs why a client has no access, unless that was logged lately.
