@@ -43,6 +43,7 @@ done
 
 serve() {
 	stop
+	: >"$work/log"
 	GPU_NODE_EXPORTER__HTTP__WEB_CONFIG_FILE=$1 "$program" serve 2>"$work/log" &
 	daemon=$!
 	until address=$(grep -oE 'https?://127.0.0.1:[0-9]+' "$work/log"); do
@@ -53,13 +54,14 @@ serve() {
 	printf '\n%s\n' "$1"
 }
 
-# ask STATUS PATH ARGUMENTS...: STATUS is 000 where there is to be no answer.
+# ask STATUS PATH ARGUMENTS...: STATUS is 000 where there is to be no answer. The certificate itself is trusted: its authorities
+# have a purpose (any extended key usage) that OpenSSL refuses.
 ask() {
 	local wanted=$1 path=$2 got
 	shift 2
-	got=$(curl -sS -o /dev/null -w '%{http_code} %{ssl_verify_result}' --cacert tls-ca-chain.pem "$@" "$address$path" 2>"$work/said") || true
-	printf '  curl %s %s: %s %s\n' "$*" "$path" "${got% *}" "$(sed 's/^curl: //' "$work/said")"
-	[ "${got% *}" = "$wanted" ] || { echo "expected: $wanted"; cat "$work/log"; exit 1; }
+	got=$(curl -sS -o /dev/null -w '%{http_code}' --cacert server.crt "$@" "$address$path" 2>"$work/said") || true
+	printf '  curl %s %s: %s %s\n' "$*" "$path" "$got" "$(sed -n '1s/^curl: //p' "$work/said")"
+	[ "$got" = "$wanted" ] || { echo "expected: $wanted"; cat "$work/log"; exit 1; }
 }
 
 one=(--cert client_selfsigned.pem --key client_selfsigned.key)

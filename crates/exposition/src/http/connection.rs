@@ -269,6 +269,11 @@ impl Clients {
             }
             Err(failed) => failed,
         };
+        // A client that just leaves, as a probe of the port does, was refused nothing.
+        if error.kind() == io::ErrorKind::UnexpectedEof {
+            tracing::debug!(client = %address, "client left in the handshake");
+            return None;
+        }
         self.stats.count_handshake_failed();
         self.guard.log(address, &format!("TLS handshake: {error}"));
         if let Some(client) = client {
