@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# make.sh: writes the certificates of the tests anew. All but `expired` are valid until 2120; keys are on P-256.
+# make.sh: writes the certificates of the tests again. All but `expired` are valid until 2120; keys are on P-256.
 set -euo pipefail
 
 cd "$(dirname "$0")"

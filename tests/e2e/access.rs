@@ -220,7 +220,7 @@ fn names_of_owners_are_for_the_authenticated() {
     }
     assert!(curl(&url("/metrics"), &[]).1.contains("gpu_up{"), "what is not an owner's stays");
     assert_eq!(curl(&url("/livez"), &[]).0, 401, "not in the list");
-    // Where nobody is authenticated, nobody gets names.
+    // Where no client is authenticated, none gets names.
     let plain = machine.setup().with("HTTP__HIDE_OWNERS", "unauthenticated").start();
     plain.wait_ready();
     assert!(!plain.get("/metrics").1.contains("owner="));

@@ -28,7 +28,7 @@ pub enum ClientCertificate {
 pub const TLS_FIRST_BYTE: u8 = 22;
 
 /// Handshakes compute on the thread that serves scrapes: one at a time, and between two of them every other connection
-/// gets its turn. Waiting for a client holds up nobody.
+/// gets its turn. Waiting for a client holds up no other.
 #[derive(Clone, Debug)]
 pub struct Handshakes(Arc<Semaphore>);
 

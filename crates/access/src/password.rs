@@ -2,7 +2,7 @@
 //!
 //! A hash takes tens of milliseconds of CPU on purpose. The outcome of each is kept under a keyed hash, so that a client
 //! which asks every second costs one. New passwords are checked one at a time, with a pause after a wrong one, so that
-//! whoever guesses gets a tenth of a CPU at most, and one at a time for each client, so that others get their turn.
+//! guesses get a tenth of a CPU at most, and one at a time for each client, so that others get their turn.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::Hash;
@@ -85,7 +85,7 @@ pub enum PasswordCheck {
     Busy,
 }
 
-/// Checks passwords of clients, which are told apart by `C`.
+/// Checks passwords of clients, which `C` identifies.
 #[derive(Debug)]
 pub struct Passwords<C> {
     known: Arc<KnownPasswords>,
@@ -97,13 +97,13 @@ pub struct Passwords<C> {
 #[derive(Debug)]
 struct KnownPasswords {
     key: hmac::Key,
-    outcomes: Mutex<Outcomes>,
+    outcomes: Mutex<PasswordOutcomes>,
 }
 
 type Tag = [u8; 32];
 
 #[derive(Debug, Default)]
-struct Outcomes {
+struct PasswordOutcomes {
     /// By user, so that wrong ones drive none out.
     right: HashMap<String, Tag>,
     wrong: VecDeque<Tag>,
@@ -162,19 +162,19 @@ impl<C: Clone + Eq + Hash> Passwords<C> {
     }
 
     /// A place among those that wait; `None` if the client has one, or there is none.
-    fn wait(&self, client: C) -> Option<Waiting<'_, C>> {
+    fn wait(&self, client: C) -> Option<WaitingClient<'_, C>> {
         let mut waiting = lock(&self.waiting);
         let has_place = waiting.len() < MAX_WAITING && waiting.insert(client.clone());
-        has_place.then(|| Waiting { all: &self.waiting, client })
+        has_place.then(|| WaitingClient { all: &self.waiting, client })
     }
 }
 
-struct Waiting<'a, C: Eq + Hash> {
+struct WaitingClient<'a, C: Eq + Hash> {
     all: &'a Mutex<HashSet<C>>,
     client: C,
 }
 
-impl<C: Eq + Hash> Drop for Waiting<'_, C> {
+impl<C: Eq + Hash> Drop for WaitingClient<'_, C> {
     fn drop(&mut self) {
         lock(self.all).remove(&self.client);
     }

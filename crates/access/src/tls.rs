@@ -142,7 +142,7 @@ pub fn build(section: TlsSection, optional_certificates: bool) -> Result<Tls, Ve
     };
     let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    // Each connection shows its certificate anew: none goes on by what earlier files allowed.
+    // Each connection shows its certificate again: none goes on by what earlier files allowed.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(Tls { config: Arc::new(config), client_auth: section.client_auth, validity })

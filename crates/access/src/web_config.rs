@@ -169,7 +169,7 @@ fn tls(keys: &mut Reader, file: &Path) -> Option<TlsSection> {
     }
     if client_ca.is_none() && client_auth == ClientAuth::RequireAndVerify {
         let why = "needs client_ca or client_ca_file: the certificate authorities of the system are not used, which \
-                   would let in whoever has a certificate of theirs";
+                   would let in all their certificates";
         keys.problem("client_auth_type", why);
     }
     let client_allowed_sans = keys.strings("client_allowed_sans");

@@ -56,7 +56,7 @@ async fn shown(access: &Access, certificate: Option<&str>) -> Result<ClientCerti
     let (served, got) = tokio::join!(serve, ask);
     match (served, got) {
         (Ok(certificate), Ok(got)) if got == "hello" => Ok(certificate),
-        (Err(why), Err(told)) => Err((why, told.to_string())),
+        (Err(why), Err(alert)) => Err((why, alert.to_string())),
         (served, got) => panic!("{served:?}, {got:?}"),
     }
 }
@@ -90,14 +90,14 @@ const VERIFIED: &str = "  client_auth_type: RequireAndVerifyClientCert\n  client
 #[tokio::test]
 async fn a_refused_client_and_the_log_learn_why() {
     let access = Files::new(&format!("{TLS}{VERIFIED}")).open().unwrap();
-    for (certificate, why, told) in [
+    for (certificate, why, expected) in [
         (None, "peer sent no certificates", "CertificateRequired"),
         (Some("stranger"), "UnknownIssuer", "UnknownCA"),
         (Some("expired-client"), "certificate expired", "CertificateExpired"),
         (Some("server"), "certificate does not allow extended key usage", "ertificate"),
     ] {
         let (found, alert) = shown(&access, certificate).await.unwrap_err();
-        assert!(found.contains(why) && alert.contains(told), "{certificate:?}: {found}; {alert}");
+        assert!(found.contains(why) && alert.contains(expected), "{certificate:?}: {found}; {alert}");
     }
 }
 

@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::activity::{ClientStream, ConnectionActivity, TrackedBody};
 use super::client_io::ClientIo;
 use super::events::EventStream;
-use super::guard::{Guard, Peer, Routers};
+use super::guard::{ConnectedClient, Guard, Routers};
 use super::places::{ConnectionPlace, Places, WaitsFor};
 use super::{Limits, Stats, stopped};
 
@@ -257,10 +257,10 @@ impl Clients {
         stream: TcpStream,
         address: IpAddr,
         activity: &ConnectionActivity,
-    ) -> Option<(ClientIo, Peer)> {
+    ) -> Option<(ClientIo, ConnectedClient)> {
         let tls = self.guard.tls().await;
         let client = ClientStream::new(stream, activity.clone());
-        let mut peer = Peer { address, tls: tls.clone(), certificate: ClientCertificate::None };
+        let mut peer = ConnectedClient { address, tls: tls.clone(), certificate: ClientCertificate::None };
         let Some(tls) = tls else { return Some((ClientIo::Plain(client), peer)) };
         let (error, client) = match self.handshake(&tls, client).await {
             Ok((stream, certificate)) => {

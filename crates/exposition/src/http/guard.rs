@@ -56,7 +56,7 @@ pub(super) struct Routers {
 
 /// What is known of the client of a connection.
 #[derive(Clone, Debug)]
-pub(super) struct Peer {
+pub(super) struct ConnectedClient {
     pub address: IpAddr,
     /// TLS of the connection.
     pub tls: Option<Arc<Tls>>,
@@ -85,7 +85,7 @@ impl Guard {
     pub async fn answer(
         &self,
         routers: &Routers,
-        peer: &Peer,
+        peer: &ConnectedClient,
         request: Request<Incoming>,
     ) -> Result<Response, Infallible> {
         let Some(access) = &self.protection.access else {
@@ -116,7 +116,7 @@ impl Guard {
         &self,
         grants: &Grants,
         routers: &'a Routers,
-        peer: &Peer,
+        peer: &ConnectedClient,
         request: &Request<Incoming>,
     ) -> Result<&'a Router, Response> {
         let path = request.uri().path();
@@ -151,7 +151,7 @@ impl Guard {
     async fn password(
         &self,
         grants: &Grants,
-        peer: &Peer,
+        peer: &ConnectedClient,
         (user, password): (String, Vec<u8>),
     ) -> Result<(), Response> {
         let client = ClientAddress::of(peer.address);
@@ -169,7 +169,7 @@ impl Guard {
         }
     }
 
-    fn unauthorized(&self, peer: &Peer, why: &str) -> Response {
+    fn unauthorized(&self, peer: &ConnectedClient, why: &str) -> Response {
         self.log(peer.address, why);
         let ask = [(WWW_AUTHENTICATE, "Basic realm=\"gpu-node-exporter\", charset=\"UTF-8\"")];
         (StatusCode::UNAUTHORIZED, ask, Body::from("This path needs a user and a password.\n"))
