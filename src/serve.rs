@@ -17,8 +17,9 @@ use crate::control::{Request, orders};
 use crate::local_socket::LocalSocket;
 use crate::views::canary::CanaryFacts;
 use crate::{control, drop_in, lifecycle, listeners, nvrx};
+use access::Access;
 use dcgm::list::FieldList;
-use exposition::http::{self, AppState, Hosts, Limits};
+use exposition::http::{self, AppState, Hosts, Limits, Protection, States};
 use exposition::response_cache::{ResponseCache, SnapshotCell};
 use host::Host;
 use host::child;
@@ -32,8 +33,8 @@ use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, BuildInfo, METRICS, MetricId};
 use model::clock::{Mono, unix_seconds};
 use model::persisted::{FaultBooks, Inventory, SwitchFault};
-use settings::Config;
 use settings::mig_layout::DeclaredLayout;
+use settings::{Config, HideOwners};
 
 /// Why the daemon could not start or had to end.
 #[derive(Debug, thiserror::Error)]
@@ -62,8 +63,13 @@ const HEALTH_MODE: u32 = 0o666;
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Serves until SIGTERM or SIGINT. `declared` is the MIG layout the GPUs should have, if there is one; `fields` are those of
-/// dcgm-exporter's page.
-pub fn run(config: Config, declared: Option<DeclaredLayout>, fields: FieldList) -> Result<(), Error> {
+/// dcgm-exporter's page, `access` is the web configuration.
+pub fn run(
+    config: Config,
+    declared: Option<DeclaredLayout>,
+    fields: FieldList,
+    access: Option<Access>,
+) -> Result<(), Error> {
     child::keep_privileges();
     let listeners = listeners::open(&config)?;
     let bound = |listeners: &[TcpListener]| -> Vec<SocketAddr> {
@@ -78,6 +84,10 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>, fields: FieldList) 
     let http_stats = Arc::new(http::Stats::default());
     let responses =
         Arc::new(ResponseCache::new(Arc::clone(&board), drop_in::page(&config.dcgm, fields.clone())));
+    let nameless = (config.http.hide_owners == HideOwners::Unauthenticated).then(|| {
+        Arc::new(ResponseCache::nameless(Arc::clone(&board), drop_in::page(&config.dcgm, fields.clone())))
+    });
+    let access = access.map(Arc::new);
 
     let retry = (config.metrics.publish_interval * 60).min(Duration::from_secs(60));
     let state = Store::new(&config.state.dir).with_retry(retry).exclusive();
@@ -110,13 +120,16 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>, fields: FieldList) 
     let hooks = Hooks {
         publish: {
             let (board, responses) = (Arc::clone(&board), Arc::clone(&responses));
+            let nameless = nameless.clone();
             let node_labels = node_labels(&config);
             let mut profiling = drop_in::Profiling::of(&config.dcgm, &fields, !dcgm_addresses.is_empty());
             Box::new(move |mut snapshot| {
                 snapshot.node_labels = Arc::clone(&node_labels);
                 profiling.look(&snapshot);
                 board.publish(snapshot);
-                responses.refresh(Mono::now());
+                for responses in [&responses].into_iter().chain(&nameless) {
+                    responses.refresh(Mono::now());
+                }
             })
         },
         beat: Box::new(move || {
@@ -146,17 +159,23 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>, fields: FieldList) 
         pods: Arc::default(),
         snapshots: Arc::clone(&board),
         http: Arc::clone(&http_stats),
+        access: access.clone(),
     };
     let collecting = collectors::start(&context, &parts)?;
 
     // From the first answer on there is something to serve.
     board.wait_for_newer(0, LOOK);
-    let state = Arc::new(AppState {
-        snapshots: Arc::clone(&board),
-        responses: Arc::clone(&responses),
-        started: Mono::now(),
-        stale_after: (config.metrics.publish_interval * 10).max(Duration::from_secs(10)),
-    });
+    let started = Mono::now();
+    let state = |responses| {
+        let stale_after = (config.metrics.publish_interval * 10).max(Duration::from_secs(10));
+        Arc::new(AppState { snapshots: Arc::clone(&board), responses, started, stale_after })
+    };
+    let states = States { whole: state(Arc::clone(&responses)), nameless: nameless.map(state) };
+    let scheme =
+        if access.as_ref().is_some_and(|access| access.current().tls.is_some()) { "https" } else { "http" };
+    let open_paths = config.http.open_paths.iter().map(ToString::to_string).collect();
+    let protection = Protection { access, open_paths };
+    let state = Arc::clone(&states.whole);
     let limits = Limits {
         max_connections: config.http.max_connections as usize,
         read_timeout: config.http.read_timeout,
@@ -175,14 +194,13 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>, fields: FieldList) 
     let mut deadline = Mono::now();
     let ended = runtime.block_on(async {
         let (stop_doors, stopped) = watch::channel(false);
-        let shared = Arc::clone(&state);
-        let serving =
-            tokio::spawn(http::serve(listeners, shared, limits, hosts, http_stats, stopped.clone()));
+        let serving = http::serve(listeners, states, protection, limits, hosts, http_stats, stopped.clone());
+        let serving = tokio::spawn(serving);
         for address in &main_addresses {
-            tracing::info!("serving http://{address}/");
+            tracing::info!("serving {scheme}://{address}/");
         }
         for address in &dcgm_addresses {
-            tracing::info!("serving dcgm-exporter's page at http://{address}/metrics");
+            tracing::info!("serving dcgm-exporter's page at {scheme}://{address}/metrics");
         }
         lifecycle::notify(&[NotifyState::Ready]);
         let released = Arc::clone(&switch);

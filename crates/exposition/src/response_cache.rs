@@ -20,6 +20,7 @@ use tokio::sync::{OwnedMutexGuard, watch};
 use crate::api::events::EncodedEvents;
 use crate::assets::Asset;
 use crate::format::{Encoding, ResponseFormat};
+use crate::nameless;
 use model::catalog::{self as m, Gpu};
 use model::clock::Mono;
 use model::snapshot::Snapshot;
@@ -135,6 +136,8 @@ impl PartialEq for Version {
 #[derive(Debug)]
 pub struct ResponseCache {
     snapshots: Arc<SnapshotCell>,
+    /// Whether names of owners are left out.
+    nameless: bool,
     slots: [Arc<Slot>; ResponseFormat::ALL.len()],
     events: Arc<Mutex<ReadyEvents>>,
     /// One encoder at a time.
@@ -150,6 +153,7 @@ type ReadyEvents = Option<(Mono, Arc<EncodedEvents>)>;
 #[derive(Debug)]
 struct Slot {
     format: ResponseFormat,
+    nameless: bool,
     dcgm: Arc<PageConfig>,
     ready: Mutex<Ready>,
     /// One encoder at a time.
@@ -175,14 +179,23 @@ struct Encoder {
 impl ResponseCache {
     /// With dcgm-exporter's page as `dcgm` describes it.
     pub fn new(snapshots: Arc<SnapshotCell>, dcgm: PageConfig) -> ResponseCache {
+        ResponseCache::with(snapshots, dcgm, false)
+    }
+
+    /// The same without names of owners.
+    pub fn nameless(snapshots: Arc<SnapshotCell>, dcgm: PageConfig) -> ResponseCache {
+        ResponseCache::with(snapshots, dcgm, true)
+    }
+
+    fn with(snapshots: Arc<SnapshotCell>, dcgm: PageConfig, nameless: bool) -> ResponseCache {
         let dcgm = Arc::new(dcgm);
         let slot = |format| {
             let dcgm = Arc::clone(&dcgm);
-            Slot { format, dcgm, ready: Mutex::default(), encoder: Arc::default() }
+            Slot { format, nameless, dcgm, ready: Mutex::default(), encoder: Arc::default() }
         };
         let slots = ResponseFormat::ALL.map(|format| Arc::new(slot(format)));
         let (events, events_encoder, assets) = Default::default();
-        ResponseCache { snapshots, slots, events, events_encoder, assets }
+        ResponseCache { snapshots, nameless, slots, events, events_encoder, assets }
     }
 
     /// The newest snapshot in this format and encoding.
@@ -216,10 +229,11 @@ impl ResponseCache {
             return Ok(list);
         }
         let (snapshot, events) = (self.snapshots.current(), Arc::clone(&self.events));
+        let nameless = self.nameless;
         // Turn and result belong to the helper thread: a client that leaves early starts no second encoder.
         let encode = move || {
             let _turn = turn;
-            let list = Arc::new(EncodedEvents::of(&snapshot));
+            let list = Arc::new(EncodedEvents::of(&shown(&snapshot, nameless)));
             *lock(&events) = Some((Mono::now(), Arc::clone(&list)));
             list
         };
@@ -310,7 +324,7 @@ impl Slot {
             Some(response) => response.bytes,
             None => {
                 let mut plain = String::with_capacity(encoder.size);
-                self.format.encode_into(snapshot, &self.dcgm, &mut plain);
+                self.format.encode_into(&shown(snapshot, self.nameless), &self.dcgm, &mut plain);
                 encoder.size = plain.len();
                 plain.into()
             }
@@ -335,6 +349,10 @@ impl Slot {
         }
         Ok(ready.responses[encoding as usize].insert(response).clone())
     }
+}
+
+fn shown(snapshot: &Arc<Snapshot>, nameless: bool) -> Arc<Snapshot> {
+    if nameless { Arc::new(nameless::of(snapshot)) } else { Arc::clone(snapshot) }
 }
 
 /// The tag of these bytes in this encoding, with its quotes.

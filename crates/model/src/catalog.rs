@@ -866,6 +866,18 @@ metrics! {
     gpu_exporter_http_connections_refused_total: Counter<Node>, None, Computed, "0.1.0";
     /// Waiting HTTP connections closed to make room for others, because of `http.max_connections`.
     gpu_exporter_http_connections_evicted_total: Counter<Node>, None, Computed, "0.1.0", group ExporterDetail;
+    /// TLS handshakes that failed.
+    ///
+    /// Only with TLS.
+    gpu_exporter_http_handshakes_failed_total: Counter<Node>, None, Computed, "0.1.0", group ExporterDetail;
+    /// 1 if the web configuration and its certificates on the disk are in use, 0 if they are bad and earlier ones are in use.
+    ///
+    /// Only with `http.web_config_file`. The log says what is wrong.
+    gpu_exporter_web_config_last_reload_successful: Gauge<Node>, None, Computed, "0.1.0", at most 1.0;
+    /// End of the validity of the server's certificate, in seconds since 1970.
+    ///
+    /// Only with TLS.
+    gpu_exporter_certificate_expiry_timestamp_seconds: Gauge<Node>, Seconds, Computed, "0.1.0";
     /// CPU time of the exporter's processes, ended ones included.
     gpu_exporter_cpu_seconds_total: Counter<Node, (Role,)>, Seconds, Computed, "0.1.0";
     /// Resident memory of the exporter's processes; shared pages count in each.

@@ -25,7 +25,7 @@ use crate::topology::TopologyUpdate;
 use crate::window::Window;
 
 /// One consistent view of the node; the default is served before the first publication.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// Counts publications from 1; 0 before the first one.
     pub sequence: u64,
@@ -62,7 +62,7 @@ pub struct Snapshot {
 }
 
 /// All series of one metric.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Family {
     /// The metric.
     pub def: &'static MetricDef,
@@ -199,7 +199,7 @@ pub enum DriverState {
 }
 
 /// One GPU as the status page and the JSON show it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct GpuView {
     /// The GPU.
     pub gpu: Gpu,
@@ -241,7 +241,7 @@ pub enum GpuState {
 }
 
 /// One tier of one GPU.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct PartView {
     /// The tier.
     pub tier: Tier,
@@ -264,7 +264,7 @@ fn seconds<T: Copy + Into<Option<Duration>>, S: Serializer>(
 }
 
 /// One collector.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct CollectorView {
     /// Its name.
     #[serde(rename = "collector")]

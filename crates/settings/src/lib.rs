@@ -23,7 +23,7 @@ use model::catalog::MetricGroup;
 pub use load::{ConfigErrors, DEFAULT_FILE, ENV_PREFIX, Loaded, Overrides, load};
 pub use settings::*;
 pub use underscore::environment_warnings;
-pub use value::{HostName, HostnameLabel, LabelValue, Listen};
+pub use value::{HideOwners, HostName, HostnameLabel, LabelValue, Listen, UrlPath};
 
 impl Config {
     /// The groups of metrics that `/metrics` serves: that of single processes follows the setting that reads them.

@@ -11,7 +11,7 @@ use tracing::Level;
 
 use super::key::{Key, Section, settings};
 use super::value::PathRule::{Optional, Required, Socket};
-use super::value::{HostName, HostnameLabel, LabelValue, Listen, Setting};
+use super::value::{HideOwners, HostName, HostnameLabel, LabelValue, Listen, Setting, UrlPath};
 use dcgm::fields::Release;
 use dcgm::page::Values;
 use model::catalog::{CanaryCheck, CanaryMode, MetricGroup, PerfEvent};
@@ -32,6 +32,16 @@ settings! {
         /// Longest time in which a client takes nothing of a response. A whole response has three times as long, a stream
         /// of events no limit.
         write_timeout: Duration = secs(10), ms(100)..=minutes(10);
+        /// TLS, client certificates and passwords of both listeners: the web configuration file of the Prometheus
+        /// exporter-toolkit, as node_exporter has it; "" for plain HTTP that everybody may read. A changed file, and changed
+        /// certificates, are taken up by the next connection. docs/access.md has examples.
+        web_config_file: PathBuf = PathBuf::new(), Optional;
+        /// Paths that everybody may read, without password, client certificate or limit on requests: for probes. With none
+        /// (an empty list) a client without a required certificate does not get past the handshake.
+        open_paths: Vec<UrlPath> = vec![UrlPath::from_static("/livez"), UrlPath::from_static("/health")], 0..;
+        /// "unauthenticated": names of owners (pods, jobs, users, accounts, processes) are for clients with a password or a
+        /// verified certificate alone; "never": for everybody who may read the path.
+        hide_owners: HideOwners = HideOwners::Never;
     }
 
     /// The page of dcgm-exporter, for its dashboards, alerts and autoscalers: /dcgm/metrics.

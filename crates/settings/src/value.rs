@@ -1,5 +1,6 @@
 //! Types of settings: how their values are read, shown and limited.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::{AddrParseError, IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::{RangeFrom, RangeInclusive};
@@ -106,6 +107,7 @@ plain!(
     r#"host names or addresses without port, such as ["node1", "*.example.net", "10.0.0.3"]"#
 );
 
+plain!(UrlPath, false, r#"paths, such as ["/livez"]"#);
 plain!(LabelValue, false, "at most 64 characters without control characters");
 
 /// Which paths a setting accepts.
@@ -189,6 +191,32 @@ impl Setting for Option<Listen> {
 
     fn text(&self) -> String {
         self.as_ref().map(Setting::text).unwrap_or_default()
+    }
+}
+
+/// A path of the HTTP server, without query.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UrlPath(Cow<'static, str>);
+
+impl UrlPath {
+    pub(super) const fn from_static(path: &'static str) -> Self {
+        Self(Cow::Borrowed(path))
+    }
+}
+
+impl fmt::Display for UrlPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for UrlPath {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"?#%*,".contains(&byte);
+        let is_path = text.starts_with('/') && text.bytes().all(is_plain);
+        is_path.then(|| Self(text.to_owned().into())).ok_or("no path")
     }
 }
 
@@ -302,6 +330,19 @@ impl HostnameLabel {
 impl Word for HostnameLabel {
     fn all() -> impl Iterator<Item = (&'static str, Self)> {
         [Self::Lower, Self::Upper, Self::None].into_iter().map(|label| (label.name(), label))
+    }
+}
+
+/// Who does not get names of owners.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HideOwners {
+    Never,
+    Unauthenticated,
+}
+
+impl Word for HideOwners {
+    fn all() -> impl Iterator<Item = (&'static str, Self)> {
+        [("never", Self::Never), ("unauthenticated", Self::Unauthenticated)].into_iter()
     }
 }
 

@@ -173,8 +173,8 @@ impl ClientStream {
         ClientStream { socket, activity }
     }
 
-    pub fn into_socket(self) -> TcpStream {
-        self.socket
+    pub fn socket(&self) -> &TcpStream {
+        &self.socket
     }
 }
 

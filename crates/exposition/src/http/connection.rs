@@ -3,13 +3,13 @@
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use axum::Router;
+use access::{ClientCertificate, Handshakes, TLS_FIRST_BYTE, Tls};
 use axum::extract::Request;
 use axum::response::Response;
 use hyper::body::Incoming;
@@ -17,15 +17,16 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nix::errno::Errno;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
-use tower_service::Service;
 
 use super::activity::{ClientStream, ConnectionActivity, TrackedBody};
+use super::client_io::ClientIo;
 use super::events::EventStream;
+use super::guard::{ConnectedClient, Guard, Routers};
 use super::places::{ConnectionPlace, Places, WaitsFor};
 use super::{Limits, Stats, stopped};
 
@@ -48,12 +49,16 @@ const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n
     Content-Type: text/plain; charset=utf-8\r\nContent-Length: 27\r\n\r\nToo many connections open.\n";
 const TOO_SLOW: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\
     Content-Type: text/plain; charset=utf-8\r\nContent-Length: 32\r\n\r\nThe request header did not end.\n";
+const HTTP_TO_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\
+    Content-Type: text/plain; charset=utf-8\r\nContent-Length: 38\r\n\r\nThis port speaks HTTPS: use https://.\n";
 
 /// What all connections of a server share.
 #[derive(Clone)]
 pub struct Clients {
     builder: http1::Builder,
-    router: Router,
+    routers: Routers,
+    guard: Arc<Guard>,
+    handshakes: Handshakes,
     limits: Limits,
     places: Arc<Places>,
     stats: Arc<Stats>,
@@ -72,7 +77,13 @@ enum ConnectionEnd {
 }
 
 impl Clients {
-    pub fn new(router: Router, limits: Limits, stats: Arc<Stats>, stop: watch::Receiver<bool>) -> Clients {
+    pub fn new(
+        routers: Routers,
+        guard: Arc<Guard>,
+        limits: Limits,
+        stats: Arc<Stats>,
+        stop: watch::Receiver<bool>,
+    ) -> Clients {
         let mut builder = http1::Builder::new();
         builder
             .timer(TokioTimer::new())
@@ -81,12 +92,13 @@ impl Clients {
             .max_headers(MAX_HEADERS);
         let refusals = Arc::new(Semaphore::new(MAX_REFUSALS));
         let places = Places::new(limits.max_connections, stats.clone());
-        Clients { builder, router, limits, places, stats, refusals, stop }
+        let handshakes = Handshakes::default();
+        Clients { builder, routers, guard, handshakes, limits, places, stats, refusals, stop }
     }
 
-    /// The same places, limits and counts with other responses.
-    pub fn with_router(self, router: Router) -> Clients {
-        Clients { router, ..self }
+    /// The same places, limits, guard and counts with other responses.
+    pub fn with_routers(self, routers: Routers) -> Clients {
+        Clients { routers, ..self }
     }
 
     /// Takes connections until the server stops, then waits for those that are open.
@@ -123,7 +135,7 @@ impl Clients {
             return;
         }
         if let Some(place) = self.places.take(client.ip()) {
-            open.spawn(self.clone().converse(stream, place));
+            open.spawn(self.clone().converse(stream, client.ip(), place));
             return;
         }
         // Without a permit the socket is just closed: a refusal must not cost more than a response.
@@ -134,8 +146,10 @@ impl Clients {
             match timeout(PLACE_TIMEOUT, this.places.wait(client.ip())).await {
                 Ok(place) => {
                     drop(permit);
-                    this.converse(stream, place).await;
+                    this.converse(stream, client.ip(), place).await;
                 }
+                // A handshake would cost more than a response.
+                Err(_) if this.guard.uses_tls() => this.stats.count_refused(),
                 Err(_) => {
                     this.stats.count_refused();
                     this.stats.count(503);
@@ -145,25 +159,33 @@ impl Clients {
         });
     }
 
-    /// Answers one client's requests until either side ends the connection.
-    async fn converse(self, stream: TcpStream, mut place: ConnectionPlace) {
+    /// Greets a client, and answers its requests until either side ends the connection.
+    async fn converse(self, stream: TcpStream, address: IpAddr, mut place: ConnectionPlace) {
         let activity =
             ConnectionActivity::new(self.limits.read_timeout.min(FIRST_REQUEST), self.limits.write_timeout);
-        let router = self.router;
+        let mut stop = self.stop.clone();
+        // The first request has a deadline, handshake included.
+        let greeted = tokio::select! {
+            () = place.left() => return tracing::debug!("connection made room for another"),
+            () = stopped(&mut stop) => return,
+            () = sleep_until(activity.deadline().unwrap_or_else(Instant::now)) => None,
+            greeted = self.greet(stream, address, &activity) => greeted,
+        };
+        let Some((stream, peer)) = greeted else { return };
+        let (guard, routers) = (&self.guard, &self.routers);
+        let peer = &peer;
         let service = service_fn(|request: Request<Incoming>| {
             let tracked = activity.begin();
-            let response = router.clone().call(request);
             Box::pin(async move {
-                let response: Response = response.await?;
+                let response: Response = guard.answer(routers, peer, request).await?;
                 if response.extensions().get::<EventStream>().is_some() {
                     tracked.streams();
                 }
                 Ok::<_, Infallible>(response.map(|body| TrackedBody::new(body, tracked)))
             })
         });
-        let stream = TokioIo::new(ClientStream::new(stream, activity.clone()));
+        let stream = TokioIo::new(stream);
         let mut connection = self.builder.serve_connection(stream, service);
-        let mut stop = self.stop;
         let mut stopping = false;
         let mut stopped = pin!(stopped(&mut stop));
         let mut left = pin!(place.left());
@@ -196,16 +218,19 @@ impl Clients {
         .await;
         // The socket comes back, so that a late or wrong client gets the reason before it is closed.
         let parts = connection.into_parts();
-        let stream = parts.io.into_inner().into_socket();
+        let stream = parts.io.into_inner();
         if matches!(activity.waiting(), Some((WaitsFor::Client, _))) {
             // What the client does not read must not stay in the kernel either.
-            let _ = stream.set_zero_linger();
+            let _ = stream.socket().set_zero_linger();
         }
         let last = match end {
             ConnectionEnd::Closed(Ok(())) => b"",
             ConnectionEnd::Late(WaitsFor::First) if !parts.read_buf.is_empty() => TOO_SLOW,
             ConnectionEnd::Closed(Err(error)) if error.is_timeout() && !parts.read_buf.is_empty() => TOO_SLOW,
             ConnectionEnd::Closed(Err(error)) if error.is_parse() => {
+                if parts.read_buf.first() == Some(&TLS_FIRST_BYTE) && peer.tls.is_none() {
+                    guard.log(address, "the client speaks TLS to a port without (http.web_config_file)");
+                }
                 // hyper has answered by itself.
                 self.stats.count(if error.is_parse_too_large() { 431 } else { 400 });
                 b""
@@ -225,6 +250,60 @@ impl Clients {
     }
 }
 
+impl Clients {
+    /// The stream of a client, after the handshake where there is to be one; `None` if it failed.
+    async fn greet(
+        &self,
+        stream: TcpStream,
+        address: IpAddr,
+        activity: &ConnectionActivity,
+    ) -> Option<(ClientIo, ConnectedClient)> {
+        let tls = self.guard.tls().await;
+        let client = ClientStream::new(stream, activity.clone());
+        let mut peer = ConnectedClient { address, tls: tls.clone(), certificate: ClientCertificate::None };
+        let Some(tls) = tls else { return Some((ClientIo::Plain(client), peer)) };
+        let (error, client) = match self.handshake(&tls, client).await {
+            Ok((stream, certificate)) => {
+                peer.certificate = certificate;
+                return Some((stream, peer));
+            }
+            Err(failed) => failed,
+        };
+        // A client that just leaves, as a probe of the port does, was refused nothing.
+        if error.kind() == io::ErrorKind::UnexpectedEof {
+            tracing::debug!(client = %address, "client left in the handshake");
+            return None;
+        }
+        self.stats.count_handshake_failed();
+        self.guard.log(address, &format!("TLS handshake: {error}"));
+        if let Some(client) = client {
+            send_and_close(client, b"").await;
+        }
+        None
+    }
+
+    async fn handshake(
+        &self,
+        tls: &Tls,
+        client: ClientStream,
+    ) -> Result<(ClientIo, ClientCertificate), (io::Error, Option<ClientStream>)> {
+        let mut first = [0];
+        // A method of HTTP begins with a capital letter.
+        match client.socket().peek(&mut first).await {
+            Ok(1) if first[0].is_ascii_uppercase() => {
+                self.stats.count(400);
+                send_and_close(client, HTTP_TO_TLS).await;
+                Err((io::Error::other("the client speaks plain HTTP"), None))
+            }
+            Ok(_) => {
+                let (stream, certificate) = self.handshakes.accept(tls, client).await?;
+                Ok((ClientIo::Tls(Box::new(stream)), certificate))
+            }
+            Err(error) => Err((error, None)),
+        }
+    }
+}
+
 fn is_out_of_descriptors(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw);
     matches!(errno, Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM))
@@ -232,7 +311,7 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
 
 /// Sends the last bytes and ends the connection in order: a socket closed with unread bytes in it is
 /// reset, and the client may lose the answer that was on its way.
-async fn send_and_close(mut stream: TcpStream, last: &[u8]) {
+async fn send_and_close(mut stream: impl AsyncRead + AsyncWrite + Unpin, last: &[u8]) {
     let end = async {
         stream.write_all(last).await?;
         stream.shutdown().await?;
@@ -251,7 +330,7 @@ mod tests {
 
     #[test]
     fn canned_answers_have_the_length_they_say() {
-        for answer in [TOO_MANY, TOO_SLOW] {
+        for answer in [TOO_MANY, TOO_SLOW, HTTP_TO_TLS] {
             let text = std::str::from_utf8(answer).unwrap();
             let (head, body) = text.split_once("\r\n\r\n").unwrap();
             let length = head.split("Content-Length: ").nth(1).unwrap();

@@ -218,10 +218,10 @@ impl Drop for ConnectionPlace {
 
 /// A client by its address; of IPv6 by the network of 64 bits that a host has to itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct ClientAddress(IpAddr);
+pub(super) struct ClientAddress(IpAddr);
 
 impl ClientAddress {
-    fn of(address: IpAddr) -> ClientAddress {
+    pub fn of(address: IpAddr) -> ClientAddress {
         ClientAddress(match address.to_canonical() {
             IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
             v4 => v4,

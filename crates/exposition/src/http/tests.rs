@@ -156,7 +156,9 @@ fn serve_as(hosts: Hosts, limits: Limits, snapshots: SnapshotCell, stale_after: 
     let (address, dcgm) = (address(&listeners.main), address(&listeners.dcgm));
     let stats = Arc::new(Stats::default());
     let (stop, stopped) = watch::channel(false);
-    let ended = tokio::spawn(serve(listeners, Arc::new(state), limits, hosts, stats.clone(), stopped));
+    let states = States { whole: Arc::new(state), nameless: None };
+    let serving = serve(listeners, states, Protection::default(), limits, hosts, stats.clone(), stopped);
+    let ended = tokio::spawn(serving);
     Served { address, dcgm, snapshots, stats, stop, ended }
 }
 

@@ -254,8 +254,8 @@ labels! {
     WindowKind "kind" { Maintenance "maintenance", Training "training" }
     /// Status of the response.
     HttpStatus "code" {
-        C200 "200", C304 "304", C400 "400", C404 "404", C405 "405", C408 "408", C421 "421", C431 "431", C500 "500",
-        C503 "503", Other "other",
+        C200 "200", C304 "304", C400 "400", C401 "401", C403 "403", C404 "404", C405 "405", C408 "408", C421 "421",
+        C429 "429", C431 "431", C500 "500", C503 "503", Other "other",
     }
 }
 

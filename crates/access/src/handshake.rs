@@ -1,0 +1,76 @@
+//! The handshake of one connection.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use rustls::server::Acceptor;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Semaphore;
+use tokio_rustls::LazyConfigAcceptor;
+pub use tokio_rustls::server::TlsStream;
+
+use crate::tls::Tls;
+
+/// What a client has shown of itself in the handshake.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClientCertificate {
+    #[default]
+    None,
+    /// One that was not asked to be verified.
+    Unverified,
+    Verified,
+}
+
+/// The first byte of a client that speaks TLS: the type of a handshake record.
+pub const TLS_FIRST_BYTE: u8 = 22;
+
+/// Handshakes compute on the thread that serves scrapes: one at a time, and between two of them every other connection
+/// gets its turn. Waiting for a client holds up no other.
+#[derive(Clone, Debug)]
+pub struct Handshakes(Arc<Semaphore>);
+
+impl Default for Handshakes {
+    fn default() -> Handshakes {
+        Handshakes(Arc::new(Semaphore::new(1)))
+    }
+}
+
+impl Handshakes {
+    /// Greets a client. An error is the reason for the log, with the stream to be closed: the client's alert is in it.
+    pub async fn accept<S>(
+        &self,
+        tls: &Tls,
+        stream: S,
+    ) -> Result<(TlsStream<S>, ClientCertificate), (io::Error, Option<S>)>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let mut acceptor = LazyConfigAcceptor::new(Acceptor::default(), stream);
+        let start = match (&mut acceptor).await {
+            Ok(start) => start,
+            Err(error) => return Err((error, acceptor.take_io())),
+        };
+        let turn = self.0.acquire().await;
+        let mut accept = pin!(start.into_stream(Arc::clone(&tls.config)).into_fallible());
+        // The first step signs; what is left needs the client's answer.
+        let begun = poll_fn(|context| Poll::Ready(accept.as_mut().poll(context))).await;
+        tokio::task::yield_now().await;
+        drop(turn);
+        let ended = match begun {
+            Poll::Ready(ended) => ended,
+            Poll::Pending => accept.await,
+        };
+        let stream = ended.map_err(|(error, stream)| (error, Some(stream)))?;
+        let shown =
+            stream.get_ref().1.peer_certificates().is_some_and(|certificates| !certificates.is_empty());
+        let certificate = match (shown, tls.client_auth.verifies()) {
+            (false, _) => ClientCertificate::None,
+            (true, false) => ClientCertificate::Unverified,
+            (true, true) => ClientCertificate::Verified,
+        };
+        Ok((stream, certificate))
+    }
+}

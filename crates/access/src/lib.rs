@@ -1,0 +1,226 @@
+//! Who may read over the network, by a web configuration file of the Prometheus exporter-toolkit: TLS, certificates of
+//! clients, passwords, headers and a limit on requests.
+//!
+//! The file and those that it names are read again before each connection and request, on a thread that may wait for a
+//! disk. Files that cannot be used leave the earlier ones in use, and so does a change that takes a protection away. This
+//! is the one crate that names rustls and ring.
+
+#![forbid(unsafe_code)]
+
+mod client_certificate;
+mod handshake;
+mod password;
+#[cfg(test)]
+mod tests;
+mod tls;
+mod web_config;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use model::clock::Mono;
+use model::plain_file;
+use model::sync::lock;
+use ring::digest;
+use tokio::time::timeout;
+
+pub use handshake::{ClientCertificate, Handshakes, TLS_FIRST_BYTE, TlsStream};
+pub use password::{PasswordCheck, PasswordHash, Passwords};
+pub use tls::Tls;
+pub use web_config::RateLimit;
+use web_config::WebConfig;
+
+/// How long a request waits for the files: a disk that hangs must not hold up scrapes.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// What one state of the files grants.
+#[derive(Debug)]
+pub struct Grants {
+    /// `None`: plain HTTP.
+    pub tls: Option<Arc<Tls>>,
+    /// Headers of every response.
+    pub headers: Vec<(&'static str, String)>,
+    /// Passwords by user; empty: none is asked for.
+    pub users: BTreeMap<String, PasswordHash>,
+    pub rate_limit: Option<RateLimit>,
+    warnings: Vec<String>,
+}
+
+impl Grants {
+    /// Whether a client is to show a certificate.
+    pub fn requires_certificate(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.client_auth.requires())
+    }
+
+    /// A protection that is gone in `new`.
+    fn lost_in(&self, new: &Grants) -> Option<&'static str> {
+        let verified = |grants: &Grants| {
+            grants.requires_certificate() && grants.tls.as_ref().is_some_and(|tls| tls.client_auth.verifies())
+        };
+        match () {
+            () if self.tls.is_some() && new.tls.is_none() => Some("tls_server_config"),
+            () if verified(self) && !verified(new) => Some("client_auth_type: RequireAndVerifyClientCert"),
+            () if !self.users.is_empty() && new.users.is_empty() => Some("basic_auth_users"),
+            () => None,
+        }
+    }
+}
+
+/// The web configuration in use.
+#[derive(Debug)]
+pub struct Access {
+    file: PathBuf,
+    optional_certificates: bool,
+    current: ArcSwap<Grants>,
+    /// When the last look at the files began. One look at a time.
+    looked: Arc<tokio::sync::Mutex<Mono>>,
+    seen: Mutex<Seen>,
+}
+
+/// The files at the last look.
+#[derive(Debug)]
+struct Seen {
+    paths: Vec<PathBuf>,
+    contents: Contents,
+    /// Why they are not in use.
+    problems: Vec<String>,
+}
+
+impl Access {
+    /// Reads the file and those that it names. With `optional_certificates` a handshake goes on without a certificate
+    /// that the file requires, for paths that are open to all. Errors name the file, and are all that can be found.
+    pub fn open(file: &Path, optional_certificates: bool) -> Result<Access, Vec<String>> {
+        let (paths, contents) = (vec![file.to_owned()], Contents::default());
+        let mut seen = Seen { paths, contents, problems: Vec::new() };
+        let grants = seen.read(file, optional_certificates)?;
+        Ok(Access {
+            file: file.to_owned(),
+            optional_certificates,
+            current: ArcSwap::from_pointee(grants),
+            looked: Arc::default(),
+            seen: Mutex::new(seen),
+        })
+    }
+
+    /// What the files allow without doubt, but perhaps not as meant.
+    pub fn warnings(&self) -> Vec<String> {
+        let grants = self.current();
+        let untimely = grants.tls.as_ref().and_then(|tls| tls.untimely());
+        let untimely =
+            untimely.map(|why| format!("tls_server_config: the certificate {why}; clients will refuse it"));
+        let plain = (grants.tls.is_none() && !grants.users.is_empty())
+            .then(|| "basic_auth_users: without tls_server_config passwords travel in plain text".to_owned());
+        let all = grants.warnings.iter().cloned().chain(untimely).chain(plain);
+        all.map(|text| format!("{}: {text}", self.file.display())).collect()
+    }
+
+    /// What the newest usable files grant.
+    pub fn current(&self) -> Arc<Grants> {
+        self.current.load_full()
+    }
+
+    /// Whether the files as they were at the last look are in use; else why not.
+    pub fn problems(&self) -> Vec<String> {
+        lock(&self.seen).problems.clone()
+    }
+
+    /// Takes up what the files say now. Waits for a disk no longer than a moment.
+    pub async fn refresh(self: &Arc<Access>) {
+        let asked = Mono::now();
+        let look = async {
+            let mut looked = Arc::clone(&self.looked).lock_owned().await;
+            if *looked >= asked {
+                return;
+            }
+            *looked = Mono::now();
+            let this = Arc::clone(self);
+            let look = move || {
+                this.look();
+                drop(looked);
+            };
+            if let Err(error) = tokio::task::spawn_blocking(look).await {
+                tracing::error!(%error, "the web configuration is not looked at");
+            }
+        };
+        // The look goes on, and the next request finds what it found.
+        let _ = timeout(PATIENCE, look).await;
+    }
+
+    fn look(&self) {
+        let mut seen = lock(&self.seen);
+        if Contents::of(&seen.paths) == seen.contents {
+            return;
+        }
+        let former = std::mem::take(&mut seen.problems);
+        let current = self.current();
+        let read = seen.read(&self.file, self.optional_certificates).and_then(|grants| {
+            let expired = |grants: &Grants| grants.tls.as_ref().and_then(|tls| tls.untimely());
+            let why = match (current.lost_in(&grants), expired(&grants)) {
+                (Some(lost), _) => format!("{lost} is gone, which only a restart takes up"),
+                (None, Some(why)) if expired(&current).is_none() => {
+                    format!("tls_server_config: the new certificate {why}")
+                }
+                _ => return Ok(grants),
+            };
+            Err(vec![format!("{}: {why}", self.file.display())])
+        });
+        match read {
+            Ok(grants) => {
+                self.current.store(Arc::new(grants));
+                tracing::info!(file = %self.file.display(), "the changed web configuration is in use");
+                for warning in self.warnings() {
+                    tracing::warn!("{warning}");
+                }
+            }
+            Err(problems) => {
+                // A line for each state of the files, and none for a state that was reported.
+                for problem in problems.iter().filter(|problem| !former.contains(problem)) {
+                    tracing::error!("{problem}; the earlier web configuration stays in use");
+                }
+                seen.problems = problems;
+            }
+        }
+    }
+}
+
+impl Seen {
+    /// Reads the files, and notes which they are.
+    fn read(&mut self, file: &Path, optional_certificates: bool) -> Result<Grants, Vec<String>> {
+        let named = |problems: Vec<String>| -> Vec<String> {
+            problems.into_iter().map(|problem| format!("{}: {problem}", file.display())).collect()
+        };
+        self.paths = vec![file.to_owned()];
+        // Before they are read for use: what changes from here on is seen by the next look.
+        self.contents = Contents::of(&self.paths);
+        let bytes = plain_file::read_linked(file, tls::MAX_BYTES);
+        let bytes = bytes.map_err(|error| named(vec![tls::explained(&error, file)]))?;
+        let text = String::from_utf8(bytes).map_err(|_| named(vec!["is not UTF-8".into()]))?;
+        let WebConfig { tls, headers, users, rate_limit, warnings } =
+            WebConfig::parse(&text, file).map_err(named)?;
+        if let Some(section) = &tls {
+            let files = [Some(&section.certificates), Some(&section.key), section.client_ca.as_ref()];
+            self.paths.extend(files.into_iter().flatten().filter_map(|pem| pem.path()).cloned());
+            self.contents.0.extend(Contents::of(&self.paths[1..]).0);
+        }
+        let tls = tls.map(|section| tls::build(section, optional_certificates)).transpose().map_err(named)?;
+        Ok(Grants { tls: tls.map(Arc::new), headers, users, rate_limit, warnings })
+    }
+}
+
+/// A hash of what is in each file.
+#[derive(Debug, Default, PartialEq)]
+struct Contents(Vec<Vec<u8>>);
+
+impl Contents {
+    fn of(paths: &[PathBuf]) -> Contents {
+        let hash = |path: &PathBuf| {
+            let bytes = plain_file::read_linked(path, tls::MAX_BYTES);
+            let bytes = bytes.unwrap_or_else(|error| error.to_string().into_bytes());
+            digest::digest(&digest::SHA256, &bytes).as_ref().to_vec()
+        };
+        Contents(paths.iter().map(hash).collect())
+    }
+}

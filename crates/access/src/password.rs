@@ -1,0 +1,319 @@
+//! Passwords of users, by their bcrypt hashes.
+//!
+//! A hash takes tens of milliseconds of CPU on purpose. The outcome of each is kept under a keyed hash, so that a client
+//! which asks every second costs one. New passwords are checked one at a time, with a pause after a wrong one, so that
+//! guesses get a tenth of a CPU at most, and one at a time for each client, so that others get their turn.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::hash::Hash;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::alphabet::BCRYPT;
+use base64::engine::general_purpose::{GeneralPurpose, NO_PAD};
+use model::sync::lock;
+use ring::hmac;
+use ring::rand::SystemRandom;
+use subtle::ConstantTimeEq;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+/// As the hashes of other programs have bits that count for nothing.
+const BASE64: GeneralPurpose = GeneralPurpose::new(&BCRYPT, NO_PAD.with_decode_allow_trailing_bits(true));
+/// bcrypt reads so many bytes of a password, its final NUL included.
+const MAX_BYTES: usize = 72;
+/// Clients that wait for the check of a password at the same time.
+const MAX_WAITING: usize = 16;
+/// How long one waits.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Wrong passwords that are known as such.
+const MAX_WRONG: usize = 64;
+/// The pause after a wrong password is so many times as long as its check,
+const PAUSE: u32 = 9;
+/// and at most this long.
+const MAX_PAUSE: Duration = Duration::from_secs(1);
+
+/// A bcrypt hash.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PasswordHash {
+    cost: u32,
+    salt: [u8; 16],
+    digest: [u8; 23],
+}
+
+impl PasswordHash {
+    /// Of `$2y$10$` (or `2a`, `2b`) and 53 characters.
+    pub fn parse(text: &str) -> Option<PasswordHash> {
+        let mut parts = text.strip_prefix('$')?.split('$');
+        let (version, cost, rest, None) = (parts.next()?, parts.next()?, parts.next()?, parts.next()) else {
+            return None;
+        };
+        let cost = cost.parse().ok().filter(|cost| cost_is_valid(*cost) && version_is_known(version))?;
+        let (salt, digest) = rest.split_at_checked(22)?;
+        Some(PasswordHash { cost, salt: decoded(salt)?, digest: decoded(digest)? })
+    }
+
+    fn is_of(&self, password: &[u8]) -> bool {
+        let mut key = password.to_vec();
+        key.push(0);
+        key.truncate(MAX_BYTES);
+        let digest = bcrypt::bcrypt(self.cost, self.salt, &key);
+        digest[..23].ct_eq(&self.digest).into()
+    }
+}
+
+fn cost_is_valid(cost: u32) -> bool {
+    (4..=31).contains(&cost)
+}
+
+fn version_is_known(version: &str) -> bool {
+    ["2a", "2b", "2y"].contains(&version)
+}
+
+fn decoded<const N: usize>(text: &str) -> Option<[u8; N]> {
+    BASE64.decode(text).ok()?.try_into().ok()
+}
+
+/// Whether a client may read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PasswordCheck {
+    Right,
+    Wrong,
+    /// Too many passwords are to be checked; the client may try again.
+    Busy,
+}
+
+/// Checks passwords of clients, which `C` identifies.
+#[derive(Debug)]
+pub struct Passwords<C> {
+    known: Arc<KnownPasswords>,
+    /// One check at a time, its pause included.
+    turn: Arc<Semaphore>,
+    waiting: Mutex<HashSet<C>>,
+}
+
+#[derive(Debug)]
+struct KnownPasswords {
+    key: hmac::Key,
+    outcomes: Mutex<PasswordOutcomes>,
+}
+
+type Tag = [u8; 32];
+
+#[derive(Debug, Default)]
+struct PasswordOutcomes {
+    /// By user, so that wrong ones drive none out.
+    right: HashMap<String, Tag>,
+    wrong: VecDeque<Tag>,
+}
+
+impl<C: Clone + Eq + Hash> Passwords<C> {
+    /// With a key of its own. `None` if the system has no random numbers.
+    pub fn new() -> Option<Passwords<C>> {
+        let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).ok()?;
+        let known = Arc::new(KnownPasswords { key, outcomes: Mutex::default() });
+        Some(Passwords { known, turn: Arc::new(Semaphore::new(1)), waiting: Mutex::default() })
+    }
+
+    /// Checks the password of a user by the hashes of `users`.
+    pub async fn check(
+        &self,
+        users: &BTreeMap<String, PasswordHash>,
+        (user, password): (&str, &[u8]),
+        client: C,
+    ) -> PasswordCheck {
+        let tag = self.known.tag(user, users.get(user), password);
+        if let Some(known) = self.known.outcome(user, &tag) {
+            return known;
+        }
+        let Some(_place) = self.wait(client) else { return PasswordCheck::Busy };
+        let Ok(Ok(turn)) = timeout(PATIENCE, Arc::clone(&self.turn).acquire_owned()).await else {
+            return PasswordCheck::Busy;
+        };
+        // Another request of the client may have brought it.
+        if let Some(known) = self.known.outcome(user, &tag) {
+            return known;
+        }
+        let is_known = users.contains_key(user);
+        // A name that there is not costs as much as one that there is.
+        let hash = users.get(user).or_else(|| users.values().min_by_key(|hash| hash.cost)).cloned();
+        let (known, user, password) = (Arc::clone(&self.known), user.to_owned(), password.to_vec());
+        // The turn belongs to the helper thread: a client that leaves early starts no second check.
+        let check = move || {
+            let started = Instant::now();
+            let is_right = hash.is_some_and(|hash| hash.is_of(&password)) && is_known;
+            known.keep(user, tag, is_right);
+            if !is_right {
+                let pause = (started.elapsed() * PAUSE).min(MAX_PAUSE);
+                Handle::current().spawn(async move {
+                    tokio::time::sleep(pause).await;
+                    drop(turn);
+                });
+            }
+            is_right
+        };
+        match tokio::task::spawn_blocking(check).await {
+            Ok(true) => PasswordCheck::Right,
+            Ok(false) => PasswordCheck::Wrong,
+            Err(_) => PasswordCheck::Busy,
+        }
+    }
+
+    /// A place among those that wait; `None` if the client has one, or there is none.
+    fn wait(&self, client: C) -> Option<WaitingClient<'_, C>> {
+        let mut waiting = lock(&self.waiting);
+        let has_place = waiting.len() < MAX_WAITING && waiting.insert(client.clone());
+        has_place.then(|| WaitingClient { all: &self.waiting, client })
+    }
+}
+
+struct WaitingClient<'a, C: Eq + Hash> {
+    all: &'a Mutex<HashSet<C>>,
+    client: C,
+}
+
+impl<C: Eq + Hash> Drop for WaitingClient<'_, C> {
+    fn drop(&mut self) {
+        lock(self.all).remove(&self.client);
+    }
+}
+
+impl KnownPasswords {
+    /// Names user, hash and password, so that another hash of the user makes what is known worthless.
+    fn tag(&self, user: &str, hash: Option<&PasswordHash>, password: &[u8]) -> Tag {
+        let mut context = hmac::Context::with_key(&self.key);
+        context.update(&(user.len() as u64).to_le_bytes());
+        context.update(user.as_bytes());
+        if let Some(hash) = hash {
+            context.update(&hash.cost.to_le_bytes());
+            context.update(&hash.salt);
+            context.update(&hash.digest);
+        }
+        context.update(password);
+        let mut tag = [0; 32];
+        tag.copy_from_slice(context.sign().as_ref());
+        tag
+    }
+
+    fn outcome(&self, user: &str, tag: &Tag) -> Option<PasswordCheck> {
+        let outcomes = lock(&self.outcomes);
+        let is = |known: &Tag| bool::from(known.ct_eq(tag));
+        if outcomes.right.get(user).is_some_and(is) {
+            return Some(PasswordCheck::Right);
+        }
+        outcomes.wrong.iter().any(is).then_some(PasswordCheck::Wrong)
+    }
+
+    fn keep(&self, user: String, tag: Tag, is_right: bool) {
+        let mut outcomes = lock(&self.outcomes);
+        if is_right {
+            outcomes.right.insert(user, tag);
+            return;
+        }
+        if outcomes.wrong.len() == MAX_WRONG {
+            outcomes.wrong.pop_front();
+        }
+        outcomes.wrong.push_back(tag);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of "secret".
+    const HASH: &str = "$2y$04$abcdefghijklmnopqrstuu2r9OfJnfCsdneAXAGHnS4UpFFP8WIrW";
+
+    #[test]
+    fn hashes_of_other_programs_fit() {
+        for (hash, password) in [
+            (HASH, "secret"),
+            ("$2a$06$DCq7YPn5Rq63x1Lad4cll.TV4S6ytwfsfvkgY8jIucDrjc8deX1s.", ""),
+            ("$2a$06$m0CrhHm10qJ3lXRY.5zDGO3rS2KdeeWLuGmsfGlMfOxih58VYVfxe", "a"),
+            ("$2a$05$CCCCCCCCCCCCCCCCCCCCC.E5YPO9kmyuRGyh0XouQYb4YMJKvyOeW", "U*U"),
+        ] {
+            let hash = PasswordHash::parse(hash).unwrap();
+            assert!(hash.is_of(password.as_bytes()), "{password}");
+            for wrong in ["Secret", "secre", "secrets", &"a".repeat(100)] {
+                assert!(!hash.is_of(wrong.as_bytes()), "{wrong}");
+            }
+        }
+        let cut = HASH.len() - 1;
+        for bad in [
+            "",
+            "doe",
+            &HASH[..cut],
+            &format!("{HASH}a"),
+            &HASH.replace("2y", "5"),
+            &HASH.replace("04", "03"),
+        ] {
+            assert_eq!(PasswordHash::parse(bad), None, "{bad}");
+        }
+    }
+
+    fn users() -> BTreeMap<String, PasswordHash> {
+        BTreeMap::from([("alice".to_owned(), PasswordHash::parse(HASH).unwrap())])
+    }
+
+    fn hashes(passwords: &Passwords<u8>) -> (usize, usize) {
+        let outcomes = lock(&passwords.known.outcomes);
+        (outcomes.right.len(), outcomes.wrong.len())
+    }
+
+    #[tokio::test]
+    async fn each_password_is_hashed_once() {
+        let (passwords, users) = (Passwords::new().unwrap(), users());
+        for _ in 0..3 {
+            assert_eq!(passwords.check(&users, ("alice", b"secret"), 1).await, PasswordCheck::Right);
+            assert_eq!(passwords.check(&users, ("alice", b"guess"), 1).await, PasswordCheck::Wrong);
+            assert_eq!(passwords.check(&users, ("bob", b"secret"), 1).await, PasswordCheck::Wrong);
+        }
+        assert_eq!(hashes(&passwords), (1, 2));
+        // What is known was known by the earlier hash.
+        let mut changed = users.clone();
+        changed.get_mut("alice").unwrap().digest[0] ^= 1;
+        assert_eq!(passwords.check(&changed, ("alice", b"secret"), 1).await, PasswordCheck::Wrong);
+        assert_eq!(passwords.check(&BTreeMap::new(), ("alice", b"secret"), 1).await, PasswordCheck::Wrong);
+    }
+
+    #[tokio::test]
+    async fn guesses_drive_no_right_password_out_and_are_bounded() {
+        let (passwords, users) = (Passwords::new().unwrap(), users());
+        assert_eq!(passwords.check(&users, ("alice", b"secret"), 1).await, PasswordCheck::Right);
+        for guess in 0..=MAX_WRONG {
+            passwords.known.keep("alice".into(), [guess as u8; 32], false);
+        }
+        assert_eq!(hashes(&passwords), (1, MAX_WRONG));
+        // While a guess is checked, who is known gets through.
+        let _turn = passwords.turn.acquire().await.unwrap();
+        assert_eq!(passwords.check(&users, ("alice", b"secret"), 1).await, PasswordCheck::Right);
+    }
+
+    #[tokio::test]
+    async fn a_client_waits_once_and_all_of_them_are_bounded() {
+        let (passwords, users) = (Passwords::new().unwrap(), users());
+        let places: Vec<_> =
+            (0..MAX_WAITING - 1).map(|client| passwords.wait(client as u8).unwrap()).collect();
+        assert_eq!(passwords.check(&users, ("alice", b"guess"), 0).await, PasswordCheck::Busy, "it waits");
+        assert_eq!(passwords.check(&users, ("alice", b"guess"), 100).await, PasswordCheck::Wrong);
+        let last = passwords.wait(100).unwrap();
+        assert_eq!(passwords.check(&users, ("alice", b"other"), 101).await, PasswordCheck::Busy, "no place");
+        drop((places, last));
+        assert_eq!(passwords.check(&users, ("alice", b"other"), 101).await, PasswordCheck::Wrong);
+    }
+
+    #[tokio::test]
+    async fn a_client_that_leaves_early_does_not_end_the_turn() {
+        let (passwords, users) = (Passwords::new().unwrap(), users());
+        let mut check = Box::pin(passwords.check(&users, ("alice", b"guess"), 1));
+        let polled =
+            std::future::poll_fn(|context| std::task::Poll::Ready(check.as_mut().poll(context))).await;
+        assert!(polled.is_pending());
+        drop(check);
+        assert!(passwords.turn.try_acquire().is_err(), "the check, or its pause, has it");
+        let _turn = timeout(PATIENCE, passwords.turn.acquire()).await.expect("and gives it back").unwrap();
+        assert_eq!(hashes(&passwords), (0, 1));
+    }
+}

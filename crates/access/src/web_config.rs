@@ -1,0 +1,416 @@
+//! The web configuration file of the Prometheus exporter-toolkit, checked key by key so that one reading names all
+//! errors. Keys, names and defaults are the toolkit's; what TLS of this program cannot do is refused, or left out of a
+//! list with a warning where the rest of the list is narrower.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustls::crypto::SupportedKxGroup;
+use rustls::crypto::ring::{ALL_CIPHER_SUITES, ALL_KX_GROUPS, kx_group};
+use rustls::version::{TLS12, TLS13};
+use rustls::{SupportedCipherSuite, SupportedProtocolVersion};
+use yaml_serde::{Mapping, Value};
+
+use crate::password::PasswordHash;
+
+/// Suites that Go has beside those of [`ALL_CIPHER_SUITES`].
+const SUITES_OF_GO: [&str; 4] = [
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA",
+];
+/// Headers that may be set, each with its permitted values; any if there is none.
+const HEADERS: [(&str, &[&str]); 5] = [
+    ("Content-Security-Policy", &[]),
+    ("Strict-Transport-Security", &[]),
+    ("X-Content-Type-Options", &["nosniff"]),
+    ("X-Frame-Options", &["deny", "sameorigin"]),
+    ("X-XSS-Protection", &[]),
+];
+
+/// What a file says.
+#[derive(Debug)]
+pub struct WebConfig {
+    /// `None`: plain HTTP.
+    pub tls: Option<TlsSection>,
+    pub headers: Vec<(&'static str, String)>,
+    /// Passwords by user; empty: none is asked for.
+    pub users: BTreeMap<String, PasswordHash>,
+    pub rate_limit: Option<RateLimit>,
+    pub warnings: Vec<String>,
+}
+
+/// A token bucket: a token each interval, at most `burst` of them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RateLimit {
+    pub interval: Duration,
+    pub burst: u32,
+}
+
+#[derive(Debug)]
+pub struct TlsSection {
+    pub certificates: Pem,
+    pub key: Pem,
+    pub client_ca: Option<Pem>,
+    pub client_auth: ClientAuth,
+    pub client_allowed_sans: Option<Vec<String>>,
+    pub versions: Vec<&'static SupportedProtocolVersion>,
+    pub cipher_suites: Vec<SupportedCipherSuite>,
+    /// Empty: the default.
+    pub curves: Vec<&'static dyn SupportedKxGroup>,
+}
+
+/// Text in PEM, with the key that has it.
+#[derive(Debug)]
+pub enum Pem {
+    File(&'static str, PathBuf),
+    Inline(&'static str, String),
+}
+
+/// What is asked of a client, as in Go's `crypto/tls`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientAuth {
+    No,
+    Request,
+    RequireAny,
+    VerifyIfGiven,
+    RequireAndVerify,
+}
+
+impl ClientAuth {
+    fn of(name: &str) -> Option<ClientAuth> {
+        Some(match name {
+            "" | "NoClientCert" => ClientAuth::No,
+            "RequestClientCert" => ClientAuth::Request,
+            // The toolkit's former name too.
+            "RequireAnyClientCert" | "RequireClientCert" => ClientAuth::RequireAny,
+            "VerifyClientCertIfGiven" => ClientAuth::VerifyIfGiven,
+            "RequireAndVerifyClientCert" => ClientAuth::RequireAndVerify,
+            _ => return None,
+        })
+    }
+
+    pub const fn requires(self) -> bool {
+        matches!(self, ClientAuth::RequireAny | ClientAuth::RequireAndVerify)
+    }
+
+    pub const fn verifies(self) -> bool {
+        matches!(self, ClientAuth::VerifyIfGiven | ClientAuth::RequireAndVerify)
+    }
+}
+
+impl WebConfig {
+    /// Reads the text of a file. Paths in it are relative to the folder of the file. Errors are all that can be found.
+    pub fn parse(text: &str, file: &Path) -> Result<WebConfig, Vec<String>> {
+        let top = match yaml_serde::from_str(text) {
+            Ok(Value::Mapping(top)) => top,
+            Ok(Value::Null) => Mapping::new(),
+            Ok(_) => return Err(vec!["no YAML mapping".into()]),
+            Err(error) => return Err(vec![format!("no YAML: {error}")]),
+        };
+        let mut reader =
+            Reader { section: String::new(), keys: top, problems: Vec::new(), warnings: Vec::new() };
+        let tls = reader.section("tls_server_config", |keys| tls(keys, file));
+        let headers = reader.section("http_server_config", |keys| {
+            // HTTP/2 is offered to no client, and none depends on it.
+            keys.boolean("http2");
+            headers(keys)
+        });
+        let rate_limit = reader.section("rate_limit", rate_limit);
+        let users = users(&mut reader);
+        reader.refuse_others();
+        let Reader { problems, warnings, .. } = reader;
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        Ok(WebConfig {
+            tls: tls.flatten(),
+            headers: headers.unwrap_or_default(),
+            users,
+            rate_limit: rate_limit.flatten(),
+            warnings,
+        })
+    }
+}
+
+fn tls(keys: &mut Reader, file: &Path) -> Option<TlsSection> {
+    if keys.keys.is_empty() {
+        return None;
+    }
+    let mut pem = |inline: &'static str, named: &'static str| {
+        let (text, path) = (keys.string(inline), keys.string(named));
+        match (text.is_empty(), path.is_empty()) {
+            (_, false) => Some(Pem::File(named, file.with_file_name(path))),
+            (false, true) => Some(Pem::Inline(inline, text)),
+            (true, true) => None,
+        }
+    };
+    let (certificates, key) = (pem("cert", "cert_file"), pem("key", "key_file"));
+    let client_ca = pem("client_ca", "client_ca_file");
+    if certificates.is_none() {
+        keys.problem("", "missing one of cert or cert_file");
+    }
+    if key.is_none() {
+        keys.problem("", "missing one of key or key_file");
+    }
+    let name = keys.string("client_auth_type");
+    let client_auth = ClientAuth::of(&name).unwrap_or_else(|| {
+        keys.problem("client_auth_type", format!("invalid value {name:?}"));
+        ClientAuth::No
+    });
+    if client_ca.is_some() && client_auth == ClientAuth::No && ClientAuth::of(&name).is_some() {
+        keys.problem(
+            "client_auth_type",
+            "client CAs are configured, and no client is asked for a certificate",
+        );
+    }
+    if client_ca.is_none() && client_auth == ClientAuth::RequireAndVerify {
+        let why = "needs client_ca or client_ca_file: the certificate authorities of the system are not used, which \
+                   would let in all their certificates";
+        keys.problem("client_auth_type", why);
+    }
+    let client_allowed_sans = keys.strings("client_allowed_sans");
+    if client_allowed_sans.is_some() && client_auth == ClientAuth::No {
+        keys.warning("client_allowed_sans", "has no effect: no client is asked for a certificate");
+    }
+    // The toolkit ignores it as well.
+    keys.boolean("prefer_server_cipher_suites");
+    let (versions, cipher_suites) = versions_and_suites(keys);
+    let curves = curves(keys);
+    Some(TlsSection {
+        certificates: certificates?,
+        key: key?,
+        client_ca,
+        client_auth,
+        client_allowed_sans,
+        versions,
+        cipher_suites,
+        curves,
+    })
+}
+
+fn versions_and_suites(
+    keys: &mut Reader,
+) -> (Vec<&'static SupportedProtocolVersion>, Vec<SupportedCipherSuite>) {
+    let mut number = |key, default| match keys.string(key).as_str() {
+        "" => default,
+        "TLS12" => 12,
+        "TLS13" => 13,
+        old @ ("TLS10" | "TLS11") => {
+            keys.problem(key, format!("{old} is not supported: TLS12 or TLS13"));
+            default
+        }
+        unknown => {
+            keys.problem(key, format!("unknown TLS version {unknown:?}: TLS12 or TLS13"));
+            default
+        }
+    };
+    let (min, max) = (number("min_version", 12), number("max_version", 13));
+    let mut versions = Vec::new();
+    versions.extend((max == 13).then_some(&TLS13));
+    versions.extend((min == 12).then_some(&TLS12));
+    if min > max {
+        keys.problem("min_version", "is above max_version");
+        return (versions, Vec::new());
+    }
+    let names = keys.strings("cipher_suites").unwrap_or_default();
+    let suite_name = |suite: &SupportedCipherSuite| {
+        // Without the version, as Go names those of TLS 1.3.
+        format!("{:?}", suite.suite()).replacen("TLS13_", "TLS_", 1)
+    };
+    let mut suites: Vec<SupportedCipherSuite> = Vec::new();
+    for name in &names {
+        match ALL_CIPHER_SUITES.iter().find(|suite| suite_name(suite) == *name) {
+            Some(suite) => suites.push(*suite),
+            None if SUITES_OF_GO.contains(&name.as_str()) => {
+                keys.warning("cipher_suites", format!("{name} is not supported and left out"));
+            }
+            None => keys.problem("cipher_suites", format!("unknown cipher suite {name:?}")),
+        }
+    }
+    // As in Go the list is of TLS 1.2 alone: TLS 1.3 has all of its suites.
+    let of_tls13 = |suite: &SupportedCipherSuite| suite.tls13().is_some();
+    suites.retain(|suite| !of_tls13(suite));
+    if names.is_empty() {
+        return (versions, ALL_CIPHER_SUITES.to_vec());
+    }
+    if suites.is_empty() {
+        versions.retain(|version| **version != TLS12);
+    }
+    if versions.is_empty() {
+        keys.problem("cipher_suites", "has no suite that is supported");
+    }
+    suites.extend(ALL_CIPHER_SUITES.iter().filter(|suite| of_tls13(suite)));
+    (versions, suites)
+}
+
+fn curves(keys: &mut Reader) -> Vec<&'static dyn SupportedKxGroup> {
+    let names = keys.strings("curve_preferences").unwrap_or_default();
+    let mut curves = Vec::new();
+    for name in &names {
+        match name.as_str() {
+            "CurveP256" => curves.push(kx_group::SECP256R1),
+            "CurveP384" => curves.push(kx_group::SECP384R1),
+            "X25519" => curves.push(kx_group::X25519),
+            "CurveP521" => keys.warning("curve_preferences", "CurveP521 is not supported and left out"),
+            _ => keys.problem("curve_preferences", format!("unknown curve {name:?}")),
+        }
+    }
+    if names.is_empty() {
+        return ALL_KX_GROUPS.to_vec();
+    }
+    if curves.is_empty() {
+        keys.problem("curve_preferences", "has no curve that is supported: X25519, CurveP256 or CurveP384");
+    }
+    curves
+}
+
+fn headers(keys: &mut Reader) -> Vec<(&'static str, String)> {
+    let found = keys.section("headers", |keys| {
+        let mut found = Vec::new();
+        for (name, permitted) in HEADERS {
+            let value = keys.string(name);
+            if value.is_empty() {
+                continue;
+            }
+            if !permitted.is_empty() && !permitted.contains(&value.as_str()) {
+                keys.problem(name, format!("{value:?} is none of {}", permitted.join(", ")));
+            } else if !value.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
+                keys.problem(name, "has characters that a header cannot have");
+            }
+            found.push((name, value));
+        }
+        found
+    });
+    found.unwrap_or_default()
+}
+
+fn rate_limit(keys: &mut Reader) -> Option<RateLimit> {
+    let (interval, burst) = (keys.string("interval"), keys.string("burst"));
+    let interval = match interval.as_str() {
+        "" | "0" => Duration::ZERO,
+        text => humantime::parse_duration(text).unwrap_or_else(|_| {
+            keys.problem("interval", format!("{text:?} is no duration such as \"1s\""));
+            Duration::ZERO
+        }),
+    };
+    let burst = if burst.is_empty() { Ok(0) } else { burst.parse() }.unwrap_or_else(|_| {
+        keys.problem("burst", "is no whole number");
+        0
+    });
+    if interval.is_zero() {
+        return None;
+    }
+    if burst == 0 {
+        keys.warning("burst", "0 lets no request through");
+    }
+    Some(RateLimit { interval, burst })
+}
+
+fn users(top: &mut Reader) -> BTreeMap<String, PasswordHash> {
+    let read = |keys: &mut Reader| {
+        let mut users = BTreeMap::new();
+        for (name, hash) in std::mem::take(&mut keys.keys) {
+            let Some(name) = scalar(&name).filter(|name| !name.contains(':')) else {
+                keys.problem("", "a user's name is a text without colon");
+                continue;
+            };
+            match scalar(&hash).as_deref().and_then(PasswordHash::parse) {
+                Some(hash) => drop(users.insert(name, hash)),
+                None => keys.problem(&name, "is no bcrypt hash of a password, such as \"$2y$10$...\""),
+            }
+        }
+        users
+    };
+    top.section("basic_auth_users", read).unwrap_or_default()
+}
+
+/// The keys of one section. Each is taken out, so that those which are left are unknown.
+struct Reader {
+    /// With those around it; empty at the top.
+    section: String,
+    keys: Mapping,
+    problems: Vec<String>,
+    warnings: Vec<String>,
+}
+
+impl Reader {
+    fn path(&self, key: &str) -> String {
+        match (self.section.as_str(), key) {
+            ("", path) | (path, "") => path.to_owned(),
+            (section, key) => format!("{section}.{key}"),
+        }
+    }
+
+    fn problem(&mut self, key: &str, text: impl Display) {
+        self.problems.push(format!("{}: {text}", self.path(key)));
+    }
+
+    fn warning(&mut self, key: &str, text: impl Display) {
+        self.warnings.push(format!("{}: {text}", self.path(key)));
+    }
+
+    fn take(&mut self, key: &str) -> Option<Value> {
+        self.keys.remove(key).filter(|value| !value.is_null())
+    }
+
+    /// What `read` finds in the section of this name; `None` if there is none.
+    fn section<T>(&mut self, key: &str, read: impl FnOnce(&mut Reader) -> T) -> Option<T> {
+        let keys = match self.take(key)? {
+            Value::Mapping(keys) => keys,
+            _ => {
+                self.problem(key, "is no section with keys");
+                return None;
+            }
+        };
+        let mut inner = Reader { section: self.path(key), keys, problems: Vec::new(), warnings: Vec::new() };
+        let found = read(&mut inner);
+        inner.refuse_others();
+        self.problems.append(&mut inner.problems);
+        self.warnings.append(&mut inner.warnings);
+        Some(found)
+    }
+
+    fn refuse_others(&mut self) {
+        for (key, _) in std::mem::take(&mut self.keys) {
+            self.problem(&scalar(&key).unwrap_or_default(), "unknown key");
+        }
+    }
+
+    /// Empty if there is none.
+    fn string(&mut self, key: &str) -> String {
+        let Some(value) = self.take(key) else { return String::new() };
+        scalar(&value).unwrap_or_else(|| {
+            self.problem(key, "is no text");
+            String::new()
+        })
+    }
+
+    fn strings(&mut self, key: &str) -> Option<Vec<String>> {
+        let values = self.take(key)?;
+        let list = values.as_sequence().and_then(|list| list.iter().map(scalar).collect());
+        if list.is_none() {
+            self.problem(key, "is no list of texts");
+        }
+        list
+    }
+
+    fn boolean(&mut self, key: &str) {
+        if self.take(key).is_some_and(|value| !value.is_bool()) {
+            self.problem(key, "is neither true nor false");
+        }
+    }
+}
+
+/// A text, number or truth value as text.
+fn scalar(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Bool(truth) => Some(truth.to_string()),
+        _ => None,
+    }
+}

@@ -1,0 +1,278 @@
+//! What a client may read: before each request the guard of the web configuration, behind it the routes, with or
+//! without the names of owners.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use access::{Access, ClientCertificate, Grants, PasswordCheck, Passwords, RateLimit, Tls};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::header::{AUTHORIZATION, CONNECTION, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use hyper::body::Incoming;
+use model::sync::lock;
+use tokio::time::Instant;
+use tower_service::Service;
+
+use super::Stats;
+use super::places::ClientAddress;
+use super::routes::finish;
+
+/// At most one line of the log in this time about clients without access.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Who may read which paths.
+#[derive(Debug, Default)]
+pub struct Protection {
+    /// The web configuration; `None`: everybody may read.
+    pub access: Option<Arc<Access>>,
+    /// Paths that everybody may read.
+    pub open_paths: Vec<String>,
+}
+
+/// The guard of one server.
+#[derive(Debug)]
+pub(super) struct Guard {
+    protection: Protection,
+    passwords: Option<Passwords<ClientAddress>>,
+    bucket: Mutex<Bucket>,
+    stats: Arc<Stats>,
+    log: Mutex<LogLimit>,
+}
+
+/// The routes of one listener.
+#[derive(Clone)]
+pub(super) struct Routers {
+    pub whole: Router,
+    /// Without names of owners, for those who are not authenticated; `None`: these read the same.
+    pub nameless: Option<Router>,
+}
+
+/// What is known of the client of a connection.
+#[derive(Clone, Debug)]
+pub(super) struct ConnectedClient {
+    pub address: IpAddr,
+    /// TLS of the connection.
+    pub tls: Option<Arc<Tls>>,
+    pub certificate: ClientCertificate,
+}
+
+impl Guard {
+    pub fn new(protection: Protection, stats: Arc<Stats>) -> Guard {
+        let passwords = protection.access.as_ref().and_then(|_| Passwords::new());
+        Guard { protection, passwords, bucket: Mutex::default(), stats, log: Mutex::default() }
+    }
+
+    /// TLS for a new connection; `None`: plain HTTP.
+    pub async fn tls(&self) -> Option<Arc<Tls>> {
+        let access = self.protection.access.as_ref()?;
+        access.refresh().await;
+        access.current().tls.clone()
+    }
+
+    /// Whether new connections use TLS, as far as is known at once.
+    pub fn uses_tls(&self) -> bool {
+        self.protection.access.as_ref().is_some_and(|access| access.current().tls.is_some())
+    }
+
+    /// Answers a request.
+    pub async fn answer(
+        &self,
+        routers: &Routers,
+        peer: &ConnectedClient,
+        request: Request<Incoming>,
+    ) -> Result<Response, Infallible> {
+        let Some(access) = &self.protection.access else {
+            let router = routers.nameless.as_ref().unwrap_or(&routers.whole);
+            return router.clone().call(request).await;
+        };
+        access.refresh().await;
+        let grants = access.current();
+        let mut response = match self.judge(&grants, routers, peer, &request).await {
+            Ok(router) => router.clone().call(request).await?,
+            Err(refusal) => finish(State(Arc::clone(&self.stats)), refusal).await,
+        };
+        let headers = response.headers_mut();
+        for (name, value) in &grants.headers {
+            if let (Ok(name), Ok(value)) = (HeaderName::try_from(*name), HeaderValue::from_str(value)) {
+                headers.insert(name, value);
+            }
+        }
+        // The next connection is by the present files.
+        if peer.tls.as_ref().map(Arc::as_ptr) != grants.tls.as_ref().map(Arc::as_ptr) {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        Ok(response)
+    }
+
+    /// The routes for this client, or why there are none.
+    async fn judge<'a>(
+        &self,
+        grants: &Grants,
+        routers: &'a Routers,
+        peer: &ConnectedClient,
+        request: &Request<Incoming>,
+    ) -> Result<&'a Router, Response> {
+        let path = request.uri().path();
+        let is_open = self.protection.open_paths.iter().any(|open| open == path);
+        if !is_open {
+            if let Some(limit) = grants.rate_limit
+                && !lock(&self.bucket).take(limit, Instant::now())
+            {
+                let (wait, why) =
+                    ([(RETRY_AFTER, "1")], "Too many requests: see rate_limit of the web configuration.\n");
+                return Err((StatusCode::TOO_MANY_REQUESTS, wait, why).into_response());
+            }
+            if grants.requires_certificate() && peer.certificate == ClientCertificate::None {
+                self.log(peer.address, "no client certificate");
+                let why = "This path needs a client certificate.\n";
+                return Err((StatusCode::FORBIDDEN, why).into_response());
+            }
+        }
+        let names_matter = routers.nameless.is_some();
+        let known = match credentials(request.headers()) {
+            _ if grants.users.is_empty() => peer.certificate == ClientCertificate::Verified,
+            Some(credentials) if names_matter || !is_open => {
+                self.password(grants, peer, credentials).await?;
+                true
+            }
+            None if !is_open => return Err(self.unauthorized(peer, "no password")),
+            _ => false,
+        };
+        Ok(routers.nameless.as_ref().filter(|_| !known).unwrap_or(&routers.whole))
+    }
+
+    async fn password(
+        &self,
+        grants: &Grants,
+        peer: &ConnectedClient,
+        (user, password): (String, Vec<u8>),
+    ) -> Result<(), Response> {
+        let client = ClientAddress::of(peer.address);
+        let check = match &self.passwords {
+            Some(passwords) => passwords.check(&grants.users, (&user, &password), client).await,
+            None => PasswordCheck::Busy,
+        };
+        match check {
+            PasswordCheck::Right => Ok(()),
+            PasswordCheck::Wrong => Err(self.unauthorized(peer, "wrong user or password")),
+            PasswordCheck::Busy => {
+                let (wait, why) = ([(RETRY_AFTER, "1")], "Too many passwords are being checked.\n");
+                Err((StatusCode::SERVICE_UNAVAILABLE, wait, why).into_response())
+            }
+        }
+    }
+
+    fn unauthorized(&self, peer: &ConnectedClient, why: &str) -> Response {
+        self.log(peer.address, why);
+        let ask = [(WWW_AUTHENTICATE, "Basic realm=\"gpu-node-exporter\", charset=\"UTF-8\"")];
+        (StatusCode::UNAUTHORIZED, ask, Body::from("This path needs a user and a password.\n"))
+            .into_response()
+    }
+
+    /// Logs why a client has no access, unless that was logged lately.
+    pub fn log(&self, client: IpAddr, why: &str) {
+        let client = client.to_canonical();
+        match lock(&self.log).next(Instant::now()) {
+            Some(0) => tracing::warn!(%client, "no access: {why}"),
+            Some(others) => tracing::warn!(%client, others, "no access: {why}"),
+            None => tracing::debug!(%client, "no access: {why}"),
+        }
+    }
+}
+
+/// User and password of the header `Authorization`; `None` if there is no such header, or another scheme in it.
+fn credentials(headers: &HeaderMap) -> Option<(String, Vec<u8>)> {
+    let (scheme, text) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    let bytes = STANDARD.decode(text.trim()).ok().filter(|_| scheme.eq_ignore_ascii_case("basic"))?;
+    let colon = bytes.iter().position(|byte| *byte == b':')?;
+    let user = String::from_utf8(bytes[..colon].to_vec()).ok()?;
+    Some((user, bytes[colon + 1..].to_vec()))
+}
+
+/// Tokens for requests.
+#[derive(Debug, Default)]
+struct Bucket {
+    /// Whose tokens these are, and how many there were when.
+    filled: Option<(RateLimit, Instant, f64)>,
+}
+
+impl Bucket {
+    fn take(&mut self, limit: RateLimit, now: Instant) -> bool {
+        let most = f64::from(limit.burst);
+        let tokens = match self.filled {
+            Some((former, at, tokens)) if former == limit => {
+                let new = now.duration_since(at).as_secs_f64() / limit.interval.as_secs_f64();
+                (tokens + new).min(most)
+            }
+            _ => most,
+        };
+        let taken = tokens >= 1.0;
+        self.filled = Some((limit, now, if taken { tokens - 1.0 } else { tokens }));
+        taken
+    }
+}
+
+/// Lines of the log about clients.
+#[derive(Debug, Default)]
+struct LogLimit {
+    last: Option<Instant>,
+    others: u64,
+}
+
+impl LogLimit {
+    /// How many were left out since the last line, if there is to be one now.
+    fn next(&mut self, now: Instant) -> Option<u64> {
+        if self.last.is_some_and(|last| now.duration_since(last) < LOG_INTERVAL) {
+            self.others += 1;
+            return None;
+        }
+        self.last = Some(now);
+        Some(std::mem::take(&mut self.others))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_lets_a_burst_through_and_then_one_each_interval() {
+        let limit = RateLimit { interval: Duration::from_secs(1), burst: 2 };
+        let (mut bucket, start) = (Bucket::default(), Instant::now());
+        let mut at = |millis| bucket.take(limit, start + Duration::from_millis(millis));
+        assert_eq!([at(0), at(0), at(0)], [true, true, false]);
+        assert_eq!([at(900), at(1000), at(1100)], [false, true, false]);
+        assert_eq!([at(60_000), at(60_000), at(60_000)], [true, true, false], "no more than the burst");
+        let none = RateLimit { burst: 0, ..limit };
+        assert!(!bucket.take(none, start), "as the toolkit's example has it");
+    }
+
+    #[test]
+    fn a_minute_has_one_line_which_counts_the_others() {
+        let (mut log, start) = (LogLimit::default(), Instant::now());
+        let mut at = |seconds| log.next(start + Duration::from_secs(seconds));
+        assert_eq!([at(0), at(1), at(59), at(60), at(121)], [Some(0), None, None, Some(2), Some(0)]);
+    }
+
+    #[test]
+    fn credentials_are_basic_and_of_one_user() {
+        let of = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(AUTHORIZATION, value.parse().unwrap());
+            credentials(&headers)
+        };
+        let basic = |text: &str| format!("Basic {}", STANDARD.encode(text));
+        assert_eq!(of(&basic("a:b:c")), Some(("a".into(), b"b:c".to_vec())));
+        assert_eq!(of(&basic("a:").to_lowercase().replace("basic", "bAsIc")), None, "base64 has cases");
+        for bad in ["Basic", "Basic !", "Bearer YTpi", &basic("no colon")] {
+            assert_eq!(of(bad), None, "{bad}");
+        }
+    }
+}
