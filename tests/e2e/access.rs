@@ -8,7 +8,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use super::node::{Node, Setup};
-use super::owners::Machine;
+use super::machine::Machine;
 use super::prometheus::Server;
 
 /// Of "secret".
