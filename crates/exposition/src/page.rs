@@ -61,8 +61,10 @@ pub fn encode(snapshot: &Snapshot, out: &mut String) {
                     // Filled by the script, which keeps both.
                     section #charts hidden data-keep aria-labelledby="history" {}
                     (tables::stuck_calls(snapshot))
-                    div.columns { (canary::table(snapshot)) (machine::map(snapshot)) }
-                    div.columns { (tables::events(snapshot)) (tables::collectors(snapshot)) }
+                    div.columns {
+                        div { (canary::table(snapshot)) (tables::events(snapshot)) }
+                        div { (machine::map(snapshot)) (tables::collectors(snapshot)) }
+                    }
                 }
                 (footer())
             }
@@ -120,7 +122,10 @@ fn reason(health: &GpuHealth) -> Markup {
         @if let Some(worst) = health.reasons.first() {
             li {
                 (mark(worst.level)) " " (link(health.gpu.gpu)) " " (worst.text)
-                @if let Some(action) = figures::action(worst.action) { " " strong { "First: " (action) } }
+                // An event has its action in the text.
+                @if let Some(action) = figures::action(worst.action).filter(|_| !worst.text.contains("First: ")) {
+                    " " strong { "First: " (action) }
+                }
                 @if health.reasons.len() > 1 { " " small { "and " (health.reasons.len() - 1) " more" } }
             }
         }

@@ -127,8 +127,8 @@ pub fn table(snapshot: &Snapshot) -> Markup {
                                 @let result = of_place(place);
                                 td { (mark(result.level)) " " (result.text) }
                                 td { (checks(place)) }
-                                td { @if let Some(last) = place.last_run { (duration(figures::seconds(now - last))) " ago" } @else { "–" } }
-                                td { (next(place, now)) }
+                                td.short { @if let Some(last) = place.last_run { (duration(figures::seconds(now - last))) " ago" } @else { "–" } }
+                                td.short { (next(place, now)) }
                             }
                         } }
                     }

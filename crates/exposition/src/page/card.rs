@@ -17,7 +17,7 @@ use model::snapshot::{GpuState, GpuView, OwnerView, Snapshot, Value};
 /// Most owners of one GPU that are named.
 const MOST_OWNERS: usize = 4;
 /// Longest name that is shown whole, in characters.
-const LONGEST: usize = 64;
+const LONGEST: usize = 40;
 
 /// The card of one GPU.
 pub fn card(snapshot: &Snapshot, view: &GpuView, health: &GpuHealth) -> Markup {
@@ -97,7 +97,8 @@ impl<'a> Card<'a> {
                 },
                 None => match &self.view.state {
                     GpuState::Up | GpuState::Waiting => "not read yet".into(),
-                    state => format!("withdrawn: {}", state.text()),
+                    // The card's reasons say why.
+                    _ => "withdrawn".into(),
                 },
             }
         })
@@ -178,15 +179,16 @@ impl<'a> Card<'a> {
             dl.facts {
                 div {
                     dt { "Throttle" }
-                    dd { @match throttled {
-                        Ok(events) if events.is_empty() => { "none" },
-                        Ok(events) => { ul { @for event in events {
+                    dd {
+                        @if self.view.state != GpuState::Up { (none("withdrawn")) }
+                        @else if throttled.is_empty() { "none" }
+                        @else { ul { @for event in throttled {
                             li { (mark(throttle_level(event))) " " (figures::clock_event(event)) }
-                        } } },
-                        Err(why) => { (none(&why)) },
-                    } }
+                        } } }
+                    }
                 }
                 div { dt { "Errors" } dd { (self.errors()) } }
+                div { dt { "Memory" } dd { (self.memory()) } }
                 div { dt { "Links" } dd { (self.links()) } }
                 @if let Some(line) = canary::line(self.snapshot, &self.view.gpu) {
                     div { dt { "Canary" } dd { (mark(line.level)) " " (line.text) } }
@@ -197,19 +199,19 @@ impl<'a> Card<'a> {
     }
 
     /// The reasons for lower clocks that hold now; being idle is none.
-    fn throttle_reasons(&self) -> Result<Vec<ClockEvent>, String> {
-        let reasons = ClockEvent::ALL.iter().filter(|event| **event != ClockEvent::GpuIdle);
-        let mut held = Vec::new();
-        for event in reasons {
-            match self.read(&m::gpu_clock_event_active, (*event,)) {
-                Ok(1.0) => held.push(*event),
-                Ok(_) => {}
-                // Reasons that the GPU never has are not published.
-                Err(why) if self.view.state != GpuState::Up => return Err(why),
-                Err(_) => {}
-            }
+    fn throttle_reasons(&self) -> Vec<ClockEvent> {
+        let holds = |event: &ClockEvent| self.read(&m::gpu_clock_event_active, (*event,)) == Ok(1.0);
+        ClockEvent::ALL.iter().copied().filter(|event| *event != ClockEvent::GpuIdle).filter(holds).collect()
+    }
+
+    /// Temperature and clock of the device memory.
+    fn memory(&self) -> Markup {
+        let temperature = self.read(&m::gpu_temperature_celsius, (Sensor::Memory,));
+        let clock = self.read(&m::gpu_clock_hertz, (ClockDomain::Memory,));
+        html! {
+            @match &temperature { Ok(celsius) => { (format!("{celsius:.0} °C")) }, Err(why) => { (none(why)) } }
+            @if let Ok(clock) = clock { " · " (figures::mhz(clock)) " MHz" }
         }
-        Ok(held)
     }
 
     /// The counts that are not 0.
@@ -229,8 +231,11 @@ impl<'a> Card<'a> {
         };
         let found: Vec<String> = counts.iter().filter_map(count).collect();
         html! {
-            @if found.is_empty() { "none" } @else { (found.join(", ")) }
-            @if let Err(why) = &counts[0].0 { ", ECC " (none(why)) }
+            @match &counts[0].0 {
+                Err(why) if found.is_empty() => { (none(why)) },
+                _ if found.is_empty() => { "none" },
+                _ => { (found.join(", ")) },
+            }
         }
     }
 
@@ -244,11 +249,15 @@ impl<'a> Card<'a> {
     }
 
     fn links(&self) -> Markup {
+        let pcie =
+            (self.read(&m::gpu_pcie_link_generation, ()), self.read(&m::gpu_pcie_link_width_lanes, ()));
         let nvlinks =
             self.read(&m::gpu_nvlink_links_up, ()).ok().zip(self.read(&m::gpu_nvlink_links, ()).ok());
         html! {
-            "PCIe gen " (show(&self.read(&m::gpu_pcie_link_generation, ()))) " ×"
-            (show(&self.read(&m::gpu_pcie_link_width_lanes, ())))
+            @match pcie {
+                (Ok(generation), Ok(lanes)) => { "PCIe gen " (generation) " ×" (lanes) },
+                (Err(why), _) | (_, Err(why)) => { "PCIe " (none(&why)) },
+            }
             @if let Some((up, all)) = nvlinks.filter(|(_, all)| *all > 0.0) { " · NVLink " (up) " of " (all) }
         }
     }
@@ -265,23 +274,16 @@ fn throttle_level(event: ClockEvent) -> HealthLevel {
     }
 }
 
-/// A whole number; `–` with the reason where there is none.
-fn show(value: &CardValue) -> Markup {
-    match value {
-        Ok(value) => html! { (figures::count(*value)) },
-        Err(why) => none(why),
-    }
-}
-
 /// A value that is missing.
 pub fn none(why: &str) -> Markup {
     html! { abbr title=(why) { "–" } }
 }
 
-/// The owners with processes on a GPU now; nothing if there is none.
+/// The owners with processes on a GPU now; nothing if there is none. Those of MIG instances are named there.
 fn owners(snapshot: &Snapshot, gpu: &Gpu) -> Markup {
-    let here: Vec<&OwnerView> =
-        snapshot.owners.iter().filter(|view| view.gpu == *gpu && !view.processes.is_empty()).collect();
+    let is_here =
+        |view: &&OwnerView| view.gpu == *gpu && view.gpu_instance.is_none() && !view.processes.is_empty();
+    let here: Vec<&OwnerView> = snapshot.owners.iter().filter(is_here).collect();
     html! {
         @if !here.is_empty() {
             div {
@@ -297,10 +299,10 @@ fn owners(snapshot: &Snapshot, gpu: &Gpu) -> Markup {
     }
 }
 
-fn owner(view: &OwnerView) -> Markup {
+/// An owner, and what holds back its work.
+pub fn owner(view: &OwnerView) -> Markup {
     html! {
         span title=(view.owner.id) { (cut(&view.owner.id)) }
-        @if let Some(instance) = view.gpu_instance { " " small { "GPU instance " (instance) } }
         @if let Some(cause) = view.cause.filter(|cause| *cause != Cause::None) { " " small { (cause_text(cause)) } }
     }
 }

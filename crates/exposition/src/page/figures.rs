@@ -50,7 +50,8 @@ pub fn rate(rate: Rate) -> String {
         Rate::WorkPerCycle(work) => format!("{work:.1} per cycle"),
         Rate::BytesPerSecond(bytes) => format!("{:.0} GB/s", bytes / 1e9),
         Rate::BytesPerCycle(bytes) => format!("{bytes:.0} B per cycle"),
-        Rate::Seconds(seconds) => format!("{:.1} µs", seconds * 1e6),
+        Rate::Seconds(seconds) if seconds < 1e-3 => format!("{:.1} µs", seconds * 1e6),
+        Rate::Seconds(seconds) => format!("{:.0} ms", seconds * 1e3),
     }
 }
 
@@ -89,6 +90,7 @@ mod tests {
         assert_eq!(count(0.0), "0");
         assert_eq!(count(999.0), "999");
         assert_eq!(count(1_234_567.0), "1\u{202f}234\u{202f}567");
+        assert_eq!([8.92e-5, 0.147].map(|seconds| rate(Rate::Seconds(seconds))), ["89.2 µs", "147 ms"]);
         assert_eq!(clock_event(ClockEvent::HwThermalSlowdown), "HW thermal slowdown");
         assert_eq!(clock_event(ClockEvent::SyncBoost), "sync boost");
         assert_eq!(seconds(-1.0), Duration::ZERO);

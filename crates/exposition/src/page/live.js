@@ -30,8 +30,12 @@
     request.responseType = 'document';
     request.timeout = RETRY;
     request.onload = () => {
+      if (paused) return;
       const page = request.status === 200 && request.response;
-      if (!page) return say(`No values (${request.status})`, true);
+      if (!page) {
+        say(`No values (${request.status})`, true);
+        return;
+      }
       document.title = page.title;
       morphdom(document.body, page.body, options);
       say('Live', false);

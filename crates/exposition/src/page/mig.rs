@@ -2,10 +2,12 @@
 
 use maud::{Markup, html};
 
-use super::{figures, spark};
+use super::{card, figures, spark};
 use model::catalog::{self as m, GpmUnit, Gpu, GpuInstance, Subject};
-use model::snapshot::Snapshot;
+use model::snapshot::{OwnerView, Snapshot};
 
+/// Most owners of one instance that are named.
+const MOST_OWNERS: usize = 2;
 /// Widest part of a strip that the style sheet knows.
 const WIDEST: u32 = 7;
 
@@ -37,20 +39,28 @@ fn segment(snapshot: &Snapshot, instance: &GpuInstance) -> Markup {
     let history = snapshot.trends.points(&m::gpu_mig_gpm_active_ratio, instance, unit());
     let memory = snapshot.trends.points(&m::gpu_mig_memory_used_bytes, instance, ());
     let memory_text = |value| format!("{} GiB", figures::gib(value));
+    let is_here = |view: &&OwnerView| {
+        view.gpu == instance.parent()
+            && view.gpu_instance == Some(instance.gpu_instance)
+            && !view.processes.is_empty()
+    };
     html! {
-        b { (instance.profile) } " " small { "#" (instance.gpu_instance) }
+        p {
+            span { b { (instance.profile) } " " small { "#" (instance.gpu_instance) } }
+            @if let Some(active) = active { span { (figures::percent(active)) " %" small { " active" } } }
+        }
         p {
             @match (used, total) {
                 (Some(used), Some(total)) => { (figures::gib(used)) small { " of " (figures::gib(total)) " GiB" } },
                 _ => { small { "no compute instance" } },
             }
-            @if let Some(active) = active { " · " (figures::percent(active)) " %" small { " active" } }
         }
         @if history.is_empty() {
             (spark::area(memory, total.unwrap_or(0.0), memory_text))
         } @else {
             (spark::area(history, 1.0, |value| format!("{} %", figures::percent(value))))
         }
+        @for view in snapshot.owners.iter().filter(is_here).take(MOST_OWNERS) { p { (card::owner(view)) } }
     }
 }
 
