@@ -10,6 +10,7 @@ mod figures;
 pub mod history;
 mod machine;
 mod mig;
+mod owners;
 mod spark;
 mod tables;
 
@@ -110,7 +111,8 @@ fn verdict(snapshot: &Snapshot) -> Markup {
     let ill = || health.gpus.iter().filter(|gpu| gpu.level > HealthLevel::Note);
     html! {
         section.verdict.(look.class) aria-label="Verdict" {
-            p role="status" { (mark(health.level)) " " strong { (look.word) } " " (health.text) }
+            // The word alone is announced: the text has times that go on.
+            p { (mark(health.level)) " " strong role="status" { (look.word) } " " (health.text) }
             @if ill().next().is_some() { ul { @for gpu in ill() { (reason(gpu)) } } }
             @for text in windows(snapshot) { p.facts { (mark(HealthLevel::Note)) " " (text) } }
         }

@@ -184,10 +184,10 @@ mod tests {
     fn an_hour_is_kept_and_no_more() {
         let mut state = state();
         for step in 0..1000u32 {
-            state.follow(&node(1, 0, &GpuState::Up, f64::from(step)), at(u64::from(step) * STEP));
+            state.follow(&node(1, 0, &GpuState::Up, f64::from(step) / 1024.0), at(u64::from(step) * STEP));
         }
         let points = utilization(&state.published);
-        assert_eq!((points.len(), points[0], points[POINTS - 1]), (POINTS, 639.0, 998.0));
+        assert_eq!((points.len(), points[0], points[POINTS - 1]), (POINTS, 639.0 / 1024.0, 998.0 / 1024.0));
     }
 
     #[test]

@@ -30,7 +30,7 @@ impl Followed {
     }
 }
 
-/// The values that are followed.
+/// The values that are followed: first those of GPUs that have a chart.
 pub static FOLLOWED: LazyLock<[Followed; 7]> = LazyLock::new(|| {
     fn of<E: Entity, L: LabelSet>(metric: &Metric<E, L>, labels: L) -> Followed {
         Followed { metric: metric.id(), labels: labels.texts() }

@@ -64,7 +64,7 @@ pub struct StreamPermit {
     _place: OwnedSemaphorePermit,
 }
 
-/// The answer to a client for whom there is no place.
+/// The answer to a client without a place.
 pub fn too_many() -> Response {
     let why = "Too many streams of events are open.\n";
     (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "10")], why).into_response()

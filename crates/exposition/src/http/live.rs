@@ -43,13 +43,14 @@ struct Updates {
 }
 
 impl Updates {
-    /// The next publication, or a sign of life if none came: a client that is gone is noticed by it.
+    /// The next publication, or a sign of life if none came: a client that is gone is noticed by it. Ends with values too old
+    /// to serve, so that the page says so.
     async fn next(&mut self) -> Option<Result<Bytes, Infallible>> {
         tokio::select! {
             () = stopped(&mut self.permit.stop) => return None,
             _ = self.ticks.tick() => {}
         }
-        let sequence = self.state.snapshots.current().sequence;
+        let sequence = self.state.fresh().ok()?.sequence;
         let text = match self.sent.replace(sequence) {
             Some(sent) if sent == sequence => ": no publication\n\n".to_owned(),
             _ => format!("event: publication\ndata: {sequence}\n\n"),

@@ -2,22 +2,15 @@
 
 use maud::{Markup, html};
 
-use super::{canary, figures, look, mark, spark};
+use super::{canary, figures, look, mark, owners, spark};
 use model::catalog::schema::KnownLabel;
 use model::catalog::schema::{LabelSet, Metric};
 use model::catalog::{
-    self as m, Cause, ClockDomain, ClockEvent, EccCounter, EccError, Gpu, PowerLimit, RemapCause, Sensor,
-    Subject,
+    self as m, ClockDomain, ClockEvent, EccCounter, EccError, Gpu, PowerLimit, RemapCause, Sensor, Subject,
 };
 use model::health::{GpuHealth, HealthLevel};
-use model::owners::cause_text;
 use model::sample::Missing;
-use model::snapshot::{GpuState, GpuView, OwnerView, Snapshot, Value};
-
-/// Most owners of one GPU that are named.
-const MOST_OWNERS: usize = 4;
-/// Longest name that is shown whole, in characters.
-const LONGEST: usize = 40;
+use model::snapshot::{GpuState, GpuView, Snapshot, Value};
 
 /// The card of one GPU.
 pub fn card(snapshot: &Snapshot, view: &GpuView, health: &GpuHealth) -> Markup {
@@ -193,7 +186,7 @@ impl<'a> Card<'a> {
                 @if let Some(line) = canary::line(self.snapshot, &self.view.gpu) {
                     div { dt { "Canary" } dd { (mark(line.level)) " " (line.text) } }
                 }
-                (owners(self.snapshot, &self.view.gpu))
+                (owners::of_gpu(self.snapshot, &self.view.gpu))
             }
         }
     }
@@ -277,69 +270,4 @@ fn throttle_level(event: ClockEvent) -> HealthLevel {
 /// A value that is missing.
 pub fn none(why: &str) -> Markup {
     html! { abbr title=(why) { "–" } }
-}
-
-/// The owners with processes on a GPU now; nothing if there is none. Those of MIG instances are named there.
-fn owners(snapshot: &Snapshot, gpu: &Gpu) -> Markup {
-    let is_here =
-        |view: &&OwnerView| view.gpu == *gpu && view.gpu_instance.is_none() && !view.processes.is_empty();
-    let here: Vec<&OwnerView> = snapshot.owners.iter().filter(is_here).collect();
-    html! {
-        @if !here.is_empty() {
-            div {
-                dt { "Owners" }
-                dd {
-                    ul {
-                        @for view in here.iter().take(MOST_OWNERS) { li { (owner(view)) } }
-                        @if here.len() > MOST_OWNERS { li { "and " (here.len() - MOST_OWNERS) " more" } }
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// An owner, and what holds back its work.
-pub fn owner(view: &OwnerView) -> Markup {
-    html! {
-        span title=(view.owner.id) { (cut(&view.owner.id)) }
-        @if let Some(cause) = view.cause.filter(|cause| *cause != Cause::None) { " " small { (cause_text(cause)) } }
-    }
-}
-
-fn cut(id: &str) -> String {
-    match id.char_indices().nth(LONGEST) {
-        Some((at, _)) => format!("{}…", &id[..at]),
-        None => id.to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-    use model::owners::Owner;
-
-    #[test]
-    fn owners_with_processes_are_named_and_no_name_is_markup() {
-        let gpu = Gpu { gpu: 0, uuid: "a".into() };
-        let mut snapshot = Snapshot::default();
-        let view = |id: &str, processes, cause| OwnerView {
-            owner: Arc::new(Owner { id: id.into(), ..Owner::unknown() }),
-            gpu: gpu.clone(),
-            gpu_instance: None,
-            processes,
-            cause,
-        };
-        assert_eq!(owners(&snapshot, &gpu).0, "");
-        snapshot.owners = vec![
-            view("<b>", vec![1], Some(Cause::HostCpuBound)),
-            view("gone", vec![], None),
-            view(&"é".repeat(200), vec![2], Some(Cause::None)),
-        ];
-        let text = owners(&snapshot, &gpu).0;
-        assert!(!text.contains("<b>") && text.contains(cause_text(Cause::HostCpuBound)), "{text}");
-        assert!(!text.contains("gone") && text.contains(&format!(">{}…<", "é".repeat(LONGEST))), "{text}");
-    }
 }

@@ -20,7 +20,7 @@ pub fn map(snapshot: &Snapshot) -> Markup {
     if topology.devices.iter().all(|device| device.kind != DeviceKind::Gpu) {
         return Markup::default();
     }
-    let map = Map { topology, gpus: gpus(snapshot, topology) };
+    let map = MachineMap { topology, gpus: gpus(snapshot, topology) };
     let changes = update.against_first_seen.iter().chain(&update.against_declared).flatten();
     html! {
         section aria-labelledby="topology" {
@@ -49,12 +49,12 @@ fn gpus<'a>(snapshot: &'a Snapshot, topology: &'a Topology) -> BTreeMap<&'a str,
     known.collect()
 }
 
-struct Map<'a> {
+struct MachineMap<'a> {
     topology: &'a Topology,
     gpus: BTreeMap<&'a str, &'a GpuHealth>,
 }
 
-impl<'a> Map<'a> {
+impl<'a> MachineMap<'a> {
     /// The NUMA nodes of a package, or of none; the memory of a GPU is the GPU's.
     fn nodes(&self, package: Option<u32>) -> impl Iterator<Item = &'a NumaNode> {
         self.topology.numa_nodes.iter().filter(move |node| node.package == package && node.gpu.is_none())

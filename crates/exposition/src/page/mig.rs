@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::{card, figures, spark};
+use super::{figures, owners, spark};
 use model::catalog::{self as m, GpmUnit, Gpu, GpuInstance, Subject};
 use model::snapshot::{OwnerView, Snapshot};
 
@@ -60,7 +60,7 @@ fn segment(snapshot: &Snapshot, instance: &GpuInstance) -> Markup {
         } @else {
             (spark::area(history, 1.0, |value| format!("{} %", figures::percent(value))))
         }
-        @for view in snapshot.owners.iter().filter(is_here).take(MOST_OWNERS) { p { (card::owner(view)) } }
+        @for view in snapshot.owners.iter().filter(is_here).take(MOST_OWNERS) { p { (owners::owner(view)) } }
     }
 }
 
