@@ -67,7 +67,7 @@ fn what_a_gpu_still_works_with_is_said_by_all_readers() {
         assert_eq!((word.as_str(), healthy, metric), ("degraded", Value::Bool(true), Some(1.0)), "GPU {gpu}");
         let reasons = node.snapshot()["gpus"][gpu]["health"]["reasons"].to_string();
         assert!(reasons.contains(reason), "{reasons}");
-        assert!(node.get("/").1.contains(&reason), "{reason}");
+        assert!(node.get("/").1.contains(reason), "{reason}");
     }
     let doctors = doctor(&node);
     assert!(doctors.contains("4 GPUs, 1 ok"), "{doctors}");

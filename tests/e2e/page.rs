@@ -50,7 +50,7 @@ fn each_slice_has_its_memory_and_its_history() {
     });
     let page = node.get("/").1;
     assert_eq!(page.matches("<b>1g.18gb</b>").count(), 56);
-    assert_eq!(page.matches("not in MIG mode").count(), 8);
+    assert_eq!(page.matches("<small>not in MIG mode</small>").count(), 8);
 }
 
 #[test]

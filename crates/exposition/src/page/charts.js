@@ -55,7 +55,7 @@
     const [text, line] = [colour('--soft'), colour('--line')];
     const axis = { stroke: text, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1, size: 4 }, font: '12px system-ui, sans-serif' };
     const chart = new uPlot({
-      width: 300, height: 160, legend: { show: false }, padding: [8, 8, 0, 0],
+      width: 300, height: 160, legend: { show: false }, padding: [8, 18, 0, 0],
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), 'UTC'),
       cursor: { sync: { key: 'history' }, focus: { prox: 16 }, drag: { x: false, y: false }, points: { size: 6 } },
       focus: { alpha: 0.25 },
