@@ -176,7 +176,7 @@ async fn an_open_page_hears_of_each_publication_and_takes_a_place_among_the_stre
 async fn the_stream_of_an_open_page_ends_with_the_values_that_may_be_served() {
     let server = served(LIMITS);
     let mut stream = server.connect().await;
-    stream.write_all(format!("{UPDATES}\r\n").as_bytes()).await.unwrap();
+    stream.write_all(format!("{UPDATES}Connection: close\r\n\r\n").as_bytes()).await.unwrap();
     read_until(&mut stream, "data: 1\n\n", 1).await;
     server.snapshots.publish(fixtures::node_taken(0, Mono::now()));
     let end = String::from_utf8(rest(&mut stream).await).unwrap();
