@@ -43,14 +43,13 @@ fn a_node_of_any_size_has_its_cards_and_their_history() {
 #[test]
 fn each_slice_has_its_memory_and_its_history() {
     let node = start("tests/page/scenarios/slices.toml");
-    node.wait_for("the history of each slice", |node| {
+    node.wait_for("the memory and history of each slice", |node| {
         let page = node.get("/").1;
         // Four curves of each GPU, which has no utilization in MIG mode, and one of each slice.
         page.matches("<path").count() == 8 * (4 + 7)
+            && page.matches("<b>1g.18gb</b>").count() == 56
+            && page.matches("<small>not in MIG mode</small>").count() == 8
     });
-    let page = node.get("/").1;
-    assert_eq!(page.matches("<b>1g.18gb</b>").count(), 56);
-    assert_eq!(page.matches("<small>not in MIG mode</small>").count(), 8);
 }
 
 #[test]
