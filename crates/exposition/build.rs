@@ -1,10 +1,29 @@
-//! Finds what is embedded: `alerts/**/*.yml` and `dashboards/*.json`. Writes a table of them for `assets.rs`.
+//! Finds what is embedded: `alerts/**/*.yml` and `dashboards/*.json`. Writes a table of them for `assets.rs`. Joins and
+//! compresses script and style sheet of the status page.
 
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+/// What the page's files are made of, below this crate's folder. The licences go with what they are of.
+const PAGE_FILES: [(&str, &[&str], &[&str]); 2] = [
+    (
+        "script.js",
+        &["vendor/uPlot.LICENSE", "vendor/morphdom.LICENSE"],
+        &["vendor/uPlot.iife.min.js", "vendor/morphdom-umd.min.js", "src/page/live.js", "src/page/charts.js"],
+    ),
+    ("style.css", &["vendor/uPlot.LICENSE"], &["vendor/uPlot.min.css", "src/page/style.css"]),
+];
+
 fn main() -> io::Result<()> {
+    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
+    for (name, licences, parts) in PAGE_FILES {
+        join(&out, name, licences, parts)?;
+    }
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default()).join("../..");
     let mut files = Vec::new();
     collect(&root, Path::new("alerts"), "yml", true, &mut files)?;
@@ -21,10 +40,30 @@ fn main() -> io::Result<()> {
         let text =
             format!("include_str!(concat!(env!(\"CARGO_MANIFEST_DIR\"), {:?}))", format!("/../../{file}"));
         // Writing to a string cannot fail.
-        let _ = writeln!(table, "Asset {{ path: {:?}, text: {text} }},", format!("/{file}"));
+        let _ = writeln!(table, "Asset {{ path: {:?}, text: {text}, gzip: None }},", format!("/{file}"));
     }
     table.push_str("]\n");
-    fs::write(PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("assets.rs"), table)
+    fs::write(out.join("assets.rs"), table)
+}
+
+/// Writes a file of the page, plain and compressed.
+fn join(out: &Path, name: &str, licences: &[&str], parts: &[&str]) -> io::Result<()> {
+    let read = |path: &str| {
+        println!("cargo::rerun-if-changed={path}");
+        fs::read_to_string(path)
+    };
+    let mut text = String::new();
+    for path in licences {
+        text += &format!("/*!\n{}*/\n", read(path)?);
+    }
+    for path in parts {
+        text += read(path)?.trim_end();
+        text.push('\n');
+    }
+    fs::write(out.join(name), &text)?;
+    let mut gzip = GzEncoder::new(fs::File::create(out.join(format!("{name}.gz")))?, Compression::best());
+    gzip.write_all(text.as_bytes())?;
+    gzip.finish()?.flush()
 }
 
 fn collect(root: &Path, folder: &Path, ending: &str, below: bool, files: &mut Vec<String>) -> io::Result<()> {

@@ -31,7 +31,7 @@ fn what_the_daemon_serves_and_the_command_writes_is_what_the_repository_has() {
         files += 1;
     }
     assert!(files > 0 && list.contains("alerts/owners.rules.yml"), "{list}");
-    assert!(node.get("/").1.contains("<a href=\"/alerts/owners.rules.yml\">"));
+    assert!(node.get("/").1.contains("<a href=\"alerts/owners.rules.yml\">"));
     assert_eq!(node.get("/alerts/none.yml").0, 404);
 }
 

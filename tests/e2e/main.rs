@@ -50,6 +50,7 @@ mod nvlink5;
 mod nvrx;
 mod own;
 mod owners;
+mod page;
 mod podresources;
 mod privileges;
 mod prometheus;

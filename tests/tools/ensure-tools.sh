@@ -5,7 +5,7 @@
 #   ensure-tools.sh kernels    Python with pip, which fetches the compilers of the kernels
 #   ensure-tools.sh test       rustfmt, clippy, promtool, prometheus, amtool, alertmanager, curl and what checks systemd's units
 #   ensure-tools.sh dashboards Python with the packages of dashboards/build, in .tools/dashboards
-#   ensure-tools.sh browser    Chromium, node and npm, which draw the boards
+#   ensure-tools.sh browser    Chromium, node and npm, which draw the boards and the status page
 #   ensure-tools.sh prometheus-3  the newest Prometheus that rules and boards are proven with, in .tools/prometheus-3
 #   ensure-tools.sh exporter-toolkit  the examples of the Prometheus exporter-toolkit, in .tools/exporter-toolkit
 #   ensure-tools.sh deny       cargo-deny, which checks deny.toml, in .tools/cargo-deny

@@ -19,7 +19,7 @@ use model::topology::{Topology, TopologyUpdate};
 use model::window;
 
 /// Appends the document and a newline.
-fn append(document: &impl Serialize, out: &mut String) {
+pub fn append(document: &impl Serialize, out: &mut String) {
     let mut bytes = std::mem::take(out).into_bytes();
     // Neither step can fail: a vector takes everything, no key is anything but text, JSON is UTF-8.
     let written = serde_json::to_writer(&mut bytes, document);

@@ -12,7 +12,22 @@ pub struct Asset {
     pub path: &'static str,
     /// What is in it.
     pub text: &'static str,
+    /// The same in gzip, where it was compressed beforehand.
+    pub gzip: Option<&'static [u8]>,
 }
+
+macro_rules! page_file {
+    ($path:literal) => {
+        Asset {
+            path: $path,
+            text: include_str!(concat!(env!("OUT_DIR"), "/", $path)),
+            gzip: Some(include_bytes!(concat!(env!("OUT_DIR"), "/", $path, ".gz"))),
+        }
+    };
+}
+
+/// Style sheet and script of the status page, by their names below `/page/`.
+pub static PAGE_FILES: [Asset; 2] = [page_file!("style.css"), page_file!("script.js")];
 
 /// All of them, by path.
 pub static ASSETS: &[Asset] = include!(concat!(env!("OUT_DIR"), "/assets.rs"));
@@ -37,7 +52,12 @@ impl Asset {
 
     /// What kind of document it is.
     pub fn content_type(&self) -> &'static str {
-        if self.path.ends_with(".json") { "application/json" } else { "application/yaml; charset=utf-8" }
+        match self.path.rsplit('.').next() {
+            Some("json") => "application/json",
+            Some("css") => "text/css; charset=utf-8",
+            Some("js") => "text/javascript; charset=utf-8",
+            _ => "application/yaml; charset=utf-8",
+        }
     }
 }
 

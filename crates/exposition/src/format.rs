@@ -27,6 +27,8 @@ pub enum ResponseFormat {
     Topology,
     /// The document of `/api/v1/windows`.
     Windows,
+    /// The points of the status page's charts.
+    History,
     /// The document of `/api/v1/events`: the newest events.
     Events,
     /// The page of dcgm-exporter.
@@ -34,7 +36,7 @@ pub enum ResponseFormat {
 }
 
 impl ResponseFormat {
-    pub const ALL: [ResponseFormat; 9] = [
+    pub const ALL: [ResponseFormat; 10] = [
         ResponseFormat::OpenMetrics,
         ResponseFormat::Text,
         ResponseFormat::Json,
@@ -42,6 +44,7 @@ impl ResponseFormat {
         ResponseFormat::Owners,
         ResponseFormat::Topology,
         ResponseFormat::Windows,
+        ResponseFormat::History,
         ResponseFormat::Events,
         ResponseFormat::Dcgm,
     ];
@@ -60,6 +63,7 @@ impl ResponseFormat {
             | ResponseFormat::Owners
             | ResponseFormat::Topology
             | ResponseFormat::Windows
+            | ResponseFormat::History
             | ResponseFormat::Events => "application/json",
             ResponseFormat::Page => "text/html; charset=utf-8",
         }
@@ -82,6 +86,7 @@ impl ResponseFormat {
             ResponseFormat::Owners => api::owners(snapshot, out),
             ResponseFormat::Topology => api::topology(snapshot, out),
             ResponseFormat::Windows => api::windows(snapshot, out),
+            ResponseFormat::History => page::history::encode(snapshot, out),
             ResponseFormat::Events => api::events::newest(snapshot, out),
             ResponseFormat::Dcgm => dcgm::page::encode(dcgm, snapshot, out),
         }

@@ -2,8 +2,8 @@
 //!
 //! `listen` opens the sockets, `connection` holds each client to the [`Limits`], `places` says which connection leaves
 //! when they run short, by the `activity` of each. `client_io` is its stream, within TLS or not, and `guard` says what its
-//! client may read. `host` checks the name that a client asks for, `routes` responds,
-//! `events` also as a stream, and `dcgm_routes` at the listener that speaks as dcgm-exporter does. Everything runs on one thread, which encodes nothing: a handler sends bytes of the
+//! client may read. `host` checks the name that a client asks for, `routes` responds, `events` also as a stream, `live` to
+//! open status pages, and `dcgm_routes` at the listener that speaks as dcgm-exporter does. Everything runs on one thread, which encodes nothing: a handler sends bytes of the
 //! [cache](crate::response_cache), or waits for a helper thread that makes them.
 
 mod activity;
@@ -15,6 +15,7 @@ mod events;
 mod guard;
 mod host;
 mod listen;
+mod live;
 mod places;
 mod routes;
 #[cfg(test)]

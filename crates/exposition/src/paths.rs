@@ -3,8 +3,11 @@
 use crate::assets::FOLDERS;
 
 /// Every path, with what it shows.
-pub const PATHS: [(&str, &str); 12] = [
+pub const PATHS: [(&str, &str); 15] = [
     ("/", "status page"),
+    ("/page/updates", "for the status page: the number of each publication, as text/event-stream"),
+    ("/page/history", "for the status page: the points of its charts, as JSON"),
+    ("/page/", "for the status page: style.css and script.js"),
     ("/metrics", "metrics: OpenMetrics 1.0 or Prometheus text 0.0.4, by the Accept header"),
     ("/dcgm/metrics", "the metrics that dcgm-exporter has, under its names"),
     ("/livez", "200 while the exporter itself works"),

@@ -100,6 +100,7 @@ pub struct EncodedResponse {
 enum Version {
     Publication(u64),
     Events(u64),
+    History(Mono),
     /// With the PCI addresses of the GPUs.
     Topology(Option<Arc<TopologyUpdate>>, Vec<(Gpu, Option<String>)>),
 }
@@ -108,6 +109,7 @@ impl Version {
     fn of(format: ResponseFormat, snapshot: &Snapshot) -> Version {
         match format {
             ResponseFormat::Events => Version::Events(snapshot.events_revision()),
+            ResponseFormat::History => Version::History(snapshot.trends.end),
             ResponseFormat::Topology => {
                 let address = |gpu| snapshot.info(&m::gpu_info, gpu, "pci_address").map(str::to_owned);
                 let gpus = snapshot.gpus.iter().map(|view| (view.gpu.clone(), address(&view.gpu)));
@@ -123,6 +125,7 @@ impl PartialEq for Version {
         match (self, other) {
             (Version::Publication(one), Version::Publication(two))
             | (Version::Events(one), Version::Events(two)) => one == two,
+            (Version::History(one), Version::History(two)) => one == two,
             // An update is never changed, so the same one is recognized without reading it.
             (Version::Topology(one, gpus), Version::Topology(two, others)) => {
                 one.as_ref().map(Arc::as_ptr) == two.as_ref().map(Arc::as_ptr) && gpus == others
@@ -257,7 +260,10 @@ impl ResponseCache {
             let etag = Some(etag(&plain, encoding));
             let bytes = match encoding {
                 Encoding::Identity => plain,
-                Encoding::Gzip => gzip(&mut new_gzip(), &plain)?.into(),
+                Encoding::Gzip => match asset.gzip {
+                    Some(bytes) => Bytes::from_static(bytes),
+                    None => gzip(&mut new_gzip(), &plain)?.into(),
+                },
             };
             let response = EncodedResponse { bytes, etag };
             lock(&assets).insert(key, response.clone());

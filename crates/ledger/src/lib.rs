@@ -38,6 +38,7 @@ mod resets;
 mod run;
 mod samples;
 mod topology;
+mod trends;
 mod windows;
 mod wrong_results;
 
@@ -68,6 +69,7 @@ use recent::RecentXids;
 pub use run::{Hooks, run};
 use settings::mig_layout::DeclaredLayout;
 use topology::TopologyState;
+use trends::TrendState;
 use windows::WindowState;
 use wrong_results::WrongResultState;
 
@@ -101,7 +103,7 @@ pub struct LedgerSettings {
     pub owners: settings::Owners,
     /// The MIG layout that the GPUs should have.
     pub declared: Option<DeclaredLayout>,
-    /// Windows in which the last events are counted.
+    /// Windows in which the last events are counted, and the steps of the last hour.
     pub recent: RecentWindows,
     /// Release and source revision.
     pub build: m::BuildInfo,
@@ -126,6 +128,7 @@ pub struct Ledger {
     topology: TopologyState,
     owners: OwnerState,
     windows: WindowState,
+    trends: TrendState,
     publication: Publication,
 }
 
@@ -162,6 +165,7 @@ impl Ledger {
             topology: TopologyState::default(),
             owners: OwnerState::new(settings.owners.clone()),
             windows: WindowState::default(),
+            trends: TrendState::new(settings.recent.trend_step),
             publication: Publication::default(),
             settings,
         }

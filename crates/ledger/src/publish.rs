@@ -117,6 +117,8 @@ impl Ledger {
         let (families, subjects) =
             builder.cap(self.settings.max_series, &self.settings.groups, &mut self.counters);
         (snapshot.families, self.publication.subjects) = (families, subjects);
+        let trends = self.trends.follow(&snapshot, now);
+        snapshot.trends = trends;
         self.publication.seconds = Mono::now().since(now).as_secs_f64();
         snapshot
     }

@@ -2,7 +2,7 @@
 //!
 //! - [`catalog`]: every entity, label and metric, declared once · [`xid`]: the meaning of fault codes
 //! - [`sample`]: batches from a collector to the ledger · [`fact`]: things that happened
-//! - [`snapshot`]: the state that the ledger publishes · [`health`]: its verdicts on GPUs and node
+//! - [`snapshot`]: the state that the ledger publishes · [`trends`]: its last hour · [`health`]: its verdicts on GPUs and node
 //! - [`canary`], [`owners`], [`window`], [`driver_module`], [`persisted`], [`topology`]: the facts of one subject each
 //! - [`clock`], [`cpus`], [`pci`], [`text`], [`sync`]: time, sets of CPUs, PCI addresses, cleaned text, locks
 
@@ -24,6 +24,7 @@ pub mod snapshot;
 pub mod sync;
 pub mod text;
 pub mod topology;
+pub mod trends;
 pub mod verdict;
 pub mod window;
 pub mod xid;

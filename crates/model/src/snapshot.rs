@@ -22,6 +22,7 @@ use crate::owners::{GpuProcess, Owner};
 use crate::persisted::WrongResult;
 use crate::sample::Gap;
 use crate::topology::TopologyUpdate;
+use crate::trends::Trends;
 use crate::window::Window;
 
 /// One consistent view of the node; the default is served before the first publication.
@@ -55,6 +56,8 @@ pub struct Snapshot {
     pub owners: Vec<OwnerView>,
     /// Windows of planned work: open, to come, or ended within the last hour.
     pub windows: Arc<[Window]>,
+    /// The course of a few values over the last hour.
+    pub trends: Arc<Trends>,
     /// The verdicts on node and GPUs.
     pub health: NodeHealth,
     /// Labels of the node on each of its series, before their own; no metric has a label of such a name.

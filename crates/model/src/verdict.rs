@@ -128,7 +128,7 @@ impl HealthEvidence<'_> {
             level => level,
         };
         let word = word.unwrap_or(match level {
-            HealthLevel::Ok | HealthLevel::Note => "well",
+            HealthLevel::Ok | HealthLevel::Note => "ok",
             HealthLevel::Waiting => "waiting",
             HealthLevel::Degraded => "degraded",
             HealthLevel::Faulty => "faulty",
@@ -169,11 +169,11 @@ impl HealthEvidence<'_> {
         let mut level = ill.first().map_or(HealthLevel::Ok, |gpu| gpu.level);
         let mut text = match (gpus.len(), gpus.len() - ill.len()) {
             (0, _) => "The driver lists no GPU".to_owned(),
-            (1, 1) => "1 GPU, well".to_owned(),
+            (1, 1) => "1 GPU, ok".to_owned(),
             (1, _) => "1 GPU".to_owned(),
-            (n, well) if n == well => format!("{n} GPUs, all well"),
-            (n, 0) => format!("{n} GPUs, none well"),
-            (n, well) => format!("{n} GPUs, {well} well"),
+            (n, ok) if n == ok => format!("{n} GPUs, all ok"),
+            (n, 0) => format!("{n} GPUs, none ok"),
+            (n, ok) => format!("{n} GPUs, {ok} ok"),
         };
         if self.missing > 0 {
             level = HealthLevel::Faulty;

@@ -44,6 +44,13 @@ settings! {
         hide_owners: HideOwners = HideOwners::Never;
     }
 
+    /// The status page: /.
+    page: Page {
+        /// Length of the history that sparklines and charts show, kept in memory; "0s" for none. 360 points whatever the
+        /// length, so that an hour has one for each 10 s.
+        history: Duration = hours(1), secs(0)..=hours(24);
+    }
+
     /// The page of dcgm-exporter, for its dashboards, alerts and autoscalers: /dcgm/metrics.
     dcgm: Dcgm {
         /// Second listen address, which speaks as dcgm-exporter does: /metrics and /health there, as on ":9400"; "" for none.

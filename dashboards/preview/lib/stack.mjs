@@ -45,8 +45,11 @@ export async function answers(url, child, patience = 60000) {
   }
 }
 
-/** An exporter on a simulated node, as `tests/tools/run.sh` starts one, with these groups of metrics beside the default set. */
-export async function node({ scenario, folder, port, built, groups = [] }) {
+/**
+ * An exporter on a simulated node, as `tests/tools/run.sh` starts one, with these groups of metrics beside the default set, and
+ * with these settings before all others. Resolves once all collectors have answered, or, not `ready`, once it serves.
+ */
+export async function node({ scenario, folder, port, built, groups = [], settings: wanted = {}, ready = true }) {
   rmSync(folder, { recursive: true, force: true });
   mkdirSync(join(folder, 'lib'), { recursive: true });
   // Tests build it in deps alone.
@@ -83,12 +86,13 @@ export async function node({ scenario, folder, port, built, groups = [] }) {
     // A socket's path may be 107 bytes long and no more.
     CONTROL__SOCKET: `/tmp/preview-${process.pid}-${port}.sock`,
     HEALTH__SOCKET: '',
+    ...wanted,
   };
   const env = { GPU_SIM_KMSG: join(root, 'dev/kmsg'), GPU_SIM_SCENARIO: scenario, GPU_SIM_STATE: join(folder, 'state') };
   for (const [key, value] of Object.entries(settings)) env[`GPU_NODE_EXPORTER__${key}`] = value;
   const args = ['serve', '--listen', `127.0.0.1:${port}`, '--nvml-library', join(folder, 'lib/libnvidia-ml.so.1'), '--state-dir', join(folder, 'kept')];
   const child = start(join(built, 'gpu-node-exporter'), args, { env, log: join(folder, 'log') });
-  await answers(`http://127.0.0.1:${port}/readyz`, child);
+  await answers(`http://127.0.0.1:${port}/${ready ? 'readyz' : 'livez'}`, child);
   return child;
 }
 

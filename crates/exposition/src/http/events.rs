@@ -48,6 +48,26 @@ impl Streams {
     pub fn new(max_connections: usize, stop: watch::Receiver<bool>) -> Streams {
         Streams { permits: Arc::new(Semaphore::new((max_connections / SHARE).clamp(1, MOST))), stop }
     }
+
+    /// A place for one more stream, if there is one.
+    pub fn open(self) -> Option<StreamPermit> {
+        let place = self.permits.try_acquire_owned().ok()?;
+        Some(StreamPermit { stop: self.stop, _place: place })
+    }
+}
+
+/// An open stream.
+#[derive(Debug)]
+pub struct StreamPermit {
+    /// True once the server stops.
+    pub stop: watch::Receiver<bool>,
+    _place: OwnedSemaphorePermit,
+}
+
+/// The answer to a client without a place.
+pub fn too_many() -> Response {
+    let why = "Too many streams of events are open.\n";
+    (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "10")], why).into_response()
 }
 
 /// Answers `/api/v1/events`.
@@ -104,10 +124,7 @@ impl HttpBody for SharedParts {
 }
 
 fn stream(state: Arc<AppState>, streams: Streams, query: EventQuery, headers: &HeaderMap) -> Response {
-    let Ok(permit) = streams.permits.try_acquire_owned() else {
-        let why = "Too many streams of events are open.\n";
-        return (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "10")], why).into_response();
-    };
+    let Some(permit) = streams.open() else { return too_many() };
     // A client that comes back says where it was; one without a past gets the list from its start.
     let last = headers.get(LAST_EVENT_ID).and_then(|value| value.to_str().ok()?.trim().parse().ok());
     let after = last.or(query.since_revision).unwrap_or(0);
@@ -115,7 +132,7 @@ fn stream(state: Arc<AppState>, streams: Streams, query: EventQuery, headers: &H
     let after = if after > state.snapshots.current().events_revision() { 0 } else { after };
     let changes = state.snapshots.events();
     // The first line at once, so that the client knows that it is connected.
-    let feed = Feed { state, after, changes, stop: streams.stop, greeting: b": events\n\n", _permit: permit };
+    let feed = Feed { state, after, changes, permit, greeting: b": events\n\n" };
     let chunks = unfold(feed, |mut feed| async move { Some((feed.next().await?, feed)) });
     let mut response = ([(CONTENT_TYPE, "text/event-stream")], Body::from_stream(chunks)).into_response();
     response.extensions_mut().insert(EventStream);
@@ -127,9 +144,8 @@ struct Feed {
     state: Arc<AppState>,
     after: u64,
     changes: watch::Receiver<u64>,
-    stop: watch::Receiver<bool>,
+    permit: StreamPermit,
     greeting: &'static [u8],
-    _permit: OwnedSemaphorePermit,
 }
 
 impl Feed {
@@ -151,7 +167,7 @@ impl Feed {
                 }
             }
             tokio::select! {
-                () = stopped(&mut self.stop) => return None,
+                () = stopped(&mut self.permit.stop) => return None,
                 changed = self.changes.changed() => changed.ok()?,
                 () = tokio::time::sleep(HEARTBEAT) => return Some(Ok(b": still here\n\n".to_vec())),
             }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::http::header::{
     ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, HeaderName, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
@@ -17,18 +17,24 @@ use super::Stats;
 use super::app_state::{AppState, joined, unavailable};
 use super::events::{self, Streams};
 use super::host::{self, Hosts};
-use crate::assets::Asset;
+use super::live;
+use crate::assets::{Asset, PAGE_FILES};
 use crate::format::{ResponseFormat, accepted_metrics_format};
 use crate::page;
 use crate::paths::PATHS;
 
 /// The paths, with the headers that every response carries.
 pub(super) fn router(state: Arc<AppState>, streams: Streams, hosts: Hosts, stats: Arc<Stats>) -> Router {
+    let of_pages = streams.clone();
+    let updates = move |State(state): State<Arc<AppState>>| live::answer(state, of_pages.clone());
     let list = move |State(state): State<Arc<AppState>>, uri: Uri, headers: HeaderMap| {
         events::answer(state, streams.clone(), uri, headers)
     };
     Router::new()
         .route("/", get(status_page))
+        .route("/page/updates", get(updates))
+        .route("/page/history", get(history))
+        .route("/page/{file}", get(page_file))
         .route("/metrics", get(metrics))
         .route("/dcgm/metrics", get(dcgm_metrics))
         .route("/livez", get(livez))
@@ -78,6 +84,21 @@ async fn windows(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Resp
 
 async fn owners(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Response {
     state.respond(ResponseFormat::Owners, &headers).await
+}
+
+/// The points of the charts.
+async fn history(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Response {
+    state.respond(ResponseFormat::History, &headers).await
+}
+
+/// Style sheet and script of the status page.
+async fn page_file(
+    State(state): State<Arc<AppState>>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+) -> Response {
+    let Some(file) = PAGE_FILES.iter().find(|file| file.path == name) else { return unknown().await };
+    state.respond_asset(file, &headers).await
 }
 
 /// What files there are.
@@ -135,7 +156,7 @@ pub(super) async fn finish(State(stats): State<Arc<Stats>>, mut response: Respon
     stats.count(response.status().as_u16());
     let headers = response.headers_mut();
     let mut set = |name: HeaderName, value| headers.insert(name, HeaderValue::from_static(value));
-    set(CONTENT_SECURITY_POLICY, page::content_security_policy());
+    set(CONTENT_SECURITY_POLICY, page::CONTENT_SECURITY_POLICY);
     set(X_CONTENT_TYPE_OPTIONS, "nosniff");
     set(REFERRER_POLICY, "no-referrer");
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));

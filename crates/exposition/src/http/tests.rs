@@ -145,6 +145,59 @@ async fn a_stream_goes_on_where_it_was_and_leaves_room_for_scrapers() {
     read_until(&mut again, "\ndata: ", 5).await;
 }
 
+const UPDATES: &str = "GET /page/updates HTTP/1.1\r\nHost: x\r\n";
+
+#[tokio::test]
+async fn an_open_page_hears_of_each_publication_and_takes_a_place_among_the_streams() {
+    let server = served(LIMITS);
+    let mut stream = server.connect().await;
+    stream.write_all(format!("{UPDATES}\r\n").as_bytes()).await.unwrap();
+    let begun = read_until(&mut stream, "event: publication\ndata: 1\n\n", 1).await;
+    assert!(begun.contains("content-type: text/event-stream\r\n"), "{begun}");
+    read_until(&mut stream, ": no publication\n\n", 1).await;
+    // What came meanwhile is one event.
+    for sequence in [2, 3] {
+        server.snapshots.publish(fixtures::node_taken(sequence, Mono::now()));
+    }
+    let next = read_until(&mut stream, "event: publication\n", 1).await;
+    assert!(next.contains("data: 3\n\n") && !next.contains("data: 2\n"), "{next}");
+    for refused in [UPDATES, STREAM] {
+        let refused = server.exchange(&format!("{refused}Connection: close\r\n\r\n")).await;
+        assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
+    }
+    assert!(server.get("/metrics", "").await.starts_with("HTTP/1.1 200 "));
+    server.stop.send(true).unwrap();
+    rest(&mut stream).await;
+    drop(stream);
+    timeout(DRAIN / 2, server.ended).await.expect("no stream holds it up").unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn the_stream_of_an_open_page_ends_with_the_values_that_may_be_served() {
+    let server = served(LIMITS);
+    let mut stream = server.connect().await;
+    stream.write_all(format!("{UPDATES}Connection: close\r\n\r\n").as_bytes()).await.unwrap();
+    read_until(&mut stream, "data: 1\n\n", 1).await;
+    server.snapshots.publish(fixtures::node_taken(0, Mono::now()));
+    let end = String::from_utf8(rest(&mut stream).await).unwrap();
+    assert!(!end.contains("data: 0"), "{end}");
+    assert!(server.get("/page/updates", "").await.starts_with("HTTP/1.1 503 "));
+}
+
+#[tokio::test]
+async fn the_files_of_the_page_were_compressed_beforehand() {
+    let server = served(LIMITS);
+    for file in &crate::assets::PAGE_FILES {
+        let gzip = file.gzip.unwrap();
+        let mut plain = String::new();
+        std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(gzip), &mut plain).unwrap();
+        assert!(plain == file.text, "{}", file.path);
+        let small = server.get(&format!("/page/{}", file.path), "Accept-Encoding: gzip\r\n").await;
+        assert!(small.contains(&format!("content-length: {}\r\n", gzip.len())), "{}", file.path);
+    }
+    assert!(server.get("/page/none.js", "").await.starts_with("HTTP/1.1 404 "));
+}
+
 const LIMITS: Limits = Limits { max_connections: 4, read_timeout: PATIENCE, write_timeout: PATIENCE };
 
 fn serve_as(hosts: Hosts, limits: Limits, snapshots: SnapshotCell, stale_after: Duration) -> Served {
@@ -176,13 +229,16 @@ fn served(limits: Limits) -> Served {
 async fn each_path_answers() {
     let server = served(LIMITS);
     for (path, kind, part) in [
-        ("/", "text/html", "<!doctype html>"),
+        ("/", "text/html", "<!DOCTYPE html>"),
         ("/metrics", "text/plain; version=0.0.4", "gpu_driver_up 1\n"),
         ("/livez", "text/plain", "alive"),
         ("/readyz", "text/plain", "ready\n"),
         ("/api/v1/snapshot", "application/json", "\"taken_unix_seconds\""),
         ("/api/v1/events", "application/json", "\"events\":[]"),
         ("/api/v1/owners", "application/json", "\"owners\":[]"),
+        ("/page/history", "application/json", "\"curves\":[]"),
+        ("/page/style.css", "text/css", ".verdict"),
+        ("/page/script.js", "text/javascript", "EventSource"),
     ] {
         let answer = server.get(path, "").await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{path}: {answer}");
@@ -193,7 +249,7 @@ async fn each_path_answers() {
         let kept = if answer.contains("\r\netag: ") { "no-cache" } else { "no-store" };
         assert!(answer.contains(&format!("cache-control: {kept}\r\n")), "{path}");
     }
-    assert_eq!(server.stats.answers(HttpStatus::C200), 7);
+    assert_eq!(server.stats.answers(HttpStatus::C200), 10);
 }
 
 #[tokio::test]
@@ -338,7 +394,7 @@ async fn rules_and_dashboards_are_served_as_they_are_and_not_twice() {
         assert!(server.get(&none, "").await.starts_with("HTTP/1.1 404 "), "{none}");
     }
     let page = server.get("/", "").await;
-    assert!(ASSETS.iter().all(|asset| page.contains(&format!("<a href=\"{}\">", asset.path))));
+    assert!(ASSETS.iter().all(|asset| page.contains(&format!("<a href=\"{}\">", &asset.path[1..]))));
 }
 
 #[tokio::test]

@@ -1,6 +1,8 @@
-//! The canary as a line on each GPU's card.
+//! The canary: a line on each GPU's card, and a table of the newest verdict of each check.
 
-use super::html;
+use maud::{Markup, html};
+
+use super::{figures, link, mark};
 use model::canary::loudness;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{CanaryEnd, CanaryMode, CanaryVerdict, Gpu};
@@ -26,7 +28,7 @@ pub fn line(snapshot: &Snapshot, gpu: &Gpu) -> Option<CanaryLine> {
     let mut found = state(&places);
     let last = places.iter().filter_map(|place| place.last_run).reduce(f64::max);
     if let Some(last) = last {
-        found.text += &format!(", {} ago", duration(html::seconds(now - last)));
+        found.text += &format!(", {} ago", duration(figures::seconds(now - last)));
     }
     match mode {
         Some(CanaryMode::Off) => {
@@ -42,12 +44,12 @@ pub fn line(snapshot: &Snapshot, gpu: &Gpu) -> Option<CanaryLine> {
     let planned = places.iter().filter(|_| mode != Some(CanaryMode::Off));
     if let Some(due) = planned.filter_map(|place| place.due).reduce(f64::min) {
         found.text += &match due > now {
-            true => format!("; next in {}", duration(html::seconds(due - now))),
+            true => format!("; next in {}", duration(figures::seconds(due - now))),
             false => "; due now".to_owned(),
         };
     }
     if let Some(reason) = places.iter().find_map(|place| place.skipped) {
-        found.text += &format!("; put off: {}", plain(reason.known()));
+        found.text += &format!("; postponed: {}", plain(reason.known()));
     }
     Some(found)
 }
@@ -100,6 +102,66 @@ fn of_place(place: &PlaceView) -> CanaryLine {
 /// A sentence that goes on.
 fn stop(text: &str) -> &str {
     text.trim_end_matches('.')
+}
+
+/// Every GPU and MIG instance with a report, with what each check found.
+pub fn table(snapshot: &Snapshot) -> Markup {
+    let now = snapshot.unix_seconds;
+    let places = &snapshot.canary.places;
+    html! {
+        @if !places.is_empty() {
+            section {
+                h2 #canary { "Canary" }
+                div.table tabindex="0" role="region" aria-labelledby="canary" {
+                    table {
+                        thead { tr {
+                            th scope="col" { "GPU" } th scope="col" { "Result" } th scope="col" { "Checks" }
+                            th scope="col" { "Last run" } th scope="col" { "Next run" }
+                        } }
+                        tbody { @for place in places {
+                            tr {
+                                th scope="row" {
+                                    (link(place.gpu.gpu))
+                                    @if let Some(at) = &place.instance { " " small { (at.profile) " #" (at.gpu_instance) } }
+                                }
+                                @let result = of_place(place);
+                                td { (mark(result.level)) " " (result.text) }
+                                td { (checks(place)) }
+                                td.short { @if let Some(last) = place.last_run { (duration(figures::seconds(now - last))) " ago" } @else { "–" } }
+                                td.short { (next(place, now)) }
+                            }
+                        } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn checks(place: &PlaceView) -> Markup {
+    html! {
+        @if place.checks.is_empty() { "–" } @else {
+            ul.checks { @for check in &place.checks {
+                @let level = loudness(check.verdict).map_or(HealthLevel::Ok, HealthLevel::from);
+                li title=(check.text) {
+                    (mark(level)) " " (check.check.known())
+                    @if check.verdict != CanaryVerdict::Ok { " " (plain(check.verdict.known())) }
+                    @if let Some(rate) = check.rate { " " small { (figures::rate(rate)) } }
+                }
+            } }
+        }
+    }
+}
+
+fn next(place: &PlaceView, now: f64) -> Markup {
+    html! {
+        @match place.due {
+            Some(due) if due > now => { "in " (duration(figures::seconds(due - now))) },
+            Some(_) => { "due" },
+            None => { "–" },
+        }
+        @if let Some(reason) = place.skipped { ", postponed: " (plain(reason.known())) }
+    }
 }
 
 #[cfg(test)]
@@ -171,7 +233,7 @@ mod tests {
                 Idle,
                 PlaceView { skipped: Some(CanarySkip::ComputeMode), due: Some(NOW), ..place() },
                 HealthLevel::Note,
-                "never ran; due now; put off: compute mode",
+                "never ran; due now; postponed: compute mode",
             ),
             (
                 Idle,

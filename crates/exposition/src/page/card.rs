@@ -1,53 +1,40 @@
 //! One GPU on the page.
 
-use super::html::{esc, put};
-use super::{canary, html, look, mark};
+use maud::{Markup, html};
+
+use super::{canary, figures, look, mark, owners, spark};
+use model::catalog::schema::KnownLabel;
 use model::catalog::schema::{LabelSet, Metric};
 use model::catalog::{
-    self as m, Cause, ClockDomain, EccCounter, EccError, Gpu, GpuInstance, PowerLimit, ProcessType, Sensor,
-    Subject,
+    self as m, ClockDomain, ClockEvent, EccCounter, EccError, Gpu, PowerLimit, RemapCause, Sensor, Subject,
 };
-use model::health::GpuHealth;
-use model::owners::cause_text;
+use model::health::{GpuHealth, HealthLevel};
 use model::sample::Missing;
-use model::snapshot::{GpuState, GpuView, Snapshot};
+use model::snapshot::{GpuState, GpuView, Snapshot, Value};
 
-/// Most owners of one GPU that are named.
-const MOST_OWNERS: usize = 4;
-/// Longest name that is shown whole, in characters.
-const LONGEST: usize = 64;
-/// Widest part of a strip that the style sheet knows.
-const WIDEST: u32 = 7;
-
-/// Appends the card of one GPU.
-pub fn put(out: &mut String, snapshot: &Snapshot, view: &GpuView, health: &GpuHealth) {
+/// The card of one GPU.
+pub fn card(snapshot: &Snapshot, view: &GpuView, health: &GpuHealth) -> Markup {
     let gpu = &view.gpu;
     let info = |label| snapshot.info(&m::gpu_info, gpu, label).unwrap_or("");
-    put!(
-        out,
-        "<article class=\"gpu {}\">\n<header><h2>GPU {} <small>{}</small></h2><p class=\"state\">{} {}</p></header>\n\
-         <p class=\"id\"><code title=\"{}\">{}</code> <code>{}</code></p>\n",
-        look(health.level).0,
-        gpu.gpu,
-        esc(info("model")),
-        mark(health.level),
-        health.word,
-        esc(&gpu.uuid),
-        esc(short(&gpu.uuid)),
-        esc(info("pci_address")),
-    );
-    if !health.reasons.is_empty() {
-        put!(out, "<ul class=\"reasons\">\n");
-        for reason in &health.reasons {
-            put!(out, "<li>{} {}</li>\n", mark(reason.level), esc(&reason.text));
-        }
-        put!(out, "</ul>\n");
-    }
     let card = Card { snapshot, view };
-    card.put_bars(out);
-    card.put_facts(out);
-    card.put_instances(out);
-    put!(out, "</article>\n");
+    html! {
+        article.gpu.(look(health.level).class) id={ "gpu-" (gpu.gpu) } aria-labelledby={ "name-" (gpu.gpu) } {
+            header {
+                h3 id={ "name-" (gpu.gpu) } { "GPU " (gpu.gpu) }
+                p.state { (mark(health.level)) " " (health.word) }
+                p.id { (info("model")) }
+                p.id { code title=(gpu.uuid) { (short(&gpu.uuid)) } " " code { (info("pci_address")) } }
+            }
+            (card.metrics())
+            (card.facts())
+            @if !health.reasons.is_empty() {
+                ul.reasons {
+                    @for reason in &health.reasons { li { (mark(reason.level)) " " (reason.text) } }
+                }
+            }
+            (super::mig::instances(snapshot, gpu))
+        }
+    }
 }
 
 /// `GPU-` and the first eight digits: enough to distinguish the boards of a node.
@@ -63,258 +50,224 @@ struct Card<'a> {
 /// A value, or why there is none.
 type CardValue = Result<f64, String>;
 
-impl Card<'_> {
+/// A value with its unit, beside its limit, above its history.
+struct Meter<'a> {
+    name: &'a str,
+    value: CardValue,
+    unit: &'a str,
+    limit: String,
+    /// The upper edge of the history.
+    top: f64,
+    points: &'a [f32],
+    digits: fn(f64) -> String,
+}
+
+impl Meter<'_> {
+    fn draw(self) -> Markup {
+        let Meter { name, unit, digits, .. } = self;
+        html! {
+            div {
+                dt { (name) }
+                @match &self.value {
+                    Ok(value) => dd { b { (digits(*value)) } (unit) " " small { (self.limit) } },
+                    Err(why) => dd.none title=(why) { b { "–" } " " small { (why) } },
+                }
+                dd { (spark::area(self.points, self.top, |value| format!("{}{unit}", digits(value)))) }
+            }
+        }
+    }
+}
+
+impl<'a> Card<'a> {
     fn read<L: LabelSet>(&self, metric: &Metric<Gpu, L>, labels: L) -> CardValue {
         self.snapshot.number(metric, &self.view.gpu, labels).ok_or_else(|| {
             match self.view.gaps.iter().find(|gap| gap.metrics.contains(&metric.id())) {
                 Some(gap) => match &gap.missing {
-                    Missing::Unsupported => "this GPU or its driver does not have it".into(),
+                    Missing::Unsupported if self.is_divided() => "not in MIG mode".into(),
+                    Missing::Unsupported => "not supported by GPU or driver".into(),
                     Missing::Failed { text, .. } => format!("{} failed: {text}", gap.call),
-                    Missing::Dropped(_) => format!("{} gave no value that can be true", gap.call),
+                    Missing::Dropped(_) => format!("{}: value out of range", gap.call),
                 },
                 None => match &self.view.state {
                     GpuState::Up | GpuState::Waiting => "not read yet".into(),
-                    state => format!("withdrawn: {}", state.text()),
+                    // The card's reasons say why.
+                    _ => "withdrawn".into(),
                 },
             }
         })
     }
 
-    fn put_bars(&self, out: &mut String) {
-        let busy = self.read(&m::gpu_utilization_ratio, ());
-        let used = self.read(&m::gpu_memory_used_bytes, ());
-        let total = self.read(&m::gpu_memory_total_bytes, ());
-        let power = self.read(&m::gpu_power_watts, ());
-        let limit = self.read(&m::gpu_power_limit_watts, (PowerLimit::Enforced,));
-        put!(out, "<dl class=\"bars\">\n");
-        put_bar(out, "Busy", &busy, &Ok(1.0), |busy, _| format!("{} %", html::percent(busy)));
-        put_bar(out, "Memory", &used, &total, gib_of);
-        put_bar(out, "Power", &power, &limit, |power, limit| match limit {
-            Some(limit) => format!("{power:.0} / {limit:.0} W"),
-            None => format!("{power:.0} W"),
-        });
-        put!(out, "</dl>\n");
+    fn is_divided(&self) -> bool {
+        self.snapshot.number(&m::gpu_mig_mode_enabled, &self.view.gpu, ()) == Some(1.0)
     }
 
-    fn put_facts(&self, out: &mut String) {
-        let celsius = |value: f64| format!("{value:.0} °C");
-        let core = show(&self.read(&m::gpu_temperature_celsius, (Sensor::Gpu,)), celsius);
-        let memory = show(&self.read(&m::gpu_temperature_celsius, (Sensor::Memory,)), celsius);
-        let margin = show(&self.read(&m::gpu_temperature_margin_celsius, ()), celsius);
-        let clock = show(&self.read(&m::gpu_clock_hertz, (ClockDomain::Sm,)), html::mhz);
-        let clock_max = show(&self.read(&m::gpu_clock_max_hertz, (ClockDomain::Sm,)), html::mhz);
-        let state = show(&self.read(&m::gpu_performance_state, ()), |state| format!("P{state:.0}"));
-        let errors =
-            |error| show(&self.read(&m::gpu_ecc_total_errors, (EccCounter::Volatile, error)), html::count);
-        let (uncorrected, corrected) = (errors(EccError::Uncorrected), errors(EccError::Corrected));
-        let generation = show(&self.read(&m::gpu_pcie_link_generation, ()), html::count);
-        let lanes = show(&self.read(&m::gpu_pcie_link_width_lanes, ()), html::count);
-        let processes = show(&self.processes(), html::count);
-        put!(
-            out,
-            "<dl class=\"facts\">\n\
-             <div><dt>Temperature</dt><dd>{core} · <small>memory</small> {memory}</dd></div>\n\
-             <div><dt>To slowdown</dt><dd>{margin}</dd></div>\n\
-             <div><dt>SM clock</dt><dd>{clock} / {clock_max} MHz · {state}</dd></div>\n\
-             <div><dt>ECC errors</dt>\
-             <dd>{uncorrected} <small>uncorrected</small> · {corrected} <small>corrected</small></dd></div>\n\
-             <div><dt>PCIe</dt><dd><small>gen</small> {generation} · {lanes} <small>lanes</small></dd></div>\n\
-             <div><dt>Processes</dt><dd>{processes}</dd></div>\n"
-        );
-        put_owners(out, self.snapshot, &self.view.gpu);
-        if let Some(line) = canary::line(self.snapshot, &self.view.gpu) {
-            let text = esc(&line.text).to_string();
-            put!(out, "<div><dt>Canary</dt><dd>{} {text}</dd></div>\n", mark(line.level));
-        }
-        put!(out, "</dl>\n");
+    fn points<L: LabelSet>(&self, metric: &Metric<Gpu, L>, labels: L) -> &'a [f32] {
+        self.snapshot.trends.points(metric, &self.view.gpu, labels)
     }
 
-    /// Processes of all kinds; an unknown kind counts as none if another is known.
-    fn processes(&self) -> CardValue {
-        let kinds = [ProcessType::Compute, ProcessType::Graphics, ProcessType::Mps];
-        let kinds = kinds.map(|kind| self.read(&m::gpu_processes, (kind,)));
-        let known: Vec<f64> = kinds.iter().filter_map(|kind| kind.as_ref().ok().copied()).collect();
-        if known.is_empty() { kinds.into_iter().next().unwrap_or(Ok(0.0)) } else { Ok(known.iter().sum()) }
-    }
-
-    /// The MIG instances: their shares of the GPU as a strip, and each one's memory.
-    fn put_instances(&self, out: &mut String) {
-        let instances = self.instances();
-        if instances.is_empty() {
-            if self.snapshot.number(&m::gpu_mig_mode_enabled, &self.view.gpu, ()) == Some(1.0) {
-                put!(out, "<p class=\"mig\">In MIG mode, without instances.</p>\n");
-            }
-            return;
-        }
-        put!(out, "<h3>MIG instances</h3>\n<div class=\"strip\" aria-hidden=\"true\">");
-        for instance in &instances {
-            let slices = slices(&instance.profile).clamp(1, WIDEST);
-            put!(out, "<span class=\"w{slices}\">{slices}g</span>");
-        }
-        for (slices, name) in self.free_slices() {
-            put!(out, "<span class=\"w{} free\">{name}</span>", slices.min(WIDEST));
-        }
-        put!(out, "</div>\n<dl class=\"bars instances\">\n");
-        for instance in &instances {
-            let number = |metric| self.snapshot.number(metric, *instance, ());
-            let absent = || match number(&m::gpu_mig_memory_total_bytes) {
-                None => "it has no compute instance to ask, or was not read yet".to_owned(),
-                Some(_) => "not read yet".to_owned(),
-            };
-            let used = number(&m::gpu_mig_memory_used_bytes).ok_or_else(absent);
-            let total = number(&m::gpu_mig_memory_total_bytes).ok_or_else(absent);
-            let name = format!("{} #{}", instance.profile, instance.gpu_instance);
-            put_bar(out, &name, &used, &total, gib_of);
-        }
-        put!(out, "</dl>\n");
-    }
-
-    /// Compute slices that no instance has: those that could be given, and those that could not; none if
-    /// that is not known.
-    fn free_slices(&self) -> Vec<(u32, &'static str)> {
-        let number = |metric| self.snapshot.number(metric, &self.view.gpu, ());
-        let all = number(&m::gpu_mig_slices).zip(number(&m::gpu_mig_slices_used));
-        let Some(free) = all.map(|(all, used)| (all - used).max(0.0)) else { return Vec::new() };
-        let stranded = number(&m::gpu_mig_slices_unplaceable).unwrap_or(0.0).min(free);
-        let parts = [((free - stranded) as u32, "free"), (stranded as u32, "no fit")];
-        parts.into_iter().filter(|(slices, _)| *slices > 0).collect()
-    }
-
-    /// The GPU instances in the order of their places, those without compute instances too.
-    fn instances(&self) -> Vec<&GpuInstance> {
-        let metrics = [&m::gpu_mig_placement_start, &m::gpu_mig_memory_total_bytes];
-        let mut own: Vec<(u32, &GpuInstance)> = Vec::new();
-        for series in metrics.iter().flat_map(|metric| self.snapshot.series(metric)) {
-            let Subject::GpuInstance(instance) = &series.subject.subject else { continue };
-            if instance.parent() == self.view.gpu && own.iter().all(|(_, known)| *known != instance) {
-                let start = self.snapshot.number(&m::gpu_mig_placement_start, instance, ());
-                own.push((start.map_or(u32::MAX, |start| start as u32), instance));
-            }
-        }
-        own.sort_by_key(|(start, instance)| (*start, instance.gpu_instance));
-        own.into_iter().map(|(_, instance)| instance).collect()
-    }
-}
-
-/// The `3` of `3g.71gb`; 0 if the profile is not named so.
-fn slices(profile: &str) -> u32 {
-    profile.split_once('g').and_then(|(slices, _)| slices.parse().ok()).unwrap_or(0)
-}
-
-/// Appends a name, a bar and the value in figures; `–` with the reason where there is no value.
-fn gib_of(used: f64, total: Option<f64>) -> String {
-    match total {
-        Some(total) => format!("{} / {} GiB", html::gib(used), html::gib(total)),
-        None => format!("{} GiB", html::gib(used)),
-    }
-}
-
-fn put_bar(
-    out: &mut String,
-    name: &str,
-    value: &CardValue,
-    of: &CardValue,
-    text: impl Fn(f64, Option<f64>) -> String,
-) {
-    put!(out, "<div><dt>{}</dt>", esc(name));
-    match value {
-        Ok(value) => {
-            let of = of.as_ref().ok().copied();
-            let share = of.map_or(0.0, |of| if of > 0.0 { (value / of).clamp(0.0, 1.0) } else { 0.0 });
-            put!(
-                out,
-                "<dd><svg class=\"bar\" viewBox=\"0 0 100 1\" preserveAspectRatio=\"none\" aria-hidden=\"true\">\
-                 <rect width=\"{:.1}\" height=\"1\"/></svg><span>{}</span></dd>",
-                share * 100.0,
-                esc(&text(*value, of))
-            );
-        }
-        Err(why) => put!(
-            out,
-            "<dd><svg class=\"bar none\" viewBox=\"0 0 100 1\" preserveAspectRatio=\"none\" aria-hidden=\"true\"/>{}</dd>",
-            none(why)
-        ),
-    }
-    put!(out, "</div>\n");
-}
-
-/// A value as markup; `–` with the reason where there is none.
-fn show(value: &CardValue, text: impl Fn(f64) -> String) -> String {
-    match value {
-        Ok(value) => esc(&text(*value)).to_string(),
-        Err(why) => none(why),
-    }
-}
-
-fn none(why: &str) -> String {
-    format!("<abbr title=\"{0}\" aria-label=\"no value: {0}\">–</abbr>", esc(why))
-}
-
-/// Appends the owners with processes on a GPU now; nothing if there is none.
-fn put_owners(out: &mut String, snapshot: &Snapshot, gpu: &Gpu) {
-    let here: Vec<_> =
-        snapshot.owners.iter().filter(|view| view.gpu == *gpu && !view.processes.is_empty()).collect();
-    if here.is_empty() {
-        return;
-    }
-    put!(out, "<div><dt>Owner</dt><dd>");
-    for (at, view) in here.iter().take(MOST_OWNERS).enumerate() {
-        let separator = if at > 0 { "<br>" } else { "" };
-        put!(out, "{separator}<span title=\"{}\">{}</span>", esc(&view.owner.id), esc(&cut(&view.owner.id)));
-        if let Some(instance) = view.gpu_instance {
-            put!(out, " <small>on instance {instance}</small>");
-        }
-        if let Some(cause) = view.cause.filter(|cause| *cause != Cause::None) {
-            put!(out, " <small>· {}</small>", esc(cause_text(cause)));
-        }
-    }
-    if here.len() > MOST_OWNERS {
-        put!(out, "<br><small>and {} more</small>", here.len() - MOST_OWNERS);
-    }
-    put!(out, "</dd></div>\n");
-}
-
-fn cut(id: &str) -> String {
-    match id.char_indices().nth(LONGEST) {
-        Some((at, _)) => format!("{}…", &id[..at]),
-        None => id.to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-    use model::owners::Owner;
-    use model::snapshot::OwnerView;
-
-    #[test]
-    fn a_profile_has_its_slices() {
-        assert_eq!(["3g.71gb", "1g.18gb+me", "7g.141gb", "odd", ""].map(slices), [3, 1, 7, 0, 0]);
-    }
-
-    #[test]
-    fn owners_with_processes_are_named_and_no_name_is_markup() {
-        let gpu = Gpu { gpu: 0, uuid: "a".into() };
-        let mut snapshot = Snapshot::default();
-        let view = |id: &str, processes, cause| OwnerView {
-            owner: Arc::new(Owner { id: id.into(), ..Owner::unknown() }),
-            gpu: gpu.clone(),
-            gpu_instance: None,
-            processes,
-            cause,
+    fn metrics(&self) -> Markup {
+        let total = self.read(&m::gpu_memory_total_bytes, ()).ok();
+        let power_limit = self.read(&m::gpu_power_limit_watts, (PowerLimit::Enforced,)).ok();
+        let temperature = self.read(&m::gpu_temperature_celsius, (Sensor::Gpu,));
+        let margin = self.read(&m::gpu_temperature_margin_celsius, ()).ok();
+        let hottest = temperature.as_ref().ok().zip(margin).map(|(now, margin)| now + margin);
+        let clock_max = self.read(&m::gpu_clock_max_hertz, (ClockDomain::Sm,)).ok();
+        let of = |limit: Option<f64>, text: fn(f64) -> String| {
+            limit.map(|l| format!("of {}", text(l))).unwrap_or_default()
         };
-        let mut text = String::new();
-        put_owners(&mut text, &snapshot, &gpu);
-        assert_eq!(text, "");
-        snapshot.owners = vec![
-            view("<b>", vec![1], Some(Cause::HostCpuBound)),
-            view("gone", vec![], None),
-            view(&"é".repeat(200), vec![2], Some(Cause::None)),
+        let whole = |value: f64| format!("{value:.0}");
+        let meters = [
+            Meter {
+                name: "Utilization",
+                value: self.read(&m::gpu_utilization_ratio, ()),
+                unit: " %",
+                limit: String::new(),
+                top: 1.0,
+                points: self.points(&m::gpu_utilization_ratio, ()),
+                digits: figures::percent,
+            },
+            Meter {
+                name: "Memory",
+                value: self.read(&m::gpu_memory_used_bytes, ()),
+                unit: " GiB",
+                limit: of(total, figures::gib),
+                top: total.unwrap_or(0.0),
+                points: self.points(&m::gpu_memory_used_bytes, ()),
+                digits: figures::gib,
+            },
+            Meter {
+                name: "Power",
+                value: self.read(&m::gpu_power_watts, ()),
+                unit: " W",
+                limit: of(power_limit, whole),
+                top: power_limit.unwrap_or(0.0),
+                points: self.points(&m::gpu_power_watts, ()),
+                digits: whole,
+            },
+            Meter {
+                name: "Temperature",
+                value: temperature,
+                unit: " °C",
+                limit: hottest.map(|limit| format!("slowdown at {limit:.0}")).unwrap_or_default(),
+                top: hottest.unwrap_or(100.0),
+                points: self.points(&m::gpu_temperature_celsius, (Sensor::Gpu,)),
+                digits: whole,
+            },
+            Meter {
+                name: "SM clock",
+                value: self.read(&m::gpu_clock_hertz, (ClockDomain::Sm,)),
+                unit: " MHz",
+                limit: of(clock_max, figures::mhz),
+                top: clock_max.unwrap_or(0.0),
+                points: self.points(&m::gpu_clock_hertz, (ClockDomain::Sm,)),
+                digits: figures::mhz,
+            },
         ];
-        put_owners(&mut text, &snapshot, &gpu);
-        assert!(!text.contains("<b>") && text.contains(cause_text(Cause::HostCpuBound)), "{text}");
-        assert!(!text.contains("gone") && text.contains(&format!(">{}…<", "é".repeat(LONGEST))), "{text}");
+        html! { dl.metrics { @for meter in meters { (meter.draw()) } } }
     }
+
+    fn facts(&self) -> Markup {
+        let throttled = self.throttle_reasons();
+        html! {
+            dl.facts {
+                div {
+                    dt { "Throttle" }
+                    dd {
+                        @if self.view.state != GpuState::Up { (none("withdrawn")) }
+                        @else if throttled.is_empty() { "none" }
+                        @else { ul { @for event in throttled {
+                            li { (mark(throttle_level(event))) " " (figures::clock_event(event)) }
+                        } } }
+                    }
+                }
+                div { dt { "Errors" } dd { (self.errors()) } }
+                div { dt { "Memory" } dd { (self.memory()) } }
+                div { dt { "Links" } dd { (self.links()) } }
+                @if let Some(line) = canary::line(self.snapshot, &self.view.gpu) {
+                    div { dt { "Canary" } dd { (mark(line.level)) " " (line.text) } }
+                }
+                (owners::of_gpu(self.snapshot, &self.view.gpu))
+            }
+        }
+    }
+
+    /// The reasons for lower clocks that hold now; being idle is none.
+    fn throttle_reasons(&self) -> Vec<ClockEvent> {
+        let holds = |event: &ClockEvent| self.read(&m::gpu_clock_event_active, (*event,)) == Ok(1.0);
+        ClockEvent::ALL.iter().copied().filter(|event| *event != ClockEvent::GpuIdle).filter(holds).collect()
+    }
+
+    /// Temperature and clock of the device memory.
+    fn memory(&self) -> Markup {
+        let temperature = self.read(&m::gpu_temperature_celsius, (Sensor::Memory,));
+        let clock = self.read(&m::gpu_clock_hertz, (ClockDomain::Memory,));
+        html! {
+            @match &temperature { Ok(celsius) => { (format!("{celsius:.0} °C")) }, Err(why) => { (none(why)) } }
+            @if let Ok(clock) = clock { " · " (figures::mhz(clock)) " MHz" }
+        }
+    }
+
+    /// The counts that are not 0.
+    fn errors(&self) -> Markup {
+        let ecc = |error| self.read(&m::gpu_ecc_total_errors, (EccCounter::Volatile, error));
+        let rows = |cause| self.read(&m::gpu_remapped_rows, (cause,)).unwrap_or(0.0);
+        let counts = [
+            (ecc(EccError::Uncorrected), "ECC uncorrected"),
+            (ecc(EccError::Corrected), "ECC corrected"),
+            (Ok(self.xids()), "Xid"),
+            (Ok(rows(RemapCause::Correctable) + rows(RemapCause::Uncorrectable)), "rows remapped"),
+            (Ok(self.read(&m::gpu_pcie_replays_total, ()).unwrap_or(0.0)), "PCIe replays"),
+        ];
+        let count = |(count, name): &(CardValue, &str)| match count {
+            Ok(count) if *count > 0.0 => Some(format!("{} {name}", figures::count(*count))),
+            _ => None,
+        };
+        let found: Vec<String> = counts.iter().filter_map(count).collect();
+        html! {
+            @match &counts[0].0 {
+                Err(why) if found.is_empty() => { (none(why)) },
+                _ if found.is_empty() => { "none" },
+                _ => { (found.join(", ")) },
+            }
+        }
+    }
+
+    /// Xid errors since the exporter started.
+    fn xids(&self) -> f64 {
+        let own = self.snapshot.series(&m::gpu_xid_errors_total).iter();
+        let own = own
+            .filter(|series| matches!(&series.subject.subject, Subject::Gpu(gpu) if *gpu == self.view.gpu));
+        own.filter_map(|series| if let Value::Number(count) = series.value { Some(count) } else { None })
+            .sum()
+    }
+
+    fn links(&self) -> Markup {
+        let pcie =
+            (self.read(&m::gpu_pcie_link_generation, ()), self.read(&m::gpu_pcie_link_width_lanes, ()));
+        let nvlinks =
+            self.read(&m::gpu_nvlink_links_up, ()).ok().zip(self.read(&m::gpu_nvlink_links, ()).ok());
+        html! {
+            @match pcie {
+                (Ok(generation), Ok(lanes)) => { "PCIe gen " (generation) " ×" (lanes) },
+                (Err(why), _) | (_, Err(why)) => { "PCIe " (none(&why)) },
+            }
+            @if let Some((up, all)) = nvlinks.filter(|(_, all)| *all > 0.0) { " · NVLink " (up) " of " (all) }
+        }
+    }
+}
+
+/// How serious a reason for lower clocks is: heat and the hardware's own slowdown need a look, a limit that was set does not.
+fn throttle_level(event: ClockEvent) -> HealthLevel {
+    match event {
+        ClockEvent::HwSlowdown
+        | ClockEvent::HwThermalSlowdown
+        | ClockEvent::SwThermalSlowdown
+        | ClockEvent::HwPowerBrakeSlowdown => HealthLevel::Degraded,
+        _ => HealthLevel::Note,
+    }
+}
+
+/// A value that is missing.
+pub fn none(why: &str) -> Markup {
+    html! { abbr title=(why) { "–" } }
 }

@@ -1,13 +1,16 @@
 //! The page of the hand-made node.
 
-use base64::Engine;
-use sha2::{Digest, Sha256};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
 
 use super::*;
+use crate::assets::{ASSETS, PAGE_FILES};
 use crate::fixtures;
-use model::catalog::{self as m, CanaryMode, FaultAction, GpuInstance, Severity};
-use model::sample::Rows;
-use model::snapshot::{CanaryView, DriverState, Event, EventKind, GpuState, GpuView};
+use model::catalog::schema::Entity;
+use model::catalog::{CanaryMode, FaultAction, Severity};
+use model::snapshot::{CanaryView, DriverState, Event, EventKind, GpuState};
+use model::trends::{FOLLOWED, POINTS, Trends};
 
 fn page(snapshot: &Snapshot) -> String {
     let mut out = String::new();
@@ -15,42 +18,91 @@ fn page(snapshot: &Snapshot) -> String {
     out
 }
 
-#[test]
-fn the_policy_allows_the_style_sheet_that_is_there() {
-    let hash = base64::engine::general_purpose::STANDARD.encode(Sha256::digest(STYLE));
-    let source = format!("'sha256-{hash}'");
-    assert!(
-        content_security_policy().contains(&source),
-        "style.css has changed: the policy must name {source}"
-    );
+/// With an hour of values that no two GPUs share.
+fn with_history(mut snapshot: Snapshot) -> Snapshot {
+    let mut noise = 1u32;
+    let mut points = || -> Box<[f32]> {
+        let mut next = |_| {
+            noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (noise >> 8) as f32 / (1 << 24) as f32
+        };
+        (0..POINTS).map(&mut next).collect()
+    };
+    let gpus = snapshot.gpus.iter().map(|view| view.gpu.subject());
+    let curves = gpus.flat_map(|gpu| (0..FOLLOWED.len() - 2).map(move |at| (at, gpu.clone())));
+    let curves = curves.map(|key| (key, points())).collect();
+    snapshot.trends = Arc::new(Trends { step: Duration::from_secs(10), end: snapshot.taken, curves });
+    snapshot
+}
+
+/// The tags that are open where each ends; panics where one closes that is not open.
+fn assert_well_formed(page: &str) {
+    const VOID: [&str; 3] = ["meta", "link", "!DOCTYPE"];
+    let mut open: Vec<&str> = Vec::new();
+    for tag in page.split('<').skip(1) {
+        let (tag, _) = tag.split_once('>').expect("a tag ends");
+        assert_eq!(tag.matches('"').count() % 2, 0, "{tag}");
+        let name = tag.split(' ').next().unwrap_or_default();
+        match name.strip_prefix('/') {
+            Some(name) => assert_eq!(open.pop(), Some(name), "{page}"),
+            None if VOID.contains(&name) => {}
+            None => open.push(name),
+        }
+    }
+    assert!(open.is_empty(), "{open:?}");
+    let ids = page.split(" id=\"").skip(1).map(|rest| rest.split('"').next().unwrap_or_default());
+    let mut known = HashSet::new();
+    for id in ids {
+        assert!(known.insert(id), "{id} twice");
+    }
+    for target in page.split("href=\"#").skip(1).chain(page.split("aria-labelledby=\"").skip(1)) {
+        let target = target.split('"').next().unwrap_or_default();
+        // The script makes the heading of the charts.
+        assert!(known.contains(target) || target == "history", "nothing is named {target}");
+    }
 }
 
 #[test]
 fn every_gpu_has_a_card_that_says_how_it_is() {
     let page = page(&fixtures::node());
     assert_eq!(page.matches("<article").count(), 8);
-    assert_eq!(page.matches("</article>").count(), 8);
     for text in [
         "nvmlDeviceGetPowerUsage has not returned for 12 s",
         "a memory row waits for a GPU reset",
         "PCIe uses 8 of 16 lanes",
         "Driver 580.95.05 · CUDA 13.0",
         "NVIDIA H200",
-        "3g.71gb #1",
-        "41.0 / 69.8 GiB",
-        "Driver calls without an answer",
+        "<b>3g.71gb</b> <small>#1</small>",
+        "41.0<small> of 69.8 GiB</small>",
+        "Stuck driver calls",
         "values of 11:06:40 UTC",
+        "<b>689</b> W <small>of 700</small>",
+        "<b>64</b> °C <small>slowdown at 85</small>",
+        "HW thermal slowdown</li>",
+        "First: reset the GPU",
     ] {
-        assert!(page.contains(text), "{text}");
+        assert!(page.contains(text), "{text} in {page}");
     }
+}
+
+#[test]
+fn the_markup_is_well_formed_whatever_the_node() {
+    assert_well_formed(&page(&fixtures::node()));
+    assert_well_formed(&page(&with_history(fixtures::node_taken(1, model::clock::Mono(1)))));
+    assert_well_formed(&page(&Snapshot::default().evaluated()));
 }
 
 #[test]
 fn every_path_and_every_file_is_linked() {
     let page = page(&fixtures::node());
-    let paths = PATHS.iter().map(|(path, _)| *path).filter(|path| *path != "/");
+    let paths =
+        PATHS.iter().map(|(path, _)| *path).filter(|path| *path != "/" && !path.starts_with("/page/"));
     for path in paths.chain(ASSETS.iter().map(|asset| asset.path)) {
+        let path = path.trim_start_matches('/');
         assert_eq!(page.matches(&format!("href=\"{path}\"")).count(), 1, "{path}");
+    }
+    for file in &PAGE_FILES {
+        assert_eq!(page.matches(&format!("\"page/{}\"", file.path)).count(), 1, "{}", file.path);
     }
 }
 
@@ -67,27 +119,34 @@ fn a_card_has_the_result_of_the_canary() {
         text: "SM 17 <computes> wrongly.".into(),
         ..Event::new(EventKind::Canary, snapshot.unix_seconds, Severity::Page, FaultAction::CheckHardware)
     };
-    snapshot.events = std::sync::Arc::from([std::sync::Arc::new(event)]);
+    snapshot.events = Arc::from([Arc::new(event)]);
     let page = page(&snapshot);
-    assert_eq!(
-        page.matches("canary, sm_sdc: SM 17 &lt;computes&gt; wrongly.").count(),
-        1,
-        "in the list alone"
-    );
+    let text = "canary, sm_sdc: SM 17 &lt;computes&gt; wrongly.";
+    assert_eq!(page.matches(text).count(), 1, "in the list alone");
 }
 
 #[test]
 fn a_value_that_is_missing_says_why() {
     let page = page(&fixtures::node());
-    assert!(page.contains("title=\"withdrawn: nvmlDeviceGetPowerUsage has not returned for 12 s\""));
-    assert!(page.contains("title=\"not read yet\""));
+    assert!(page.contains("<small>withdrawn</small>"));
+    assert!(page.contains("<small>not read yet</small>"));
 }
 
 #[test]
-fn nothing_needs_a_script_an_inline_style_or_another_host() {
-    let page = page(&fixtures::node());
-    for text in ["<script", "style=\"", "http://", "https://", "onload"] {
-        assert!(!page.contains(text), "{text}");
+fn nothing_is_inline_and_nothing_comes_from_another_host() {
+    let page = page(&with_history(fixtures::node_taken(1, model::clock::Mono(1))));
+    for text in ["<style", " style=", "http://", "https://", " onclick", " onload", "javascript:"] {
+        let found =
+            page.match_indices(text).filter(|(at, _)| page[..*at].rfind('<') > page[..*at].rfind('>'));
+        assert_eq!(found.count(), 0, "{text} within a tag");
+    }
+    assert_eq!(page.matches("<script").count(), 1);
+    assert!(!CONTENT_SECURITY_POLICY.contains("unsafe") && !CONTENT_SECURITY_POLICY.contains("http"));
+    for file in &PAGE_FILES {
+        // Those of comments and of the namespace of SVG are not loaded.
+        for loading in ["url(", "@import", "src=\"http", "import("] {
+            assert!(!file.text.contains(loading), "{} has {loading}", file.path);
+        }
     }
 }
 
@@ -97,11 +156,12 @@ fn text_from_the_driver_is_never_markup() {
     let evil = "<script>\"'&";
     snapshot.driver = DriverState::Away { text: evil.into() };
     snapshot.collectors[0].text = evil.into();
-    snapshot.gpus[0].state = model::snapshot::GpuState::Failing { error: None, text: evil.into() };
+    snapshot.gpus[0].state = GpuState::Failing { error: None, text: evil.into() };
     snapshot.gpus[1].gpu.uuid = evil.into();
     let page = page(&snapshot.evaluated());
-    assert!(page.contains("&lt;script&gt;&quot;&#39;&amp;"));
-    assert!(!page.contains("<script"));
+    assert!(page.contains("&lt;script&gt;&quot;'&amp;"));
+    assert_eq!(page.matches("<script").count(), 1, "the page's own");
+    assert_well_formed(&page);
 }
 
 #[test]
@@ -111,26 +171,29 @@ fn a_node_without_driver_or_gpus_has_a_page() {
 }
 
 #[test]
-fn a_gpu_of_four_slices_is_drawn_with_four() {
-    let gpu = fixtures::gpu(0);
-    let mut rows = Rows::default();
-    for (metric, value) in
-        [(&m::gpu_mig_slices, 4.0), (&m::gpu_mig_slices_used, 2.0), (&m::gpu_mig_slices_unplaceable, 1.0)]
-    {
-        rows.of(&gpu).put(metric, (), value).unwrap();
-    }
-    // The second comes first on the board, and has no compute instance.
-    for (gpu_instance, start) in [(3, 3.0), (5, 0.0)] {
-        let (uuid, profile) = (gpu.uuid.clone(), "1g.6gb".into());
-        let instance = GpuInstance { gpu: gpu.gpu, uuid, gpu_instance, profile };
-        rows.of(&instance).put(&m::gpu_mig_placement_start, (), start).unwrap();
-    }
-    let mut snapshot = Snapshot::with_rows(&rows);
-    let (parts, gaps) = (Vec::new(), Vec::new());
-    snapshot.gpus = vec![GpuView { gpu, state: GpuState::Up, parts, gaps, processes: Vec::new() }];
-    let page = page(&snapshot.evaluated());
-    let strip = "<span class=\"w1\">1g</span><span class=\"w1\">1g</span>\
-                 <span class=\"w1 free\">free</span><span class=\"w1 free\">no fit</span></div>";
-    assert!(page.contains(strip), "{page}");
-    assert!(page.find("1g.6gb #5").unwrap() < page.find("1g.6gb #3").unwrap());
+fn curves_are_drawn_where_there_is_a_history() {
+    assert!(!page(&fixtures::node()).contains("<path"));
+    let page = page(&with_history(fixtures::node_taken(1, model::clock::Mono(1))));
+    assert_eq!(page.matches("<path d=\"M0 24V").count(), 8 * 5, "of the whole hour");
+    assert!(
+        page.contains("curves: the last 60 min") && page.contains("aria-label=\"History: 0 % to 100 %\"")
+    );
+}
+
+/// What a browser loads: the page with an hour of noise, style sheet, script and the points of the charts.
+#[test]
+fn all_of_the_page_is_below_60_kb_on_the_wire() {
+    let gzip = |text: &str| {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(2));
+        std::io::Write::write_all(&mut encoder, text.as_bytes()).unwrap();
+        encoder.finish().unwrap().len()
+    };
+    let snapshot = with_history(fixtures::node_taken(1, model::clock::Mono(1)));
+    let mut points = String::new();
+    history::encode(&snapshot, &mut points);
+    let files: Vec<usize> = PAGE_FILES.iter().map(|file| file.gzip.unwrap().len()).collect();
+    let (document, history) = (gzip(&page(&snapshot)), gzip(&points));
+    let sum = document + history + files.iter().sum::<usize>();
+    println!("document {document}, history {history}, style sheet and script {files:?}: {sum} bytes");
+    assert!(sum < 60_000, "{sum}");
 }

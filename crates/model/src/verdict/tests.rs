@@ -34,9 +34,9 @@ fn event(event: ClockEvent) -> GpuHealth {
 }
 
 #[test]
-fn a_gpu_without_conditions_is_well() {
+fn a_gpu_without_conditions_is_ok() {
     let verdict = on(|_, _| ());
-    assert_eq!((verdict.level, verdict.word), (HealthLevel::Ok, "well"));
+    assert_eq!((verdict.level, verdict.word), (HealthLevel::Ok, "ok"));
     assert_eq!(texts(&verdict), []);
 }
 
@@ -61,8 +61,8 @@ fn memory_faults_are_reasons() {
         texts(&verdict),
         [(HealthLevel::Degraded, "2 uncorrected ECC errors since the driver was loaded")]
     );
-    assert_eq!(errors(EccCounter::Volatile, EccError::Corrected).word, "well");
-    assert_eq!(errors(EccCounter::Aggregate, EccError::Uncorrected).word, "well");
+    assert_eq!(errors(EccCounter::Volatile, EccError::Corrected).word, "ok");
+    assert_eq!(errors(EccCounter::Aggregate, EccError::Uncorrected).word, "ok");
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn slow_clocks_are_reasons_by_cause() {
     assert_eq!(event(ClockEvent::HwPowerBrakeSlowdown).word, "degraded");
     assert_eq!(event(ClockEvent::HwSlowdown).word, "degraded");
     let capped = event(ClockEvent::SwPowerCap);
-    assert_eq!((capped.level, capped.word), (HealthLevel::Ok, "well"));
+    assert_eq!((capped.level, capped.word), (HealthLevel::Ok, "ok"));
     assert_eq!(texts(&capped), [(HealthLevel::Note, "at its power limit")]);
     assert_eq!(texts(&event(ClockEvent::GpuIdle)), []);
 }
@@ -98,7 +98,7 @@ fn heat_is_measured_against_the_device() {
     let margin =
         |celsius| on(|rows, gpu| rows.of(gpu).put(&m::gpu_temperature_margin_celsius, (), celsius).unwrap());
     assert_eq!(texts(&margin(2.0)), [(HealthLevel::Degraded, "2 °C left until it slows down for heat")]);
-    assert_eq!(margin(6.0).word, "well");
+    assert_eq!(margin(6.0).word, "ok");
 }
 
 #[test]
@@ -156,19 +156,19 @@ fn the_node_is_one_sentence() {
     let away = DriverState::Away { text: "libnvidia-ml.so.1 is not there".into() };
     for (driver, states, level, text) in [
         (DriverState::Up, vec![], HealthLevel::Ok, "The driver lists no GPU."),
-        (DriverState::Up, vec![Up], HealthLevel::Ok, "1 GPU, well."),
-        (DriverState::Up, vec![Up, Up], HealthLevel::Ok, "2 GPUs, all well."),
+        (DriverState::Up, vec![Up], HealthLevel::Ok, "1 GPU, ok."),
+        (DriverState::Up, vec![Up, Up], HealthLevel::Ok, "2 GPUs, all ok."),
         (
             DriverState::Up,
             vec![Up, Up, stuck.clone()],
             HealthLevel::Faulty,
-            "3 GPUs, 2 well, GPU 2 stuck: nvmlDeviceGetPowerUsage has not returned for 12 s.",
+            "3 GPUs, 2 ok, GPU 2 stuck: nvmlDeviceGetPowerUsage has not returned for 12 s.",
         ),
         (
             DriverState::Up,
             vec![lost.clone(), lost.clone(), lost.clone(), GpuState::Waiting],
             HealthLevel::Faulty,
-            "4 GPUs, none well, GPU 0 failing: it answers with errors only: GPU is lost; \
+            "4 GPUs, none ok, GPU 0 failing: it answers with errors only: GPU is lost; \
              failing: GPU 1, 2; waiting: GPU 3.",
         ),
         (DriverState::Waiting, vec![], HealthLevel::Waiting, "Waiting for the driver's first answer."),
@@ -293,8 +293,8 @@ fn an_event_is_over_with_the_reset_and_faulty_only_while_the_ledger_says_so() {
     let health = judged(&snapshot, &Findings::default());
     assert_eq!((health.word, health.healthy), ("degraded", Some(true)), "contained, or reported twice");
     let reset = |at| judged(&snapshot, &Findings { reset: Some(at), ..Findings::default() }).word;
-    assert_eq!((reset(99.0), reset(101.0)), ("degraded", "well"));
-    assert_eq!(judged(&after(EventKind::GpuLost), &Findings::default()).word, "well", "the state says it");
+    assert_eq!((reset(99.0), reset(101.0)), ("degraded", "ok"));
+    assert_eq!(judged(&after(EventKind::GpuLost), &Findings::default()).word, "ok", "the state says it");
 }
 
 #[test]
@@ -315,10 +315,10 @@ fn new_errors_of_nvlinks_are_a_reason_and_repaired_checksums_are_not() {
         ]
     );
     let word = |kind, all, worst, links| health(&[new(kind, all, worst, links)]).word;
-    assert_eq!(word(NvLinkError::CrcFlit, 7.0, 7.0, 1), "well");
+    assert_eq!(word(NvLinkError::CrcFlit, 7.0, 7.0, 1), "ok");
     assert_eq!(word(NvLinkError::CrcFlit, 4e5, 3e5, 2), "degraded");
-    assert_eq!(word(NvLinkError::Recovery, 4.0, 2.0, 2), "well", "fewer than three of one link");
-    assert_eq!(word(NvLinkError::Recovery, 54.0, 3.0, 18), "well", "the reset of a peer");
+    assert_eq!(word(NvLinkError::Recovery, 4.0, 2.0, 2), "ok", "fewer than three of one link");
+    assert_eq!(word(NvLinkError::Recovery, 54.0, 3.0, 18), "ok", "the reset of a peer");
     assert_eq!(word(NvLinkError::LinkRecovery, 3.0, 3.0, 1), "degraded");
     assert_eq!(word(NvLinkError::RecoveryFailed, 1.0, 1.0, 1), "degraded");
     assert_eq!(word(NvLinkError::RecoveryFailed, 10.0, 1.0, 10), "degraded", "links that were not trained");

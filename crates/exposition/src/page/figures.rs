@@ -1,0 +1,99 @@
+//! Figures for people: GiB, MHz, %, dates.
+
+use std::time::Duration;
+
+use model::canary::Rate;
+use model::catalog::schema::KnownLabel;
+use model::catalog::{ClockEvent, FaultAction};
+use model::text::plain;
+
+const GIB: f64 = (1u64 << 30) as f64;
+
+/// Bytes as GiB, without the unit.
+pub fn gib(bytes: f64) -> String {
+    let gib = bytes / GIB;
+    if gib >= 1000.0 { format!("{gib:.0}") } else { format!("{gib:.1}") }
+}
+
+/// A share as percent, without the sign.
+pub fn percent(ratio: f64) -> String {
+    format!("{:.0}", ratio * 100.0)
+}
+
+/// Hertz as MHz, without the unit.
+pub fn mhz(hertz: f64) -> String {
+    format!("{:.0}", hertz / 1e6)
+}
+
+/// A whole number; thousands apart, so that large counts can be read.
+pub fn count(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            // A narrow space that does not break.
+            out.push('\u{202f}');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// Seconds as a duration; zero for what is none.
+pub fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or_default()
+}
+
+/// A rate of the canary in the unit of its check.
+pub fn rate(rate: Rate) -> String {
+    match rate {
+        Rate::WorkPerCycle(work) => format!("{work:.1} per cycle"),
+        Rate::BytesPerSecond(bytes) => format!("{:.0} GB/s", bytes / 1e9),
+        Rate::BytesPerCycle(bytes) => format!("{bytes:.0} B per cycle"),
+        Rate::Seconds(seconds) if seconds < 1e-3 => format!("{:.1} µs", seconds * 1e6),
+        Rate::Seconds(seconds) => format!("{:.0} ms", seconds * 1e3),
+    }
+}
+
+/// Names of NVML with their abbreviations as NVIDIA writes them: `sw_power_cap` is "SW power cap".
+pub fn clock_event(event: ClockEvent) -> String {
+    let text = plain(event.known());
+    match text.split_once(' ') {
+        Some((side @ ("sw" | "hw"), rest)) => format!("{} {rest}", side.to_uppercase()),
+        _ => text,
+    }
+}
+
+/// The first action, as an order; none where nothing is to be done.
+pub fn action(action: FaultAction) -> Option<&'static str> {
+    match action {
+        FaultAction::Ignore => None,
+        FaultAction::RestartApp => Some("restart the application"),
+        FaultAction::ResetGpu => Some("reset the GPU"),
+        FaultAction::RebootNode => Some("reboot the node"),
+        FaultAction::CheckHardware => Some("check the hardware"),
+        FaultAction::UpdateSoftware => Some("update the software"),
+        FaultAction::ContactSupport => Some("contact support"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_for_people() {
+        assert_eq!(gib(150.754e9), "140.4");
+        assert_eq!(gib(2e12), "1863");
+        assert_eq!(percent(0.974), "97");
+        assert_eq!(mhz(1.98e9), "1980");
+        assert_eq!(count(0.0), "0");
+        assert_eq!(count(999.0), "999");
+        assert_eq!(count(1_234_567.0), "1\u{202f}234\u{202f}567");
+        assert_eq!([8.92e-5, 0.147].map(|seconds| rate(Rate::Seconds(seconds))), ["89.2 µs", "147 ms"]);
+        assert_eq!(clock_event(ClockEvent::HwThermalSlowdown), "HW thermal slowdown");
+        assert_eq!(clock_event(ClockEvent::SyncBoost), "sync boost");
+        assert_eq!(seconds(-1.0), Duration::ZERO);
+        assert_eq!(seconds(f64::NAN), Duration::ZERO);
+    }
+}

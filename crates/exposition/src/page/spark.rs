@@ -1,0 +1,85 @@
+//! The course of a value as a small picture, drawn without script.
+
+use std::fmt::Write;
+
+use maud::{Markup, html};
+
+/// Columns of a whole history: four points each.
+const COLUMNS: usize = 90;
+/// Rows of a picture.
+const ROWS: f32 = 24.0;
+
+/// An area below `points`, where `top` is the upper edge; `text` writes a value for readers of the description.
+pub fn area(points: &[f32], top: f64, text: impl Fn(f64) -> String) -> Markup {
+    let known = || points.iter().filter(|point| point.is_finite()).map(|point| f64::from(*point));
+    let (Some(low), Some(high)) = (known().reduce(f64::min), known().reduce(f64::max)) else {
+        return html! { svg.spark aria-hidden="true" {} };
+    };
+    let description = match (text(low), text(high)) {
+        (low, high) if low == high => format!("History: {low}"),
+        (low, high) => format!("History: {low} to {high}"),
+    };
+    let size = format!("0 0 {COLUMNS} {ROWS}");
+    html! {
+        svg.spark role="img" aria-label=(description) viewBox=(size) preserveAspectRatio="none" {
+            path d=(path(points, top)) {}
+        }
+    }
+}
+
+/// The area as a path: the newest point at the right edge, a gap where there was no value.
+fn path(points: &[f32], top: f64) -> String {
+    let width = model::trends::POINTS / COLUMNS;
+    let mut means: Vec<Option<f32>> = points.rchunks(width).map(mean).collect();
+    means.reverse();
+    let scale = ROWS / top.max(f64::MIN_POSITIVE) as f32;
+    let first = COLUMNS.saturating_sub(means.len());
+    let mut out = String::new();
+    let mut before: Option<i32> = None;
+    for (at, mean) in means.into_iter().enumerate() {
+        // At least a hair above the ground, so that a value of 0 differs from none.
+        let y = mean.map(|mean| (ROWS - (mean * scale).clamp(0.5, ROWS)).round() as i32);
+        // Writing to a string cannot fail.
+        let _ = match (before, y) {
+            (None, Some(y)) => write!(out, "M{} {ROWS}V{y}h1", first + at),
+            (Some(last), Some(y)) if last == y => write!(out, "h1"),
+            (Some(last), Some(y)) => write!(out, "v{}h1", y - last),
+            (Some(_), None) => write!(out, "V{ROWS}"),
+            (None, None) => Ok(()),
+        };
+        before = y;
+    }
+    if before.is_some() {
+        let _ = write!(out, "V{ROWS}");
+    }
+    out.replace("h1h1h1h1", "h4")
+}
+
+/// The mean of what is known.
+pub fn mean(points: &[f32]) -> Option<f32> {
+    let (sum, count) = points.iter().filter(|p| p.is_finite()).fold((0.0, 0.0), |(s, n), p| (s + p, n + 1.0));
+    (count > 0.0).then(|| sum / count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_point_is_at_the_right_and_a_gap_stays_a_gap() {
+        let mut points = vec![0.5; 8];
+        points.extend([f32::NAN; 4]);
+        points.extend([1.0, 1.0, f32::NAN, 1.0]);
+        assert_eq!(path(&points, 1.0), "M86 24V12h1h1V24M89 24V0h1V24");
+        assert_eq!(path(&[0.0], 1.0), "M89 24V24h1V24", "a value of 0 is a line");
+        assert_eq!(path(&[], 1.0), "");
+        assert_eq!(path(&[7.0; 360], 1.0).matches('h').count(), 90 / 4 + 2, "above the top is the top");
+    }
+
+    #[test]
+    fn the_description_has_the_range() {
+        let text = |value: f64| format!("{value:.0} W");
+        assert!(area(&[f32::NAN, 3.0, 9.0], 10.0, text).0.contains("History: 3 W to 9 W"));
+        assert!(area(&[f32::NAN], 10.0, text).0.contains("aria-hidden"));
+    }
+}
