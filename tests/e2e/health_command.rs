@@ -42,15 +42,15 @@ fn exit_code_and_reasons_are_those_of_the_verdict() {
     node.wait_metrics("the links", |m| {
         m.value("gpu_nvlink_errors_total", &[("gpu", "2"), ("error", "dl_recovery")]) == Some(0.0)
     });
-    assert_eq!(health(&node, &[]), (0, "ok: 4 GPUs, all well.".into()));
+    assert_eq!(health(&node, &[]), (0, "ok: 4 GPUs, all ok.".into()));
     node.sim().open_gate("sick").unwrap();
-    node.wait_for("three are degraded", |node| node.get("/readyz").1.contains("4 GPUs, 1 well"));
+    node.wait_for("three are degraded", |node| node.get("/readyz").1.contains("4 GPUs, 1 ok"));
     let (code, text) = health(&node, &[]);
-    assert!(code == 1 && text.starts_with("warning: 4 GPUs, 1 well, GPU 0 degraded: "), "{code} {text}");
+    assert!(code == 1 && text.starts_with("warning: 4 GPUs, 1 ok, GPU 0 degraded: "), "{code} {text}");
     let ready = node.get("/readyz").1;
     assert!(ready.contains(text.trim_start_matches("warning: ")), "one verdict: {ready} {text}");
     assert_eq!(health(&node, &["--exit-codes", "npd"]), (0, text));
-    assert_eq!(health(&node, &["--gpu", "3"]), (0, "ok: GPU 3 well".into()));
+    assert_eq!(health(&node, &["--gpu", "3"]), (0, "ok: GPU 3 ok".into()));
 }
 
 #[test]
@@ -59,11 +59,11 @@ fn beside_a_gpu_that_hangs_the_node_is_critical_and_the_others_are_ok() {
     node.sim().open_gate("hang").unwrap();
     node.wait_metrics("the stall", |m| m.value("gpu_up", &[("gpu", "3")]) == Some(0.0));
     let (code, text) = health(&node, &[]);
-    assert!(code == 2 && text.starts_with("critical: 8 GPUs, 7 well, GPU 3 stuck: "), "{code} {text}");
+    assert!(code == 2 && text.starts_with("critical: 8 GPUs, 7 ok, GPU 3 stuck: "), "{code} {text}");
     assert_eq!(health(&node, &["--exit-codes", "npd"]).0, 1);
-    assert_eq!(health(&node, &["--gpu", "0,7"]), (0, "ok: GPU 0 well; GPU 7 well".into()));
+    assert_eq!(health(&node, &["--gpu", "0,7"]), (0, "ok: GPU 0 ok; GPU 7 ok".into()));
     let (code, text) = health(&node, &["--gpu", "0", "--gpu", "GPU-00000000-0000-4000-8000-000000000004"]);
-    assert!(code == 2 && text.starts_with("critical: GPU 0 well; GPU 3 stuck: "), "{code} {text}");
+    assert!(code == 2 && text.starts_with("critical: GPU 0 ok; GPU 3 stuck: "), "{code} {text}");
     let (code, text) = health(&node, &["--gpu", "8"]);
     assert!(code == 3 && text.starts_with("unknown: GPU 8 is not known here. 8 GPUs"), "{code} {text}");
 
@@ -131,7 +131,7 @@ fn every_user_may_ask_for_health_and_for_nothing_else() {
     } else {
         command.env("GPU_NODE_EXPORTER__CONTROL__SOCKET", "");
     }
-    assert_eq!(answer(&command.output().unwrap()), (0, "ok: 1 GPU, well.".into()));
+    assert_eq!(answer(&command.output().unwrap()), (0, "ok: 1 GPU, ok.".into()));
     // The same commands, asked on the socket for everyone.
     let on_health = |args: &[&str]| -> Command {
         let mut command = node.command(args);

@@ -71,7 +71,7 @@ fn slurm_drains_a_node_with_a_faulty_gpu_once_and_requeues_the_job() {
     assert_eq!(slurm.run(&node, Some("4711")), (1, String::new()), "the job starts elsewhere");
     let updates = slurm.updates();
     let reason = updates.strip_prefix("NodeName=gpu-7\nState=DRAIN\nReason=").unwrap();
-    assert!(reason.starts_with("gpu-node-exporter: critical: 8 GPUs, 7 well, GPU 3 stuck: "), "{reason}");
+    assert!(reason.starts_with("gpu-node-exporter: critical: 8 GPUs, 7 ok, GPU 3 stuck: "), "{reason}");
     assert!(reason.len() <= 251 && reason.lines().count() == 1, "{reason}");
     assert_eq!(slurm.run(&node, Some("4712")).0, 1);
     assert_eq!(slurm.run(&node, None), (0, String::new()), "a health check ends well");
@@ -148,7 +148,7 @@ fn humantime_of(text: &str) -> Duration {
 fn node_problem_detector_has_a_condition_that_follows_the_verdict() {
     let node = without_topology("tests/scenarios/hang-gpu3.toml").start();
     node.wait_ready();
-    assert_eq!(condition(&node), ("False", "ok: 8 GPUs, all well.".into()));
+    assert_eq!(condition(&node), ("False", "ok: 8 GPUs, all ok.".into()));
     node.sim().open_gate("hang").unwrap();
     node.wait_metrics("the stall", |m| m.value("gpu_up", &[("gpu", "3")]) == Some(0.0));
     let (status, message) = condition(&node);
