@@ -4,8 +4,8 @@ pub mod assets;
 pub mod canary;
 pub mod compat_diff;
 pub mod doctor;
-pub mod manual;
 pub mod health;
+pub mod manual;
 pub mod topology;
 pub mod window;
 

@@ -7,8 +7,8 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use super::node::{Node, Setup};
 use super::machine::Machine;
+use super::node::{Node, Setup};
 use super::prometheus::Server;
 
 /// Of "secret".
