@@ -84,7 +84,7 @@ prove-otel:
 # The objects of deploy/autoscaling fit their APIs, and prometheus-adapter's and KEDA's own code finds what they ask for.
 prove-autoscaling:
 	@tests/tools/ensure-tools.sh build test autoscaling
-	$(STAGE) 'autoscalers, schemas' tests/tools/autoscaling.py .tools/autoscaling .tools/keda/keda.sh_scaledobjects.yaml
+	@SCHEMAS=.tools/schemas tests/tools/stage.sh 'autoscalers, schemas' tests/tools/autoscaling.py .tools/keda/keda.sh_scaledobjects.yaml
 	@SHOW='^test result:' AUTOSCALING_TOOLS=$(CURDIR)/.tools \
 		tests/tools/stage.sh 'autoscalers, values' cargo test --test e2e -- autoscaling
 
