@@ -39,7 +39,7 @@ def render(values=None, release="v1.34", more=()):
 
 def operator_example():
     """The values for the place of dcgm-exporter, from the chart's own file."""
-    lines = (CHART / "values.yaml").read_text().split("# As for NVIDIA's GPU Operator:\n".removeprefix("# As"))[1].splitlines()
+    lines = (CHART / "values.yaml").read_text().split("for NVIDIA's GPU Operator:\n")[1].splitlines()
     example = [line.removeprefix("#   ") for line in lines[:lines.index("service:")]]
     return "\n".join(example) + "\n"
 
@@ -69,6 +69,11 @@ def schema_problems(objects, crds, may_lack):
                 schemas.check(validate, found)
             except schemas.Refused as error:
                 yield f"{kind} {found['metadata']['name']} in {release}: {error}"
+            try:
+                schemas.check(validate, found | {"misspelt": 1})
+                yield f"{kind} in {release}: a misspelt field is accepted"
+            except schemas.Refused:
+                pass
     counts.append(checked)
 
 

@@ -30,7 +30,7 @@ compare() {
 		echo "  values:"
 		sed 's/^/    /' "$values"
 	} >"$work/chart.yaml"
-	render -s templates/prometheusrules.yaml -f "$work/chart.yaml" 2>"$work/stderr" | specs t >"$work/chart"
+	render -s templates/prometheusrules.yaml -f "$work/chart.yaml" 2>"$work/stderr" | specs t >"$work/chart" || cat "$work/stderr"
 	"$exporter" assets --format prometheusrule --values "$values" "${optional[@]/#/--with=}" | specs gpu-node-exporter >"$work/command"
 	[ -s "$work/command" ] || { echo "$what: the command gives no rules"; failed=1; }
 	if ! diff "$work/command" "$work/chart" >"$work/diff"; then
@@ -65,7 +65,7 @@ links:
 VALUES
 compare 'values of an operator' "$work/values.yml"
 # The example in the chart's own file, read from there.
-sed -n 's/^  #   //p' deploy/chart/values.yaml >"$work/example.yml"
+sed -n '/^rules:/,/^$/s/^  #   //p' deploy/chart/values.yaml >"$work/example.yml"
 [ "$(grep -c : "$work/example.yml")" -ge 3 ] || { echo 'deploy/chart/values.yaml has no example'; failed=1; }
 compare 'the example' "$work/example.yml"
 refused 'severity.GpuNone' --set rules.values.severity.GpuNone=page
