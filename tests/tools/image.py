@@ -30,7 +30,7 @@ HELM, BUILT, IMAGE = sys.argv[1], pathlib.Path(sys.argv[2]).resolve(), sys.argv[
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 WORK = pathlib.Path(tempfile.mkdtemp())
 # Where the toolkit puts the driver's libraries.
-LIBRARIES = "usr/lib/x86_64-linux-gnu"
+LIBRARIES = f"usr/lib/{os.uname().machine}-linux-gnu"
 NODE_NAME = "node-7"
 PATIENCE = 60
 POD_RESOURCES = "/v1.PodResourcesLister/"
