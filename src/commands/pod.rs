@@ -83,7 +83,9 @@ async fn relay(socket: &Path, kubelet: PathBuf) -> io::Result<()> {
                 Ok(passed) => passed.map(drop),
                 Err(_) => Err(io::ErrorKind::TimedOut.into()),
             }
-            .inspect_err(|error| tracing::warn!(%error, socket = %kubelet.display(), "no answer of the kubelet"))
+            .inspect_err(
+                |error| tracing::warn!(%error, socket = %kubelet.display(), "no answer of the kubelet"),
+            )
         }
     };
     let serving = tokio::spawn(LocalSocket::bind(socket, SOCKET_MODE)?.serve(converse, stopped));

@@ -42,9 +42,8 @@ fn folders_are_given_to_the_group_and_one_that_is_not_there_is_an_error() {
 #[test]
 fn the_relay_brings_the_kubelets_answers_also_from_one_that_starts_later_and_ends_when_asked() {
     let host = TempDir::new().unwrap();
-    let node = Setup::new("tests/scenarios/still-1xh200.toml")
-        .with("OWNERS__KUBELET_SOCKET", "/relay.sock")
-        .start();
+    let node =
+        Setup::new("tests/scenarios/still-1xh200.toml").with("OWNERS__KUBELET_SOCKET", "/relay.sock").start();
     let listen = host.path().join("relay.sock");
     symlink(&listen, node.root().join("relay.sock")).unwrap();
     let mut process = relay(&listen, &socket(host.path()));
