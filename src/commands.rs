@@ -6,6 +6,7 @@ pub mod compat_diff;
 pub mod doctor;
 pub mod health;
 pub mod manual;
+pub mod pod;
 pub mod topology;
 pub mod window;
 

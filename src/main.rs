@@ -167,6 +167,12 @@ enum Command {
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
     },
+    /// What needs root's user id around the daemon in a pod; the Helm chart calls it
+    #[command(hide = true)]
+    Pod {
+        #[command(subcommand)]
+        task: commands::pod::Task,
+    },
     /// The process that talks to NVML; started by `serve`
     #[command(hide = true)]
     Sampler,
@@ -303,6 +309,10 @@ fn main() -> ExitCode {
             with_config(overrides, |loaded| finish(window::run(&loaded.config, &what)))
         }
         Command::Manual { out } => finish(commands::manual::write(Cli::command(), &out)),
+        Command::Pod { task } => {
+            log_of_child(overrides);
+            finish(commands::pod::run(task))
+        }
         Command::Sampler => {
             log_of_child(overrides);
             child_exit("sampler", sampler::run())

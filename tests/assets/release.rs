@@ -25,9 +25,9 @@ fn the_release_workflow_runs_make_and_pins_its_actions() {
         }
     }
     for command in &made {
-        let mut words = command.split(' ');
-        let target = words.next().unwrap_or("");
-        let parts = words.filter_map(|word| word.strip_prefix("PARTS=")).map(|part| format!("prove-{part}"));
+        let (target, parts) = command.split_once(" PARTS=").unwrap_or((command, ""));
+        let parts =
+            parts.split(['"', ' ']).filter(|part| !part.is_empty()).map(|part| format!("prove-{part}"));
         for target in parts.chain([target.to_owned()]) {
             if !is_target(&target) {
                 problems.push(format!("`make {command}`: the Makefile has no {target}"));

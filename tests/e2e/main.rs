@@ -51,6 +51,7 @@ mod nvrx;
 mod own;
 mod owners;
 mod page;
+mod pod;
 mod podresources;
 mod privileges;
 mod prometheus;

@@ -1,61 +1,31 @@
 #!/usr/bin/env python3
-"""autoscaling.py PACKAGES CRD: the objects of deploy/autoscaling fit the schemas of their API, unknown fields refused.
+"""autoscaling.py CRD: the objects of deploy/autoscaling fit the schemas of their API, unknown fields refused.
 
-HorizontalPodAutoscalers: of each Kubernetes release from 1.33 on, in the folder PACKAGES. ScaledObjects: CRD, KEDA's own.
+HorizontalPodAutoscalers: of each Kubernetes release from 1.33 on. ScaledObjects: CRD, KEDA's own.
 """
 import copy
-import json
 import pathlib
 import sys
 
-PACKAGES, CRD = sys.argv[1:]
-sys.path.insert(0, PACKAGES)
+import schemas
 
-import fastjsonschema  # noqa: E402
-from ruamel.yaml import YAML  # noqa: E402
-
-DEFINITIONS = "/api/_definitions.json"
 OBJECTS = pathlib.Path(__file__).parents[2] / "deploy/autoscaling"
 
 
-def documents(path):
-    return [json.loads(json.dumps(document)) for document in YAML(typ="safe", pure=True).load_all(path.read_text())]
-
-
-def strict(schema):
-    """The schema of a CRD, which Kubernetes prunes by, refusing what would be pruned. Formats are of numbers' sizes."""
-    if isinstance(schema, list):
-        return [strict(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    made = {key: strict(value) for key, value in schema.items() if not (key == "format" and isinstance(value, str))}
-    if isinstance(made.get("properties"), dict) and "x-kubernetes-preserve-unknown-fields" not in made:
-        made.setdefault("additionalProperties", False)
-    return made
-
-
 def validators():
-    schemas = pathlib.Path(PACKAGES, "kubernetes_validate/kubernetes-json-schema")
-    folders = [folder for folder in sorted(schemas.glob("v1.*-local-strict")) if int(folder.name.split(".")[1]) >= 33]
-    for folder in folders:
-        schema = json.loads((folder / "horizontalpodautoscaler-autoscaling-v2.json").read_text())
-        schema |= json.loads((folder / "_definitions.json").read_text().replace(DEFINITIONS, ""))
-        whole = json.loads(json.dumps(schema).replace(DEFINITIONS, ""))
-        yield "HorizontalPodAutoscaler", folder.name.split("-")[0], fastjsonschema.compile(whole)
-    crd = documents(pathlib.Path(CRD))[0]
-    version = crd["spec"]["versions"][0]
-    schema = strict(version["schema"]["openAPIV3Schema"])
-    # The API server's own.
-    schema["properties"]["metadata"] = {"type": "object"}
-    yield "ScaledObject", version["name"], fastjsonschema.compile(schema)
+    for release in schemas.RELEASES:
+        kind = "HorizontalPodAutoscaler"
+        yield kind, release, schemas.of_kubernetes(release, "autoscaling/v2", kind)
+    api_version, kind, validate = schemas.of_crd(sys.argv[1])
+    yield kind, api_version, validate
 
 
 def refused(validate, document, change):
     changed = copy.deepcopy(document)
     change(changed["spec"])
     try:
-        validate(changed)
-    except fastjsonschema.JsonSchemaException:
+        schemas.check(validate, changed)
+    except schemas.Refused:
         return True
     return False
 
@@ -69,7 +39,7 @@ def wrong(spec):
 
 def main():
     objects = [(path.name, document) for path in sorted(OBJECTS.glob("*.yaml"))
-               for document in documents(path) if "kind" in document]
+               for document in schemas.documents(path.read_text()) if "kind" in document]
     checked, problems = 0, []
     for kind, version, validate in validators():
         for name, document in objects:
@@ -77,9 +47,9 @@ def main():
                 continue
             checked += 1
             try:
-                validate(document)
-            except fastjsonschema.JsonSchemaException as error:
-                problems.append(f"{name}, {kind} of {version}: {error.message}")
+                schemas.check(validate, document)
+            except schemas.Refused as error:
+                problems.append(f"{name}, {kind} of {version}: {error}")
             problems += [f"{name}, {kind} of {version}: {what} is accepted" for what, change in wrong(document["spec"])
                          if not refused(validate, document, change)]
     kinds = {document["kind"] for _, document in objects}

@@ -11,6 +11,7 @@
 #   ensure-tools.sh deny       cargo-deny, which checks deny.toml, in .tools/cargo-deny
 #   ensure-tools.sh helm       Helm, which renders deploy/chart, in .tools/helm
 #   ensure-tools.sh otelcol    the OpenTelemetry Collector that deploy/otel is tested with, in .tools/otelcol
+#   ensure-tools.sh schemas    schemas of Kubernetes' API and of the Prometheus operator's objects, in .tools/schemas and .tools/prometheus-operator
 #   ensure-tools.sh autoscaling  prometheus-adapter's and KEDA's own code, and the schemas of their objects, each in .tools
 #   ensure-tools.sh packages   what makes .deb, .rpm and SBOM, in .tools/packages
 #   ensure-tools.sh roots      debootstrap and what looks into packages
@@ -276,9 +277,10 @@ ensure_pip_target() {
 	cp "$wanted" "$dir/"
 }
 
-# The toolkit's web configurations, as its Go module has them.
-ensure_exporter_toolkit() {
-	local dir=.tools/exporter-toolkit from=tests/tools/exporter-toolkit go
+# ensure_go_files NAME FILE...: files of the one Go module that tests/tools/NAME requires, pinned by its go.sum, in .tools/NAME.
+ensure_go_files() {
+	local name=$1 dir=.tools/$1 from=tests/tools/$1 go module file
+	shift
 	if cmp -s $dir/go.sum $from/go.sum; then
 		return
 	fi
@@ -289,7 +291,8 @@ ensure_exporter_toolkit() {
 		cd $from && "$go" mod download
 	)
 	mkdir -p $dir
-	cp -r .tools/go-modules/github.com/prometheus/exporter-toolkit@*/{docs,web,LICENSE} $dir/
+	module=$(awk '$1 == "require" { print $2 "@" $3 }' $from/go.mod)
+	for file in "$@"; do cp -r ".tools/go-modules/$module/$file" $dir/; done
 	rm -rf .tools/go-modules .tools/go-bin
 	# Last, as the sign that all went well.
 	cp $from/go.sum $dir/go.sum
@@ -432,7 +435,7 @@ for purpose in "$@"; do
 		;;
 	exporter-toolkit)
 		ensure_curl
-		ensure_exporter_toolkit
+		ensure_go_files exporter-toolkit docs web LICENSE
 		;;
 	deny)
 		# As a wheel: building it from source takes minutes.
@@ -447,7 +450,12 @@ for purpose in "$@"; do
 	autoscaling)
 		ensure_go_tool prometheus-adapter "prometheus-adapter, 3 minutes" -ldflags '-s -w'
 		ensure_keda
-		ensure_pip_target autoscaling
+		ensure_pip_target schemas
+		;;
+	schemas)
+		ensure_pip_target schemas
+		ensure_go_files prometheus-operator \
+			example/prometheus-operator-crd/monitoring.coreos.com_{podmonitors,prometheusrules,servicemonitors}.yaml
 		;;
 	packages)
 		ensure_packages

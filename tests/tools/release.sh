@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# release.sh: what a release consists of, in .run/packages: .deb, .rpm, tarball, SBOM and checksums, of one binary.
+# release.sh: what a release consists of, in .run/packages: .deb, .rpm, tarball, SBOM, image and checksums, of one binary.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -50,4 +50,7 @@ jq --arg version "$hwloc" '.components += [{
 	"licenses": [{"license": {"id": "BSD-3-Clause"}}]
 }]' "$copy/${name}_bin.cdx.json" | sed "s|file://$copy|file:///$name|g" >$out/$name.cdx.json
 
-(cd $out && sha256sum -- *.deb *.rpm *.tar.gz *.cdx.json >SHA256SUMS && cat SHA256SUMS)
+deploy/image/root.sh $root $out/$name.cdx.json .run/image
+deploy/image/oci.py .run/image "$version" "$GNE_REVISION" $out/$name-$version-linux-"$machine".oci.tar
+
+(cd $out && sha256sum -- *.deb *.rpm *.tar.gz *.cdx.json *.oci.tar >SHA256SUMS && cat SHA256SUMS)
