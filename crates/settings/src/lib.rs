@@ -20,6 +20,7 @@ use std::path::Path;
 
 use model::catalog::MetricGroup;
 
+pub use file::ChangedKeys;
 pub use load::{ConfigErrors, DEFAULT_FILE, ENV_PREFIX, Loaded, Overrides, load};
 pub use settings::*;
 pub use underscore::environment_warnings;
