@@ -13,5 +13,6 @@ pub mod control;
 pub mod drop_in;
 pub mod lifecycle;
 pub mod log;
+pub mod reload;
 pub mod serve;
 pub mod views;

@@ -14,9 +14,9 @@ use gpu_node_exporter::commands::canary::arguments::{Arguments, CanaryOrder, For
 use gpu_node_exporter::commands::doctor::{self, cuda::Cuda};
 use gpu_node_exporter::commands::{self, OutputFormat, window};
 use gpu_node_exporter::control::orders::{self, describe};
+use gpu_node_exporter::reload::{self, Configuration};
 use gpu_node_exporter::{control, lifecycle, log, serve};
 use host::stop::Stop;
-use model::catalog;
 use settings::{Config, ConfigErrors, Loaded, Overrides};
 
 /// The configuration or the command line is wrong (`EX_USAGE`): starting again will not help.
@@ -211,7 +211,7 @@ fn main() -> ExitCode {
     };
     let overrides = &cli.overrides;
     match cli.command.unwrap_or(Command::Serve) {
-        Command::Serve => with_config(overrides, run),
+        Command::Serve => run(overrides),
         Command::CheckConfig => with_config(overrides, check),
         Command::Metrics { format } => print(&match format {
             DocsFormat::Json => docs::json(),
@@ -290,10 +290,7 @@ fn share_one_heap() {
 }
 
 fn with_config(overrides: &Overrides, then: impl FnOnce(Loaded) -> ExitCode) -> ExitCode {
-    let checked = settings::load(overrides).and_then(|loaded| {
-        loaded.check_patterns(&catalog::METRICS.iter().map(|m| m.name).collect::<Vec<_>>()).map(|()| loaded)
-    });
-    match checked {
+    match reload::load_checked(overrides) {
         Ok(loaded) => then(loaded),
         Err(errors) => refuse(errors),
     }
@@ -338,23 +335,14 @@ fn check(loaded: Loaded) -> ExitCode {
     print(&loaded.to_toml())
 }
 
-fn run(loaded: Loaded) -> ExitCode {
-    let declared = match loaded.declared_layout() {
-        Ok(declared) => declared,
+fn run(overrides: &Overrides) -> ExitCode {
+    let configuration = match Configuration::load(overrides) {
+        Ok(configuration) => configuration,
         Err(errors) => return refuse(errors),
     };
-    let fields = match loaded.dcgm_fields() {
-        Ok(fields) => fields,
-        Err(errors) => return refuse(errors),
-    };
-    log::to_stderr(loaded.config.log.level);
-    for warning in settings::environment_warnings().into_iter().chain(loaded.dcgm_warnings(&fields)) {
-        tracing::warn!("{warning}");
-    }
-    if let Some(error) = loaded.dcgm_error(&fields) {
-        tracing::error!("{error}");
-    }
-    match serve::run(loaded.config, declared, fields) {
+    log::to_stderr(configuration.loaded.config.log.level);
+    configuration.warn();
+    match serve::run(configuration, overrides.clone()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(EXIT_FAILED, error),
     }

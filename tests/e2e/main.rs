@@ -44,6 +44,7 @@ mod owners;
 mod podresources;
 mod privileges;
 mod prometheus;
+mod reload;
 mod samplers;
 mod samples;
 mod state;

@@ -135,6 +135,7 @@ impl PartialEq for Version {
 #[derive(Debug)]
 pub struct ResponseCache {
     snapshots: Arc<SnapshotCell>,
+    dcgm: Arc<ArcSwap<PageConfig>>,
     slots: [Arc<Slot>; ResponseFormat::ALL.len()],
     events: Arc<Mutex<ReadyEvents>>,
     /// One encoder at a time.
@@ -150,7 +151,7 @@ type ReadyEvents = Option<(Mono, Arc<EncodedEvents>)>;
 #[derive(Debug)]
 struct Slot {
     format: ResponseFormat,
-    dcgm: Arc<PageConfig>,
+    dcgm: Arc<ArcSwap<PageConfig>>,
     ready: Mutex<Ready>,
     /// One encoder at a time.
     encoder: Arc<tokio::sync::Mutex<Encoder>>,
@@ -175,14 +176,19 @@ struct Encoder {
 impl ResponseCache {
     /// With dcgm-exporter's page as `dcgm` describes it.
     pub fn new(snapshots: Arc<SnapshotCell>, dcgm: PageConfig) -> ResponseCache {
-        let dcgm = Arc::new(dcgm);
+        let dcgm = Arc::new(ArcSwap::from_pointee(dcgm));
         let slot = |format| {
             let dcgm = Arc::clone(&dcgm);
             Slot { format, dcgm, ready: Mutex::default(), encoder: Arc::default() }
         };
         let slots = ResponseFormat::ALL.map(|format| Arc::new(slot(format)));
         let (events, events_encoder, assets) = Default::default();
-        ResponseCache { snapshots, slots, events, events_encoder, assets }
+        ResponseCache { snapshots, dcgm, slots, events, events_encoder, assets }
+    }
+
+    /// Describes another page of dcgm-exporter, from the next publication on.
+    pub fn set_dcgm(&self, page: PageConfig) {
+        self.dcgm.store(Arc::new(page));
     }
 
     /// The newest snapshot in this format and encoding.
@@ -310,7 +316,7 @@ impl Slot {
             Some(response) => response.bytes,
             None => {
                 let mut plain = String::with_capacity(encoder.size);
-                self.format.encode_into(snapshot, &self.dcgm, &mut plain);
+                self.format.encode_into(snapshot, &self.dcgm.load(), &mut plain);
                 encoder.size = plain.len();
                 plain.into()
             }
