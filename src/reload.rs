@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
@@ -21,7 +21,7 @@ use model::clock::unix_seconds;
 use settings::mig_layout::DeclaredLayout;
 use settings::{ChangedKeys, Config, ConfigErrors, DEFAULT_FILE, Listen, Loaded, Overrides};
 
-/// How often the files are looked at. A file that is being written is left alone until two looks find the same.
+/// How often the files are looked at.
 const LOOK: Duration = Duration::from_secs(1);
 /// Most entries of a directory that are looked at.
 const MAX_ENTRIES: usize = 256;
@@ -34,17 +34,18 @@ pub struct Configuration {
     pub declared: Option<DeclaredLayout>,
     /// Fields of dcgm-exporter's page.
     pub fields: FieldList,
+    /// Its files just before they were read.
+    pub files: Files,
 }
 
 impl Configuration {
     /// Loads it from its files, the environment and flags.
     pub fn load(overrides: &Overrides) -> Result<Configuration, ConfigErrors> {
-        Configuration::of(load_checked(overrides)?)
-    }
-
-    fn of(loaded: Loaded) -> Result<Configuration, ConfigErrors> {
+        let mut files = look([main_file(overrides)]);
+        let loaded = load_checked(overrides)?;
+        files.append(&mut look(named_files(&loaded.config)));
         let (declared, fields) = (loaded.declared_layout()?, loaded.dcgm_fields()?);
-        Ok(Configuration { loaded, declared, fields })
+        Ok(Configuration { loaded, declared, fields, files })
     }
 
     /// Logs what is wrong with it and does not keep it from being used.
@@ -79,38 +80,39 @@ pub struct Reloader {
     /// Wakes the collectors.
     pub stop: Arc<Stop>,
     pub applied: Applied,
+    /// The files as they were when the configuration was loaded last.
+    pub files: Files,
 }
 
 impl Reloader {
     /// Starts the thread, which ends with the sender of `signals`. Each of them loads the configuration.
     pub fn start(mut self, signals: Receiver<()>) -> io::Result<JoinHandle<()>> {
-        let mut watch = Watch::default();
-        watch.look(&self.files());
-        // Files may have changed since they were read for the start.
+        let mut last = self.files.clone();
         host::thread::spawn("reload", 1024, move || {
             loop {
                 match signals.recv_timeout(LOOK) {
                     Ok(()) => self.reload("SIGHUP"),
-                    Err(RecvTimeoutError::Timeout) if watch.look(&self.files()) => {
-                        self.reload("a file has changed")
+                    Err(RecvTimeoutError::Timeout) => {
+                        let now = self.look();
+                        // A file that is being written is another one at the next look.
+                        if now == last && now != self.files {
+                            self.reload("a file has changed");
+                        }
+                        last = now;
                     }
-                    Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => return,
                 }
             }
         })
     }
 
-    /// The files that the configuration in use is made of.
-    fn files(&self) -> Vec<PathBuf> {
-        let config = self.live.load();
-        let file = self.overrides.config.clone().unwrap_or_else(|| DEFAULT_FILE.into());
-        let named = [&config.dcgm.fields_file, &config.mig.layout_file];
-        let named = named.into_iter().filter(|path| !path.as_os_str().is_empty()).cloned();
-        std::iter::once(file).chain(named).collect()
+    /// The files that the configuration in use is made of, as they are now.
+    fn look(&self) -> Files {
+        look([main_file(&self.overrides)].into_iter().chain(named_files(&self.live.load())))
     }
 
     fn reload(&mut self, why: &str) {
+        self.files = self.look();
         let loaded = Configuration::load(&self.overrides).and_then(|new| self.with_listeners(new));
         let ConfigErrors(errors) = match loaded {
             Ok((config, new, changed)) => return self.apply(config, &new, &changed, why),
@@ -153,6 +155,7 @@ impl Reloader {
             );
         }
         new.warn();
+        self.files = new.files.clone();
         let settings = LiveSettings::of(&config, new.declared.clone());
         let config = Arc::new(config);
         self.live.store(Arc::clone(&config));
@@ -162,43 +165,30 @@ impl Reloader {
     }
 }
 
-/// What tells a file from another one of the same name: device, number, size, and when it was changed.
-type FileId = (u64, u64, u64, i64, i64);
+/// The files of a configuration. Each is told from another one of the same name by device, number, size, and the time of
+/// its last change.
+pub type Files = BTreeMap<PathBuf, (u64, u64, u64, i64, i64)>;
 
-/// The files as they were at the last looks.
-#[derive(Debug, Default)]
-struct Watch {
-    loaded: Option<BTreeMap<PathBuf, FileId>>,
-    last: BTreeMap<PathBuf, FileId>,
+fn main_file(overrides: &Overrides) -> PathBuf {
+    overrides.config.clone().unwrap_or_else(|| DEFAULT_FILE.into())
 }
 
-impl Watch {
-    /// Whether the files are others than those that were loaded last, and no longer being written. The first files
-    /// count as loaded.
-    fn look(&mut self, files: &[PathBuf]) -> bool {
-        let mut now = BTreeMap::new();
-        for file in files {
-            note(file, &mut now);
-            // As a ConfigMap is mounted: links in a directory, which stay while their target changes.
-            let entries = fs::read_dir(file).into_iter().flatten().flatten().take(MAX_ENTRIES);
-            entries.for_each(|entry| note(&entry.path(), &mut now));
-        }
-        let is_still = std::mem::replace(&mut self.last, now) == self.last;
-        let Some(loaded) = &self.loaded else {
-            self.loaded = Some(self.last.clone());
-            return false;
-        };
-        if !is_still || *loaded == self.last {
-            return false;
-        }
-        self.loaded = Some(self.last.clone());
-        true
-    }
+/// The files that a configuration names and that are read with it.
+fn named_files(config: &Config) -> impl Iterator<Item = PathBuf> + use<> {
+    let named = [&config.dcgm.fields_file, &config.mig.layout_file].map(Clone::clone);
+    named.into_iter().filter(|path| !path.as_os_str().is_empty())
 }
 
-fn note(path: &Path, into: &mut BTreeMap<PathBuf, FileId>) {
-    if let Ok(about) = fs::metadata(path) {
-        let id = (about.dev(), about.ino(), about.size(), about.mtime(), about.mtime_nsec());
-        into.insert(path.to_owned(), id);
-    }
+fn look(files: impl IntoIterator<Item = PathBuf>) -> Files {
+    // A ConfigMap is a directory of links, which stay while their target changes.
+    let entries = |path: &PathBuf| fs::read_dir(path).into_iter().flatten().flatten().take(MAX_ENTRIES);
+    let with_entries = |path: PathBuf| {
+        let entries: Vec<PathBuf> = entries(&path).map(|entry| entry.path()).collect();
+        std::iter::once(path).chain(entries)
+    };
+    let id = |path: PathBuf| {
+        let about = fs::metadata(&path).ok()?;
+        Some((path, (about.dev(), about.ino(), about.size(), about.mtime(), about.mtime_nsec())))
+    };
+    files.into_iter().flat_map(with_entries).filter_map(id).collect()
 }

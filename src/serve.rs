@@ -66,7 +66,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// Serves until SIGTERM or SIGINT. The configuration is loaded again with the same `overrides`.
 pub fn run(configuration: Configuration, overrides: Overrides) -> Result<(), Error> {
-    let Configuration { loaded: Loaded { config, .. }, declared, fields } = configuration;
+    let Configuration { loaded: Loaded { config, .. }, declared, fields, files } = configuration;
     child::keep_privileges();
     let main = http::bind(&config.http.listen.to_string()).map_err(Error::Listen)?;
     let dcgm = match config.dcgm.listen {
@@ -168,6 +168,7 @@ pub fn run(configuration: Configuration, overrides: Overrides) -> Result<(), Err
         inbox: Arc::clone(&inbox),
         stop: Arc::clone(&stop),
         applied: Box::new(applied),
+        files,
     };
     let (reload, signals) = channel();
     let reloading = reloader.start(signals)?;

@@ -146,6 +146,9 @@ impl CanaryCollector {
         self.tell(CanaryEvent::Mode { mode, duty });
         if mode == CanaryMode::Off {
             self.parts.canary.close();
+            for gpu in std::mem::take(&mut self.said_due).into_keys() {
+                self.tell(CanaryEvent::Due(Place { gpu, instance: None }, None));
+            }
             let switched_off = format!("{SWITCHED_OFF} (canary.mode)");
             self.context.unavailable(CollectorName::Canary, Some(switched_off));
             return settings;
