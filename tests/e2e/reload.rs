@@ -86,12 +86,11 @@ fn under_load_no_scrape_and_no_count_is_lost() {
         let scrapers: Vec<_> = (0..4).map(|_| scope.spawn(scraper)).collect();
         for n in 1..=50u32 {
             let good = n % 5 != 0;
-            let text = match n % 5 {
-                0 => "[health]\nexpected_gpus = \"many\"\n".to_owned(),
-                // Another interval needs another sampler.
-                1 => format!("[health]\nexpected_gpus = {n}\n[sampler]\nnvlink_interval = '{n}s'\n"),
-                _ => format!("[health]\nexpected_gpus = {n}\n[metrics]\nmax_series = {}\n", 10_000 + n),
-            };
+            let expected_gpus = if good { n.to_string() } else { "'many'".to_owned() };
+            // Another interval needs another sampler.
+            let interval = n / 5 + 1;
+            let text =
+                format!("health.expected_gpus = {expected_gpus}\nsampler.nvlink_interval = '{interval}m'\n");
             replace(&file, &text);
             signal(node.pid(), Signal::SIGHUP);
             node.wait_metrics(&format!("reload {n}"), |m| {

@@ -8,9 +8,7 @@ use crate::clock::Mono;
 use crate::driver_module::LoadId;
 
 /// A list without what cannot be read: a later version may have put it there, and the rest counts.
-pub(crate) fn known<'de, D: Deserializer<'de>, T: DeserializeOwned>(
-    deserializer: D,
-) -> Result<Vec<T>, D::Error> {
+pub fn known<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Vec<T>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Entry<T> {
