@@ -8,9 +8,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use host::stop::Stop;
 
-/// Waits for SIGTERM or SIGINT. SIGUSR1 calls `release`. SIGHUP, whose default is to end the process, is only
-/// logged: nothing is reloaded by signal.
-pub async fn asked_to_end(release: impl Fn()) -> io::Result<&'static str> {
+/// Waits for SIGTERM or SIGINT. SIGUSR1 calls `release`, SIGHUP `reload`.
+pub async fn asked_to_end(release: impl Fn(), reload: impl Fn()) -> io::Result<&'static str> {
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
     let mut hup = signal(SignalKind::hangup())?;
@@ -19,7 +18,7 @@ pub async fn asked_to_end(release: impl Fn()) -> io::Result<&'static str> {
         tokio::select! {
             _ = term.recv() => return Ok("SIGTERM"),
             _ = int.recv() => return Ok("SIGINT"),
-            _ = hup.recv() => tracing::info!("SIGHUP has no meaning here; to change settings, restart"),
+            _ = hup.recv() => reload(),
             _ = usr1.recv() => release(),
         }
     }

@@ -54,6 +54,7 @@ mod page;
 mod podresources;
 mod privileges;
 mod prometheus;
+mod reload;
 mod samplers;
 mod samples;
 mod schedulers;

@@ -14,6 +14,8 @@ use model::snapshot::{Event, EventKind};
 const BURST_SECONDS: f64 = 180.0;
 /// An entry is logged at most this often.
 const LOG_EVERY: Duration = Duration::from_secs(1);
+/// The list is kept at most this often: a storm of faults must not be one of writes.
+const KEEP_EVERY: Duration = Duration::from_secs(10);
 /// Most lines written to the journal in one go.
 const MAX_LINES: usize = 50;
 
@@ -50,12 +52,51 @@ pub struct EventList {
     unlogged: u64,
     list: Arc<[Arc<Event>]>,
     listed: u64,
+    /// The revision that was handed out to be kept, and when.
+    kept: (u64, Option<Mono>),
 }
 
 impl EventList {
     /// An empty list of at most so many.
     pub fn new(keep: usize) -> EventList {
         EventList { keep: keep.max(1), next: 1, ..EventList::default() }
+    }
+
+    /// Takes in the events of an earlier daemon, which logged them. Ids and revisions go on where they were.
+    pub fn restore(&mut self, earlier: impl Iterator<Item = Event>) {
+        let earlier: Vec<Event> = earlier.collect();
+        let newest = earlier.iter().map(|event| event.id).max().unwrap_or(0).max(earlier.len() as u64);
+        self.revision = earlier.iter().map(|event| event.revision).max().unwrap_or(0);
+        self.next = newest + 1 - earlier.len() as u64;
+        for event in earlier {
+            let (id, same) = (self.next, same(&event));
+            self.next += 1;
+            self.newest.insert((same.clone(), ANY), id);
+            self.newest.insert((same, which(&event)), id);
+            let event = Arc::new(Event { id, ..event });
+            self.entries.push_back(ListedEvent { event, logged_at: None, unlogged: 0, due: Mono(0) });
+        }
+        self.keep(self.keep);
+        self.kept.0 = self.revision;
+    }
+
+    /// Whether the list is to be kept now.
+    pub fn take_changed(&mut self, now: Mono) -> bool {
+        let (revision, at) = self.kept;
+        let due = revision != self.revision && at.is_none_or(|at| now.since(at) >= KEEP_EVERY);
+        if due {
+            self.kept = (self.revision, Some(now));
+        }
+        due
+    }
+
+    /// Has at most so many from now on.
+    pub fn keep(&mut self, keep: usize) {
+        self.keep = keep.max(1);
+        while self.entries.len() > self.keep {
+            self.drop_oldest();
+            self.revision += 1;
+        }
     }
 
     /// Takes in an event; gives the id of its entry. `wait`: how long the log waits for what the other
@@ -412,6 +453,29 @@ mod tests {
         assert_eq!(events.enrich(second, line(Severity::Page, 7), Mono(2)), 2, "it was another one");
         let found: Vec<_> = events.list().iter().map(|e| (e.severity, e.link, e.repeats)).collect();
         assert_eq!(found, [(Severity::Info, Some(4), 0), (Severity::Page, Some(7), 0)]);
+    }
+
+    #[test]
+    fn the_events_of_an_earlier_daemon_go_on() {
+        let mut before = EventList::new(10);
+        for code in [13, 31, 79] {
+            record(&mut before, xid(code, 100.0, None));
+        }
+        let kept: Vec<Event> = before.list().iter().map(|event| Event::clone(event)).collect();
+        let mut after = EventList::new(2);
+        after.restore(kept.clone().into_iter());
+        let ids = |events: &mut EventList| events.list().iter().map(|event| event.id).collect::<Vec<_>>();
+        assert_eq!(ids(&mut after), [2, 3]);
+        assert!(!after.take_changed(Mono(0)), "that is kept already");
+        // A burst goes on over the restart, and a new event has the next id.
+        assert_eq!(record(&mut after, xid(79, 110.0, None)), 3);
+        assert_eq!(record(&mut after, xid(43, 110.0, None)), 4);
+        let list = after.list();
+        assert!(list.iter().all(|event| event.revision > kept[2].revision) && list[0].repeats == 1);
+        let at = |seconds: u64| Mono(seconds * 1_000_000_000);
+        assert!(after.take_changed(at(100)) && !after.take_changed(at(100)));
+        record(&mut after, xid(44, 120.0, None));
+        assert!(!after.take_changed(at(109)) && after.take_changed(at(110)), "once in a while");
     }
 
     #[test]

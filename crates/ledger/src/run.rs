@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::inbox::Inbox;
 use super::{KnownWrongResults, Ledger, LedgerSettings, NodeHistory, PersistedFaults, SeenGpus};
 use model::clock::{Cadence, Mono, unix_seconds};
+use model::event_history::EventHistory;
 use model::snapshot::Snapshot;
 
 /// Shortest pause between two publications.
@@ -22,6 +23,8 @@ pub struct Hooks {
     pub faults: Box<dyn FnMut(PersistedFaults) + Send>,
     /// Called when other wrong results are to outlast the daemon than before.
     pub wrong_results: Box<dyn FnMut(KnownWrongResults) + Send>,
+    /// Called when the events of the last days have changed.
+    pub events: Box<dyn FnMut(EventHistory) + Send>,
     /// Called when what outlasts a reboot has changed.
     pub history: Box<dyn FnMut(NodeHistory) + Send>,
 }
@@ -77,6 +80,9 @@ pub fn run(settings: LedgerSettings, interval: Duration, inbox: &Inbox, mut hook
             }
             if let Some(wrong) = ledger.newly_wrong() {
                 (hooks.wrong_results)(wrong);
+            }
+            if let Some(events) = ledger.new_events(now, wall(now, &mut offset)) {
+                (hooks.events)(events);
             }
             if let Some(history) = ledger.new_history() {
                 (hooks.history)(history);
