@@ -32,15 +32,16 @@ pub struct Hooks {
 /// Drift of the wall clock that is not followed, seconds.
 const STILL: f64 = 1e-3;
 
-/// The wall clock as the monotonic one with an offset that changes only when the wall clock was set or has
-/// drifted: the time of one visit is then the same number on every page.
-fn wall(now: Mono, kept: &mut f64) -> f64 {
+/// Both clocks now: the wall clock as the monotonic one with an offset that changes only when the wall clock was set or has
+/// drifted. The time of one visit is then the same number on every page. A pause between the readings would count as drift.
+fn clocks(kept: &mut f64) -> (Mono, f64) {
+    let now = Mono::now();
     let monotonic = now.0 as f64 * 1e-9;
     let offset = unix_seconds() - monotonic;
     if (*kept - offset).abs() >= STILL {
         *kept = offset;
     }
-    *kept + monotonic
+    (now, *kept + monotonic)
 }
 
 /// Runs until the inbox is closed.
@@ -66,9 +67,9 @@ pub fn run(settings: LedgerSettings, interval: Duration, inbox: &Inbox, mut hook
             ledger.fact(life, fact);
         }
         ledger.lost(pending.lost);
-        let now = Mono::now();
+        let (now, unix_seconds) = clocks(&mut offset);
         if beat.take(now) || (urgent && now >= soon) {
-            (hooks.publish)(ledger.publish(now, wall(now, &mut offset)));
+            (hooks.publish)(ledger.publish(now, unix_seconds));
             last = now;
             urgent = false;
             (hooks.beat)();
@@ -81,7 +82,7 @@ pub fn run(settings: LedgerSettings, interval: Duration, inbox: &Inbox, mut hook
             if let Some(wrong) = ledger.newly_wrong() {
                 (hooks.wrong_results)(wrong);
             }
-            if let Some(events) = ledger.new_events(now, wall(now, &mut offset)) {
+            if let Some(events) = ledger.new_events(now, unix_seconds) {
                 (hooks.events)(events);
             }
             if let Some(history) = ledger.new_history() {
