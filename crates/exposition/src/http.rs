@@ -18,6 +18,7 @@ mod listen;
 mod live;
 mod places;
 mod routes;
+mod streams;
 #[cfg(test)]
 mod tests;
 
@@ -86,7 +87,7 @@ pub async fn serve(
     stats: Arc<Stats>,
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    let streams = events::Streams::new(limits.max_connections, stop.clone());
+    let streams = streams::Streams::new(limits.max_connections, stop.clone());
     let routers = |router: &dyn Fn(Arc<AppState>) -> Router| Routers {
         whole: router(Arc::clone(&states.whole)),
         nameless: states.nameless.clone().map(router),

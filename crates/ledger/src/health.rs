@@ -58,7 +58,7 @@ impl Ledger {
     /// index no other GPU has taken.
     pub(super) fn unlisted(&self, now: Mono, driver: &DriverState, states: &[(Gpu, GpuState)]) -> Vec<Gpu> {
         let listed = self.listed(now, driver);
-        let fails = |state: &GpuState| matches!(state, GpuState::Failing { .. });
+        let fails = |state: &GpuState| matches!(state, GpuState::Failing { .. } | GpuState::Unread);
         let gone = states.iter().filter(|(gpu, state)| fails(state) && !is_listed(gpu, listed));
         self.absent(now, driver).into_iter().chain(gone.map(|(gpu, _)| gpu.clone())).collect()
     }

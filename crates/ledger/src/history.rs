@@ -35,11 +35,7 @@ enum GpuVerdict {
 
 impl GpuVerdict {
     fn of(health: &GpuHealth, state: &GpuState) -> GpuVerdict {
-        let silent = match state {
-            GpuState::Stuck { .. } => true,
-            GpuState::Failing { error, .. } => error.is_none(),
-            _ => false,
-        };
+        let silent = matches!(state, GpuState::Stuck { .. } | GpuState::Unread);
         let known = |condition: Condition| {
             condition.unhealthy().is_some()
                 && !matches!(
@@ -367,11 +363,8 @@ mod tests {
         use Condition::{FatalXid, Lost, Missing, RecentFault, Stuck};
         assert_eq!(verdict(stuck(), &[Stuck, RecentFault], Some(false)), GpuVerdict::Silent);
         assert_eq!(verdict(stuck(), &[Stuck, FatalXid], Some(false)), GpuVerdict::Unhealthy);
-        assert_eq!(verdict(failing(None), &[Lost, Missing], Some(false)), GpuVerdict::Silent);
-        assert_eq!(
-            verdict(failing(Some(DriverError::GpuIsLost)), &[Lost, Missing], Some(false)),
-            GpuVerdict::Lost
-        );
+        assert_eq!(verdict(GpuState::Unread, &[Lost, Missing], Some(false)), GpuVerdict::Silent);
+        assert_eq!(verdict(failing(DriverError::GpuIsLost), &[Lost, Missing], Some(false)), GpuVerdict::Lost);
         assert_eq!(verdict(GpuState::Up, &[FatalXid], Some(false)), GpuVerdict::Unhealthy);
         assert_eq!(verdict(GpuState::Up, &[RecentFault], Some(true)), GpuVerdict::Healthy);
         assert_eq!(verdict(GpuState::NoDriver, &[], None), GpuVerdict::Unknown);

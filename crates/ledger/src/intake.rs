@@ -233,12 +233,9 @@ impl Intake {
             // A call of another tier may be the first to find a loss, which voids these two.
             .or_else(|| self.nvml_of(gpu).find_map(unanswered));
         match failure {
-            Some((error, text)) => GpuState::Failing { error: Some(error), text },
+            Some((error, text)) => GpuState::Failing { error, text },
             None if record.is_none_or(|record| record.epoch == 0) || self.begins(gpu) => GpuState::Waiting,
-            None => {
-                let text = "nothing was read of it for too long".into();
-                GpuState::Failing { error: None, text }
-            }
+            None => GpuState::Unread,
         }
     }
 

@@ -53,16 +53,13 @@ impl Losses {
             self.adopt(gpu);
             let condition = match state {
                 GpuState::Stuck { .. } => Condition::Stuck,
-                GpuState::Failing { error: Some(error), .. } if error.is_lost() => Condition::Lost,
-                GpuState::Failing { error: Some(_), .. } => Condition::Failing,
+                GpuState::Failing { error, .. } if error.is_lost() => Condition::Lost,
+                GpuState::Failing { .. } => Condition::Failing,
                 GpuState::Up => {
                     events.extend(self.returned(gpu, now, unix_seconds));
                     continue;
                 }
-                GpuState::Failing { error: None, .. }
-                | GpuState::Waiting
-                | GpuState::NoDriver
-                | GpuState::Paused => {
+                GpuState::Unread | GpuState::Waiting | GpuState::NoDriver | GpuState::Paused => {
                     if let Some(loss) = self.lost.get_mut(&key(gpu)) {
                         loss.up = None;
                     }
@@ -141,9 +138,8 @@ mod tests {
             events.iter().map(|event| format!("{:?}: {}", event.kind, event.text)).collect()
         };
         let stuck = |age| GpuState::Stuck { call: "nvmlX".into(), age: Duration::from_secs(age) };
-        let lost = Some(DriverError::GpuIsLost);
-        let failing_with = |error, text: &str| GpuState::Failing { error, text: text.into() };
-        let failing = |text| failing_with(lost, text);
+        let lost = DriverError::GpuIsLost;
+        let failing = |text: &str| GpuState::Failing { error: lost, text: text.into() };
         assert!(look(&gpu, GpuState::Up, None, 1).is_empty());
         assert_eq!(look(&gpu, stuck(3), None, 4), ["GpuLost: nvmlX has not returned for 3.0 s"]);
         assert!(look(&gpu, stuck(4), None, 5).is_empty());
@@ -157,7 +153,7 @@ mod tests {
             assert!(look(&gpu, failing("lost"), None, second + 4).is_empty());
         }
         assert!(look(&gpu, GpuState::Up, None, 64).is_empty());
-        assert!(look(&gpu, failing_with(None, "nothing was read"), None, 70).is_empty());
+        assert!(look(&gpu, GpuState::Unread, None, 70).is_empty());
         assert!(look(&gpu, GpuState::Up, None, 74).is_empty());
         assert!(look(&gpu, GpuState::Up, None, 83).is_empty());
         assert_eq!(look(&gpu, GpuState::Up, None, 84), ["GpuReturned: lost for 70 s, and back for 10 s"]);

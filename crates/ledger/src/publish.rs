@@ -244,6 +244,7 @@ impl Ledger {
             match &view.state {
                 GpuState::Up | GpuState::Waiting | GpuState::Paused => {}
                 GpuState::Stuck { call, .. } => return Some(format!("GPU {index} is stuck in {call}")),
+                GpuState::Unread => return Some(format!("GPU {index}: {}", view.state.text())),
                 GpuState::Failing { text, .. } => return Some(format!("GPU {index}: {text}")),
                 GpuState::NoDriver => return Some(format!("GPU {index}: no driver")),
             }

@@ -321,7 +321,8 @@ metrics! {
     gpu_last_event_timestamp_seconds: Gauge<Node>, Seconds, Computed, "0.1.0", group Events;
     /// 1 if nothing is known against the GPU, 0 otherwise.
     ///
-    /// Absent while the driver is away, released or stuck as a whole, so that a driver upgrade is no broken GPU.
+    /// Absent while the driver is away, released or stuck as a whole, so that a driver upgrade is no broken GPU, and while
+    /// nothing was read of the GPU for too long without an error: the exporter may have been held up.
     gpu_healthy: Gauge<Gpu>, None, Computed, "0.1.0";
     /// 1 for each reason why the GPU is not healthy.
     ///

@@ -99,6 +99,7 @@ macro_rules! conditions {
 }
 conditions! {
     Waiting            Waiting  None, Ignore;
+    Unread             Waiting  None, Ignore;
     Paused             Note     None, Ignore;
     NoDriver           Faulty   None, Ignore;
     Stuck              Faulty   Some(UnhealthyReason::Stuck), ResetGpu;

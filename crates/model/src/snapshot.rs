@@ -233,10 +233,13 @@ pub enum GpuState {
         /// For how long.
         age: Duration,
     },
-    /// It answers with errors only, or not.
+    /// Nothing was read for longer than a value is kept, without an error: the exporter may have been held up, or a call
+    /// is not late enough yet to be stuck.
+    Unread,
+    /// It answers with errors only.
     Failing {
-        /// The driver's error; `None`: none was seen, it may be the exporter that was held up.
-        error: Option<DriverError>,
+        /// The driver's error.
+        error: DriverError,
         /// The error for people.
         text: String,
     },

@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::canary::loudness;
 use crate::catalog::schema::{Entity, KnownLabel, LabelSet, Metric};
 use crate::catalog::{
-    self as m, ClockEvent, DriverError, EccCounter, EccError, FabricFault, FabricState, FaultAction, Gpu,
-    NvLinkError, RecoveryAction, RepairPart, Severity, Subject, UnhealthyReason,
+    self as m, ClockEvent, EccCounter, EccError, FabricFault, FabricState, FaultAction, Gpu, NvLinkError,
+    RecoveryAction, RepairPart, Severity, Subject, UnhealthyReason,
 };
 use crate::health::{Condition, GpuHealth, HealthLevel, HealthReason, NodeHealth, PublishedValue};
 use crate::sample::Missing;
@@ -133,8 +133,13 @@ impl HealthEvidence<'_> {
             HealthLevel::Degraded => "degraded",
             HealthLevel::Faulty => "faulty",
         });
-        let known = !matches!(view.state, GpuState::Waiting | GpuState::NoDriver | GpuState::Paused);
-        let healthy = known.then(|| reasons.iter().all(|reason| reason.condition.unhealthy().is_none()));
+        let faulty = reasons.iter().any(|reason| reason.condition.unhealthy().is_some());
+        let healthy = match view.state {
+            GpuState::Waiting | GpuState::NoDriver | GpuState::Paused => None,
+            // What was found before stays; that nothing is read is no fault of the GPU.
+            GpuState::Unread if !faulty => None,
+            _ => Some(!faulty),
+        };
         GpuHealth { gpu: view.gpu.clone(), level, word, reasons, healthy }
     }
 
@@ -225,13 +230,12 @@ impl ReasonList<'_> {
             GpuState::Up => return None,
             GpuState::Waiting => (Condition::Waiting, "waiting"),
             GpuState::Stuck { .. } => (Condition::Stuck, "stuck"),
-            GpuState::Failing { .. } if found.missing => {
+            GpuState::Failing { .. } | GpuState::Unread if found.missing => {
                 self.add(Condition::Missing, NOT_LISTED);
                 return Some("missing");
             }
-            GpuState::Failing { error, .. } if error.is_some_and(DriverError::is_lost) => {
-                (Condition::Lost, "failing")
-            }
+            GpuState::Unread => (Condition::Unread, "unread"),
+            GpuState::Failing { error, .. } if error.is_lost() => (Condition::Lost, "failing"),
             GpuState::Failing { .. } => (Condition::Failing, "failing"),
             GpuState::NoDriver => (Condition::NoDriver, "no driver"),
             GpuState::Paused => (Condition::Paused, "paused"),

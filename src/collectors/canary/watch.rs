@@ -152,7 +152,7 @@ mod tests {
             let def = m::gpu_last_busy_timestamp_seconds.def();
             families.push(Family { def, series: vec![series(Vec::new(), busy)], whole: true });
         }
-        let state = if up { GpuState::Up } else { GpuState::Failing { error: None, text: String::new() } };
+        let state = if up { GpuState::Up } else { GpuState::Unread };
         let view = GpuView { gpu: gpu(), state, parts: Vec::new(), gaps: Vec::new(), processes: Vec::new() };
         Snapshot { unix_seconds, families, driver: DriverState::Up, gpus: vec![view], ..Snapshot::default() }
     }

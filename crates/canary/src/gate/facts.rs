@@ -250,7 +250,7 @@ impl Values for Snapshot {
                 }
                 Some(GpuState::Failing { text, .. }) => (CanarySkip::Unhealthy, text.clone()),
                 Some(GpuState::Paused) => (CanarySkip::Released, "the driver is released".into()),
-                Some(GpuState::Waiting | GpuState::NoDriver) => {
+                Some(GpuState::Waiting | GpuState::Unread | GpuState::NoDriver) => {
                     (CanarySkip::Unread, "nothing was read of it".into())
                 }
                 None => (CanarySkip::NoDevice, "it is gone".into()),

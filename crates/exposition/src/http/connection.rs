@@ -25,9 +25,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::activity::{ClientStream, ConnectionActivity, TrackedBody};
 use super::client_io::ClientIo;
-use super::events::EventStream;
 use super::guard::{ConnectedClient, Guard, Routers};
 use super::places::{ConnectionPlace, Places, WaitsFor};
+use super::streams::EventStream;
 use super::{Limits, Stats, stopped};
 
 /// Most bytes of a request line with its headers.

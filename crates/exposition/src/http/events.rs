@@ -10,65 +10,24 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
-use axum::http::header::{ACCEPT, CONTENT_TYPE, HeaderName, RETRY_AFTER, VARY};
+use axum::http::header::{ACCEPT, CONTENT_TYPE, HeaderName, VARY};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
 use hyper::body::{Frame, SizeHint};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 
 use super::app_state::{AppState, joined, not_encoded, tagged, unavailable};
 use super::stopped;
+use super::streams::{StreamPermit, Streams, event_stream, too_many};
 use crate::api::events::EventQuery;
 use crate::format::ResponseFormat;
 use crate::response_cache::EncodeError;
 
-/// Most streams open at the same time,
-const MOST: usize = 16;
-/// and of the connections that the server grants at most one in so many: scrapers come first.
-const SHARE: usize = 4;
 /// A stream on which nothing happens says so this often, so that a client that is gone is noticed.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-
-/// Marks a response that is a stream.
-#[derive(Clone, Copy, Debug)]
-pub struct EventStream;
-
-/// The streams of one server.
-#[derive(Clone, Debug)]
-pub struct Streams {
-    permits: Arc<Semaphore>,
-    stop: watch::Receiver<bool>,
-}
-
-impl Streams {
-    /// Streams of a server that grants so many connections.
-    pub fn new(max_connections: usize, stop: watch::Receiver<bool>) -> Streams {
-        Streams { permits: Arc::new(Semaphore::new((max_connections / SHARE).clamp(1, MOST))), stop }
-    }
-
-    /// A place for one more stream, if there is one.
-    pub fn open(self) -> Option<StreamPermit> {
-        let place = self.permits.try_acquire_owned().ok()?;
-        Some(StreamPermit { stop: self.stop, _place: place })
-    }
-}
-
-/// An open stream.
-#[derive(Debug)]
-pub struct StreamPermit {
-    /// True once the server stops.
-    pub stop: watch::Receiver<bool>,
-    _place: OwnedSemaphorePermit,
-}
-
-/// The answer to a client without a place.
-pub fn too_many() -> Response {
-    let why = "Too many streams of events are open.\n";
-    (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "10")], why).into_response()
-}
 
 /// Answers `/api/v1/events`.
 pub async fn answer(state: Arc<AppState>, streams: Streams, uri: Uri, headers: HeaderMap) -> Response {
@@ -133,10 +92,7 @@ fn stream(state: Arc<AppState>, streams: Streams, query: EventQuery, headers: &H
     let changes = state.snapshots.events();
     // The first line at once, so that the client knows that it is connected.
     let feed = Feed { state, after, changes, permit, greeting: b": events\n\n" };
-    let chunks = unfold(feed, |mut feed| async move { Some((feed.next().await?, feed)) });
-    let mut response = ([(CONTENT_TYPE, "text/event-stream")], Body::from_stream(chunks)).into_response();
-    response.extensions_mut().insert(EventStream);
-    response
+    event_stream(unfold(feed, |mut feed| async move { Some((feed.next().await?, feed)) }))
 }
 
 /// What one client gets until it is gone or the server ends.

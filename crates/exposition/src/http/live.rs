@@ -6,15 +6,14 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
-use axum::http::header::CONTENT_TYPE;
-use axum::response::{IntoResponse, Response};
+use axum::body::Bytes;
+use axum::response::Response;
 use futures_util::stream::unfold;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::app_state::{AppState, unavailable};
-use super::events::{EventStream, StreamPermit, Streams, too_many};
 use super::stopped;
+use super::streams::{StreamPermit, Streams, event_stream, too_many};
 
 /// Between two events: people read no faster, and each makes a page be drawn.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -28,10 +27,7 @@ pub async fn answer(state: Arc<AppState>, streams: Streams) -> Response {
     let mut ticks = interval(PAUSE);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let updates = Updates { state, permit, ticks, sent: None };
-    let chunks = unfold(updates, |mut updates| async move { Some((updates.next().await?, updates)) });
-    let mut response = ([(CONTENT_TYPE, "text/event-stream")], Body::from_stream(chunks)).into_response();
-    response.extensions_mut().insert(EventStream);
-    response
+    event_stream(unfold(updates, |mut updates| async move { Some((updates.next().await?, updates)) }))
 }
 
 /// What one client gets until it is gone or the server ends.

@@ -15,9 +15,10 @@ use axum::routing::get;
 
 use super::Stats;
 use super::app_state::{AppState, joined, unavailable};
-use super::events::{self, Streams};
+use super::events;
 use super::host::{self, Hosts};
 use super::live;
+use super::streams::Streams;
 use crate::assets::{Asset, PAGE_FILES};
 use crate::format::{ResponseFormat, accepted_metrics_format};
 use crate::page;

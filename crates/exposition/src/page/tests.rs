@@ -156,7 +156,8 @@ fn text_from_the_driver_is_never_markup() {
     let evil = "<script>\"'&";
     snapshot.driver = DriverState::Away { text: evil.into() };
     snapshot.collectors[0].text = evil.into();
-    snapshot.gpus[0].state = GpuState::Failing { error: None, text: evil.into() };
+    snapshot.gpus[0].state =
+        GpuState::Failing { error: model::catalog::DriverError::Unknown, text: evil.into() };
     snapshot.gpus[1].gpu.uuid = evil.into();
     let page = page(&snapshot.evaluated());
     assert!(page.contains("&lt;script&gt;&quot;'&amp;"));

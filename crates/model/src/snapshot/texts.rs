@@ -47,10 +47,8 @@ impl GpuState {
             GpuState::Stuck { call, age } => {
                 ("stuck", format!("{call} has not returned for {}", duration(*age)))
             }
-            GpuState::Failing { error: Some(_), text } => {
-                ("failing", format!("it answers with errors only: {text}"))
-            }
-            GpuState::Failing { error: None, text } => ("failing", text.clone()),
+            GpuState::Unread => ("unread", "nothing was read of it for too long".into()),
+            GpuState::Failing { text, .. } => ("failing", format!("it answers with errors only: {text}")),
             GpuState::NoDriver => ("no_driver", "the driver does not answer".into()),
             GpuState::Paused => ("paused", "the driver is released".into()),
         }

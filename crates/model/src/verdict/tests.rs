@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::catalog::{DriverError, Node};
+use crate::health::HealthStatus;
 use crate::sample::{Gap, Rows};
 use crate::snapshot::{CollectorView, Event};
 
@@ -132,7 +133,7 @@ fn a_failed_call_is_a_reason_and_an_unsupported_one_is_not() {
     );
 }
 
-fn failing(error: Option<DriverError>, text: &str) -> GpuState {
+fn failing(error: DriverError, text: &str) -> GpuState {
     GpuState::Failing { error, text: text.into() }
 }
 
@@ -152,7 +153,7 @@ fn node(snapshot: Snapshot) -> (HealthLevel, String) {
 fn the_node_is_one_sentence() {
     use GpuState::{NoDriver, Up};
     let stuck = GpuState::Stuck { call: "nvmlDeviceGetPowerUsage".into(), age: Duration::from_secs(12) };
-    let lost = failing(Some(DriverError::GpuIsLost), "GPU is lost");
+    let lost = failing(DriverError::GpuIsLost, "GPU is lost");
     let away = DriverState::Away { text: "libnvidia-ml.so.1 is not there".into() };
     for (driver, states, level, text) in [
         (DriverState::Up, vec![], HealthLevel::Ok, "The driver lists no GPU."),
@@ -222,7 +223,7 @@ fn each_finding_is_a_reason_of_its_own() {
     use UnhealthyReason as R;
     let none = Findings::default();
     let stuck = GpuState::Stuck { call: "nvmlX".into(), age: Duration::ZERO };
-    let failing = failing(Some(DriverError::GpuIsLost), "lost");
+    let failing = failing(DriverError::GpuIsLost, "lost");
     let reset = Some(RecoveryAction::GpuReset);
     for (state, found, reasons) in [
         (&GpuState::Up, none.clone(), vec![]),
@@ -247,6 +248,20 @@ fn a_gpu_that_cannot_be_asked_has_no_verdict() {
     let all = Findings { fatal_xid: true, missing: true, ..Findings::default() };
     assert_eq!(unhealthy(GpuState::NoDriver, all.clone()), None);
     assert_eq!(unhealthy(GpuState::Waiting, all), None);
+}
+
+#[test]
+fn a_gpu_that_was_not_read_for_a_while_is_no_broken_gpu() {
+    assert_eq!(unhealthy(GpuState::Unread, Findings::default()), None);
+    let snapshot = Snapshot { gpus: vec![view(gpu(0), GpuState::Unread)], ..Snapshot::default() };
+    let verdict = snapshot.evaluated().health.gpus.remove(0);
+    assert_eq!(HealthStatus::from(verdict.level), HealthStatus::Unknown);
+    for (found, reason) in [
+        (Findings { fatal_xid: true, ..Findings::default() }, UnhealthyReason::FatalXid),
+        (Findings { missing: true, ..Findings::default() }, UnhealthyReason::Missing),
+    ] {
+        assert_eq!(unhealthy(GpuState::Unread, found), Some(vec![reason]), "known from before");
+    }
 }
 
 /// A GPU that is up, with a paging event of this kind at second 100.
