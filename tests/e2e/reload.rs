@@ -171,6 +171,16 @@ fn a_listener_that_cannot_be_used_refuses_the_file() {
     let page = node.wait_metrics("refused", |m| m.value(SUCCESSFUL, &[]) == Some(0.0));
     assert_eq!(expected(&page), None, "nothing of the file is in use");
     node.wait_said(&["dcgm.listen", "ddress"]);
+    // So is a web configuration that a restart could not use.
+    let missing = dir.path().join("web.yml");
+    replace(
+        &file,
+        &format!("[health]\nexpected_gpus = 6\n[http]\nweb_config_file = '{}'\n", missing.display()),
+    );
+    signal(node.pid(), Signal::SIGHUP);
+    node.wait_said(&["web.yml"]);
+    node.wait_said(&["the one before stays in use"]);
+    assert_eq!(expected(&node.metrics()), None, "nothing of the file is in use");
     // One that could be used waits for a restart, and the rest applies.
     let free = taken.local_addr().unwrap();
     drop(taken);
