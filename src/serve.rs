@@ -173,8 +173,8 @@ pub fn run(configuration: Configuration, overrides: Overrides, access: Option<Ac
         listening: listening.clone(),
         files,
     };
-    let (reload, signals) = channel();
-    let reloading = reloader.start(signals)?;
+    let (reload, asked) = channel();
+    let reloading = reloader.start(asked)?;
 
     // From the first answer on there is something to serve.
     board.wait_for_newer(0, LOOK);
@@ -207,6 +207,8 @@ pub fn run(configuration: Configuration, overrides: Overrides, access: Option<Ac
     threads.extend(collecting.into_iter().map(|(source, thread)| (source.known(), thread)));
     let mut deadline = Mono::now();
     let ended = runtime.block_on(async {
+        // A reload may come with the first answer.
+        let signals = lifecycle::Signals::new()?;
         let (stop_doors, stopped) = watch::channel(false);
         let serving = http::serve(listeners, states, protection, limits, hosts, http_stats, stopped.clone());
         let serving = tokio::spawn(serving);
@@ -226,13 +228,10 @@ pub fn run(configuration: Configuration, overrides: Overrides, access: Option<Ac
         };
         let control = tokio::spawn(serve_control(context, parts, state, stopped));
         let ended = tokio::select! {
-            signal = lifecycle::asked_to_end(release, reload) => match signal {
-                Ok(signal) => {
-                    tracing::info!("{signal}: ending");
-                    Ok(())
-                }
-                Err(error) => Err(Error::Start(error)),
-            },
+            signal = signals.asked_to_end(release, reload) => {
+                tracing::info!("{signal}: ending");
+                Ok(())
+            }
             part = one_ended(&threads) => Err(Error::Ended(part)),
         };
         deadline = Mono::now() + END_DEADLINE;
