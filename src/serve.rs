@@ -323,11 +323,28 @@ fn faults(config: &Config, state: &Store) -> (PersistedFaults, Remember<Persiste
 /// The events that earlier daemons listed, and how to remember more.
 fn events(state: &Store) -> (EventHistory, Remember<EventHistory>) {
     match state.open() {
-        Ok((known, keeper)) => (known.unwrap_or_default(), Box::new(move |events| keeper.save(events))),
+        Ok((known, keeper)) => {
+            let keeper = Finished(Some(keeper));
+            let remember = move |events| {
+                if let Finished(Some(keeper)) = &keeper {
+                    keeper.save(events);
+                }
+            };
+            (known.unwrap_or_default(), Box::new(remember))
+        }
         Err(error) => {
             tracing::warn!(%error, "no thread: events are not kept over restarts");
             (EventHistory::default(), Box::new(|_| {}))
         }
+    }
+}
+
+/// A keeper that has saved what it was given when it is dropped.
+struct Finished<T: Document>(Option<Keeper<T>>);
+
+impl<T: Document> Drop for Finished<T> {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(Keeper::finish);
     }
 }
 

@@ -112,6 +112,11 @@ impl Faults {
         self.events.take_changed(now)
     }
 
+    /// Whether the events have changed since the last call. There is no further one.
+    pub fn take_last_events(&mut self) -> bool {
+        self.events.take_last()
+    }
+
     /// The list of events has at most so many from now on.
     pub fn keep_events(&mut self, keep: usize) {
         self.events.keep(keep);

@@ -271,6 +271,11 @@ impl Ledger {
         self.faults.take_events(now).then(|| EventHistory::of(&self.faults.list(), unix_seconds))
     }
 
+    /// The events of the last days at the end, if there are others than at the last call.
+    pub fn last_events(&mut self, unix_seconds: f64) -> Option<EventHistory> {
+        self.faults.take_last_events().then(|| EventHistory::of(&self.faults.list(), unix_seconds))
+    }
+
     /// What outlasts a reboot, if it changed since the last call.
     pub fn new_history(&mut self) -> Option<NodeHistory> {
         self.history.take_changed()

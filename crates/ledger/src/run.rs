@@ -55,7 +55,12 @@ pub fn run(settings: LedgerSettings, interval: Duration, inbox: &Inbox, mut hook
     loop {
         let soon = last + SHORTEST.min(interval);
         let due = if urgent { beat.next().min(soon) } else { beat.next() };
-        let Some(pending) = inbox.take(due) else { return };
+        let Some(pending) = inbox.take(due) else {
+            if let Some(events) = ledger.last_events(unix_seconds()) {
+                (hooks.events)(events);
+            }
+            return;
+        };
         urgent |= !pending.events.is_empty() || !pending.facts.is_empty();
         for event in pending.events {
             ledger.event(event);
