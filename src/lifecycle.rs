@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use host::stop::Stop;
 
-/// The signals that the daemon obeys. From the first one on none has its usual effect, which is the end of the process.
+/// The signals of the daemon. While it has them, none ends the process by itself.
 #[derive(Debug)]
 pub struct Signals {
     term: Signal,

@@ -44,8 +44,7 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// Why a restart with this configuration could not listen. An address of this daemon's own, which nobody else can have
-    /// now, is free by then.
+    /// Why a restart with this configuration could not listen. The daemon's own addresses are free by then.
     pub fn problems(&self, wanted: &Config) -> Vec<String> {
         let is_own =
             |wanted: Listen| self.main.iter().chain(&self.dcgm).any(|own| Listen(*own).overlaps(wanted));

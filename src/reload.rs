@@ -171,8 +171,7 @@ impl Reloader {
     }
 }
 
-/// The files of a configuration. Each is told from another one of the same name by device, number, size, and the time of
-/// its last change.
+/// The files of a configuration. Two of the same name differ in device, number, size, or the time of the last change.
 pub type Files = BTreeMap<PathBuf, (u64, u64, u64, i64, i64)>;
 
 fn main_file(overrides: &Overrides) -> PathBuf {
