@@ -13,13 +13,13 @@ pub mod process;
 pub mod topology;
 pub mod windows;
 
-use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use access::Access;
+use arc_swap::ArcSwap;
 use attribution::pods::Pods;
 use exposition::http;
 use exposition::response_cache::SnapshotCell;
@@ -27,8 +27,8 @@ use host::child::ChildSet;
 use host::state::Store;
 use host::stop::Stop;
 use ledger::inbox::{Inbox, LedgerEvent};
+use model::catalog::CollectorName;
 use model::catalog::schema::{Entity, LabelSet, Metric};
-use model::catalog::{CollectorName, MetricId};
 use model::clock::{Cadence, Mono};
 use model::sample::{Batch, Rows, SWITCHED_OFF};
 use settings::Config;
@@ -36,11 +36,14 @@ use settings::Config;
 use crate::views::canary::CanaryFacts;
 use crate::views::{self, View};
 
+/// The configuration in use. A reload stores another one, in which only values differ that apply at once.
+pub type LiveConfig = ArcSwap<Config>;
+
 /// What every collector receives.
 #[derive(Debug, Clone)]
 pub struct Context {
-    /// The checked configuration.
-    pub config: Arc<Config>,
+    /// The configuration in use.
+    pub live: Arc<LiveConfig>,
     /// Destination of batches and events.
     pub inbox: Arc<Inbox>,
     /// The folder of the state files.
@@ -50,14 +53,19 @@ pub struct Context {
 }
 
 impl Context {
-    /// Calls `visit` at once and then at every interval, until the end.
-    fn every(&self, interval: Duration, mut visit: impl FnMut()) {
-        let mut cadence = Cadence::new(interval, Duration::ZERO);
+    /// The configuration in use. It may be another one at the next turn.
+    fn config(&self) -> Arc<Config> {
+        self.live.load_full()
+    }
+
+    /// Calls `visit` at once, then at every interval and for each new configuration, until the end.
+    fn every(&self, interval: impl Fn(&Config) -> Duration, mut visit: impl FnMut(&Config)) {
+        let mut turns = Turns::new(self);
         while !self.stop.stopped() {
-            if cadence.take(Mono::now()) {
-                visit();
+            if turns.take(&interval) {
+                visit(&turns.config);
             }
-            self.stop.wait_until(cadence.next());
+            self.stop.wait_until(turns.next());
         }
     }
 
@@ -91,6 +99,34 @@ impl Context {
     }
 }
 
+/// The turns of a collector: at once, then at every interval and for each new configuration.
+struct Turns {
+    live: Arc<LiveConfig>,
+    /// That of the last turn.
+    config: Arc<Config>,
+    cadence: Option<Cadence>,
+}
+
+impl Turns {
+    fn new(context: &Context) -> Turns {
+        Turns { live: Arc::clone(&context.live), config: context.config(), cadence: None }
+    }
+
+    /// Whether it is time for a turn.
+    fn take(&mut self, interval: impl Fn(&Config) -> Duration) -> bool {
+        let config = self.live.load();
+        if !Arc::ptr_eq(&config, &self.config) {
+            (self.config, self.cadence) = (Arc::clone(&config), None);
+        }
+        let begin = || Cadence::new(interval(&self.config), Duration::ZERO);
+        self.cadence.get_or_insert_with(begin).take(Mono::now())
+    }
+
+    fn next(&self) -> Mono {
+        self.cadence.as_ref().map_or(Mono::now(), Cadence::next)
+    }
+}
+
 /// How long values that are read so often are valid.
 fn lifetime(every: Duration) -> Duration {
     (every * 3).max(Duration::from_secs(3))
@@ -99,8 +135,6 @@ fn lifetime(every: Duration) -> Duration {
 /// What single collectors receive beside the [`Context`].
 #[derive(Debug, Clone)]
 pub struct Parts {
-    /// Metrics that are switched off.
-    pub off: Arc<HashSet<MetricId>>,
     /// Process ids of the samplers alive.
     pub samplers: Arc<nvml::Pids>,
     /// Canary processes alive and their cost.
@@ -125,21 +159,10 @@ pub struct Parts {
 pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(CollectorName, JoinHandle<()>)>> {
     use CollectorName::*;
     let context = || context.clone();
-    let Parts {
-        off,
-        samplers,
-        canary_children,
-        topology_children,
-        switch,
-        canary,
-        pods,
-        snapshots,
-        http,
-        access,
-    } = parts.clone();
+    let Parts { samplers, canary_children, topology_children, switch, canary, pods, snapshots, http, access } =
+        parts.clone();
     let canaries = canary_children.clone();
     let canary = canary::Parts {
-        off: off.clone(),
         canary_children,
         switch: switch.clone(),
         canary,
@@ -155,7 +178,7 @@ pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(CollectorName,
             Process,
             process::start(context(), samplers.clone(), canaries, topology_children.clone(), http, access)?,
         ),
-        (Nvml, nvml::start(context(), off, samplers, switch.clone())?),
+        (Nvml, nvml::start(context(), samplers, switch.clone())?),
         (Kmsg, kmsg::start(context())?),
         (Module, module::start(context(), switch, fabric)?),
         (Canary, canary::start(context(), canary)?),

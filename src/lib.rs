@@ -17,5 +17,6 @@ pub mod listeners;
 pub mod local_socket;
 pub mod log;
 pub mod nvrx;
+pub mod reload;
 pub mod serve;
 pub mod views;

@@ -4,23 +4,38 @@ use std::io;
 use std::sync::Arc;
 
 use sd_notify::NotifyState;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use host::stop::Stop;
 
-/// Waits for SIGTERM or SIGINT. SIGUSR1 calls `release`. SIGHUP, whose default is to end the process, is only
-/// logged: nothing is reloaded by signal.
-pub async fn asked_to_end(release: impl Fn()) -> io::Result<&'static str> {
-    let mut term = signal(SignalKind::terminate())?;
-    let mut int = signal(SignalKind::interrupt())?;
-    let mut hup = signal(SignalKind::hangup())?;
-    let mut usr1 = signal(SignalKind::user_defined1())?;
-    loop {
-        tokio::select! {
-            _ = term.recv() => return Ok("SIGTERM"),
-            _ = int.recv() => return Ok("SIGINT"),
-            _ = hup.recv() => tracing::info!("SIGHUP has no meaning here; to change settings, restart"),
-            _ = usr1.recv() => release(),
+/// The signals of the daemon. While it has them, none ends the process by itself.
+#[derive(Debug)]
+pub struct Signals {
+    term: Signal,
+    int: Signal,
+    hup: Signal,
+    usr1: Signal,
+}
+
+impl Signals {
+    pub fn new() -> io::Result<Signals> {
+        Ok(Signals {
+            term: signal(SignalKind::terminate())?,
+            int: signal(SignalKind::interrupt())?,
+            hup: signal(SignalKind::hangup())?,
+            usr1: signal(SignalKind::user_defined1())?,
+        })
+    }
+
+    /// Waits for SIGTERM or SIGINT. SIGUSR1 calls `release`, SIGHUP `reload`.
+    pub async fn asked_to_end(mut self, release: impl Fn(), reload: impl Fn()) -> &'static str {
+        loop {
+            tokio::select! {
+                _ = self.term.recv() => return "SIGTERM",
+                _ = self.int.recv() => return "SIGINT",
+                _ = self.hup.recv() => reload(),
+                _ = self.usr1.recv() => release(),
+            }
         }
     }
 }

@@ -1,11 +1,11 @@
 //! The sockets for HTTP: the service manager's, by name, else those of the settings.
 
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 
 use exposition::http::{self, Listeners};
 use host::activation;
-use settings::Config;
+use settings::{Config, Listen};
 
 /// Names of the service manager's sockets (`FileDescriptorName=` of a socket unit): the settings that they stand for.
 const HTTP: &str = "http.listen";
@@ -32,15 +32,44 @@ pub enum ListenError {
     Name(String),
 }
 
+/// Where this daemon listens.
+#[derive(Clone, Debug, Default)]
+pub struct Listening {
+    /// The addresses of `http.listen`.
+    pub main: Vec<SocketAddr>,
+    /// Those of `dcgm.listen`.
+    pub dcgm: Vec<SocketAddr>,
+    /// Settings without effect: the service manager passes their sockets.
+    passed: Vec<&'static str>,
+}
+
+impl Listening {
+    /// Why a restart with this configuration could not listen. The daemon's own addresses are free by then.
+    pub fn problems(&self, wanted: &Config) -> Vec<String> {
+        let is_own =
+            |wanted: Listen| self.main.iter().chain(&self.dcgm).any(|own| Listen(*own).overlaps(wanted));
+        let settings = [(HTTP, Some(wanted.http.listen)), (DCGM, wanted.dcgm.listen)];
+        let used = settings.into_iter().filter(|(key, _)| !self.passed.contains(key));
+        let problem = |(key, listen): (&str, Option<Listen>)| {
+            let listen = listen.filter(|listen| !is_own(*listen))?;
+            let error = http::bind(&listen.to_string()).err()?;
+            Some(format!("{key}: {error}"))
+        };
+        used.filter_map(problem).collect()
+    }
+}
+
 /// Opens them. A setting whose socket the service manager passes is not listened at.
-pub fn open(config: &Config) -> Result<Listeners, ListenError> {
+pub fn open(config: &Config) -> Result<(Listeners, Listening), ListenError> {
     let mut passed = Listeners::default();
+    let mut names = Vec::new();
     for (name, listener) in activation::sockets().map_err(ListenError::Passed)? {
-        let listeners: &mut Vec<TcpListener> = match name.as_str() {
-            HTTP => &mut passed.main,
-            DCGM => &mut passed.dcgm,
+        let (name, listeners): (_, &mut Vec<TcpListener>) = match name.as_str() {
+            HTTP => (HTTP, &mut passed.main),
+            DCGM => (DCGM, &mut passed.dcgm),
             _ => return Err(ListenError::Name(name)),
         };
+        names.push(name);
         listeners.push(http::adopt(listener).map_err(ListenError::Passed)?);
     }
     if passed.main.is_empty() {
@@ -49,5 +78,9 @@ pub fn open(config: &Config) -> Result<Listeners, ListenError> {
     if let (true, Some(listen)) = (passed.dcgm.is_empty(), config.dcgm.listen) {
         passed.dcgm = http::bind(&listen.to_string()).map_err(ListenError::Dcgm)?;
     }
-    Ok(passed)
+    let addresses = |listeners: &[TcpListener]| -> Vec<SocketAddr> {
+        listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+    };
+    let (main, dcgm) = (addresses(&passed.main), addresses(&passed.dcgm));
+    Ok((passed, Listening { main, dcgm, passed: names }))
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fmt::{Debug, Write};
 use std::io::{self, IsTerminal};
 use std::os::linux::fs::MetadataExt;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use model::clock::Mono;
@@ -15,7 +15,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{Layer, fmt, registry};
+use tracing_subscriber::{Layer, fmt, registry, reload};
 
 /// How long the same warning is silent.
 const SILENCE: Duration = Duration::from_secs(3600);
@@ -24,15 +24,30 @@ const KIND: &str = "kind";
 /// Warnings that are known. With more of them the oldest is forgotten, and may come again.
 const MAX_KNOWN: usize = 256;
 
-/// Logs lines of this level and above, for the life of the process.
+/// Sets the level, once there is a log.
+static SET_LEVEL: OnceLock<Box<dyn Fn(Level) + Send + Sync>> = OnceLock::new();
+
+/// Logs lines of this level and above from now on.
+pub fn set_level(level: Level) {
+    if let Some(set) = SET_LEVEL.get() {
+        set(level);
+    }
+}
+
+/// Logs lines of this level and above.
 pub fn to_stderr(level: Level) {
     let layer = fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal()).with_target(false);
     let lines = Lines { level, warnings: Mutex::default() };
-    if stderr_is_the_journal() {
-        registry().with(layer.without_time().with_filter(lines)).init();
-    } else {
-        registry().with(layer.with_filter(lines)).init();
+    // The types of the two differ by the format.
+    macro_rules! log_by {
+        ($layer:expr) => {{
+            let (lines, handle) = reload::Layer::new(lines);
+            registry().with($layer.with_filter(lines)).init();
+            SET_LEVEL.set(Box::new(move |level| drop(handle.modify(|lines: &mut Lines| lines.level = level))))
+        }};
     }
+    let first = if stderr_is_the_journal() { log_by!(layer.without_time()) } else { log_by!(layer) };
+    debug_assert!(first.is_ok(), "there is one log");
 }
 
 /// The journal stamps each line itself. `JOURNAL_STREAM` alone proves nothing: every program started from a

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use access::Access;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use exposition::docs;
 use gpu_node_exporter::collectors::topology::declared;
@@ -15,9 +14,9 @@ use gpu_node_exporter::commands::canary::arguments::{Arguments, CanaryOrder, For
 use gpu_node_exporter::commands::doctor::{self, cuda::Cuda};
 use gpu_node_exporter::commands::{self, OutputFormat, compat_diff, window};
 use gpu_node_exporter::control::orders::{self, describe};
+use gpu_node_exporter::reload::{self, Configuration};
 use gpu_node_exporter::{control, lifecycle, log, serve};
 use host::stop::Stop;
-use model::catalog;
 use settings::{Config, ConfigErrors, Loaded, Overrides};
 
 /// The configuration or the command line is wrong (`EX_USAGE`): starting again will not help.
@@ -239,7 +238,7 @@ fn main() -> ExitCode {
     };
     let overrides = &cli.overrides;
     match cli.command.unwrap_or(Command::Serve) {
-        Command::Serve => with_config(overrides, run),
+        Command::Serve => run(overrides),
         Command::CheckConfig => with_config(overrides, check),
         Command::Metrics { format } => print(&match format {
             DocsFormat::Json => docs::json(),
@@ -337,10 +336,7 @@ fn share_one_heap() {
 }
 
 fn with_config(overrides: &Overrides, then: impl FnOnce(Loaded) -> ExitCode) -> ExitCode {
-    let checked = settings::load(overrides).and_then(|loaded| {
-        loaded.check_patterns(&catalog::METRICS.iter().map(|m| m.name).collect::<Vec<_>>()).map(|()| loaded)
-    });
-    match checked {
+    match reload::load_checked(overrides) {
         Ok(loaded) => then(loaded),
         Err(errors) => refuse(errors),
     }
@@ -369,12 +365,12 @@ fn check(loaded: Loaded) -> ExitCode {
         }
         Err(ConfigErrors(problems)) => (Some(problems.clone()), None),
     };
-    let access = web_config(&loaded.config);
+    let access = reload::web_config(&loaded.config);
     for warning in access.iter().flatten().flat_map(|access| access.warnings()) {
         eprintln!("gpu-node-exporter: warning: {warning}");
     }
     let problems: Vec<String> = [
-        access.err(),
+        access.err().map(|ConfigErrors(problems)| problems),
         loaded.declared_layout().err().map(|ConfigErrors(problems)| problems),
         topology.err().map(|it| vec![it]),
         unread,
@@ -390,37 +386,21 @@ fn check(loaded: Loaded) -> ExitCode {
     print(&loaded.to_toml())
 }
 
-/// The web configuration, where there is to be one.
-fn web_config(config: &Config) -> Result<Option<Access>, Vec<String>> {
-    let file = &config.http.web_config_file;
-    let optional_certificates = !config.http.open_paths.is_empty();
-    (!file.as_os_str().is_empty()).then(|| Access::open(file, optional_certificates)).transpose()
-}
-
-fn run(loaded: Loaded) -> ExitCode {
-    let declared = match loaded.declared_layout() {
-        Ok(declared) => declared,
+fn run(overrides: &Overrides) -> ExitCode {
+    let configuration = match Configuration::load(overrides) {
+        Ok(configuration) => configuration,
         Err(errors) => return refuse(errors),
     };
-    let fields = match loaded.dcgm_fields() {
-        Ok(fields) => fields,
-        Err(errors) => return refuse(errors),
-    };
-    let access = match web_config(&loaded.config) {
+    let access = match reload::web_config(&configuration.loaded.config) {
         Ok(access) => access,
-        Err(problems) => return refuse(ConfigErrors(problems)),
+        Err(errors) => return refuse(errors),
     };
-    log::to_stderr(loaded.config.log.level);
-    let of_access = access.iter().flat_map(|access| access.warnings());
-    for warning in
-        settings::environment_warnings().into_iter().chain(loaded.dcgm_warnings(&fields)).chain(of_access)
-    {
+    log::to_stderr(configuration.loaded.config.log.level);
+    configuration.warn();
+    for warning in access.iter().flat_map(|access| access.warnings()) {
         tracing::warn!("{warning}");
     }
-    if let Some(error) = loaded.dcgm_error(&fields) {
-        tracing::error!("{error}");
-    }
-    match serve::run(loaded.config, declared, fields, access) {
+    match serve::run(configuration, overrides.clone(), access) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(EXIT_FAILED, error),
     }

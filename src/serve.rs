@@ -1,10 +1,9 @@
 //! Wiring of the daemon: build everything, run, drain. No logic of its own.
 
-use std::collections::HashSet;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -12,9 +11,11 @@ use sd_notify::NotifyState;
 use tokio::sync::{Semaphore, watch};
 
 use crate::collectors::nvml::switch::Switch;
-use crate::collectors::{self, Context, Parts, module};
+use crate::collectors::{self, Context, LiveConfig, Parts, module};
 use crate::control::{Request, orders};
+use crate::listeners::Listening;
 use crate::local_socket::LocalSocket;
+use crate::reload::{Configuration, Reloader};
 use crate::views::canary::CanaryFacts;
 use crate::{control, drop_in, lifecycle, listeners, nvrx};
 use access::Access;
@@ -27,15 +28,15 @@ use host::state::{Document, Keeper, Store, StoredState};
 use host::stop::Stop;
 use ledger::inbox::{Inbox, LedgerEvent};
 use ledger::{
-    self, Hooks, KnownWrongResults, LedgerSettings, NodeHistory, PersistedFaults, RecentWindows, SeenGpus,
+    self, Hooks, KnownWrongResults, LedgerSettings, LiveSettings, NodeHistory, PersistedFaults, SeenGpus,
 };
+use model::catalog::BuildInfo;
 use model::catalog::schema::KnownLabel;
-use model::catalog::{self as m, BuildInfo, METRICS, MetricId};
 use model::clock::{Mono, unix_seconds};
+use model::event_history::EventHistory;
 use model::persisted::{FaultBooks, Inventory, SwitchFault};
-use model::trends::POINTS;
-use settings::mig_layout::DeclaredLayout;
-use settings::{Config, HideOwners};
+use model::sync::lock;
+use settings::{Config, HideOwners, Loaded, Overrides};
 
 /// Why the daemon could not start or had to end.
 #[derive(Debug, thiserror::Error)]
@@ -63,22 +64,14 @@ const HEALTH_MODE: u32 = 0o666;
 /// How often it is looked whether every part still runs.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Serves until SIGTERM or SIGINT. `declared` is the MIG layout the GPUs should have, if there is one; `fields` are those of
-/// dcgm-exporter's page, `access` is the web configuration.
-pub fn run(
-    config: Config,
-    declared: Option<DeclaredLayout>,
-    fields: FieldList,
-    access: Option<Access>,
-) -> Result<(), Error> {
+/// Serves until SIGTERM or SIGINT. The configuration is loaded again with the same `overrides`; `access` is the web
+/// configuration.
+pub fn run(configuration: Configuration, overrides: Overrides, access: Option<Access>) -> Result<(), Error> {
+    let Configuration { loaded: Loaded { config, .. }, declared, fields, files } = configuration;
     child::keep_privileges();
-    let listeners = listeners::open(&config)?;
-    let bound = |listeners: &[TcpListener]| -> Vec<SocketAddr> {
-        listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
-    };
-    let (main_addresses, dcgm_addresses) = (bound(&listeners.main), bound(&listeners.dcgm));
+    let (listeners, listening) = listeners::open(&config)?;
     let config = Arc::new(config);
-    let off: Arc<HashSet<MetricId>> = Arc::new(switched_off(&config));
+    let live = Arc::new(LiveConfig::new(Arc::clone(&config)));
     let inbox = Arc::new(Inbox::default());
     let board = Arc::new(SnapshotCell::default());
     let stop = Arc::new(Stop::default());
@@ -95,42 +88,32 @@ pub fn run(
     let (seen, remember_seen) = inventory(&config, &state);
     let (faults, remember_faults) = faults(&config, &state);
     let (wrong_results, remember_wrong_results) = wrong_results(&state);
+    let (events, remember_events) = events(&state);
     let (history, remember_history) = history(&config, &state, &inbox);
     let settings = LedgerSettings {
-        max_series: config.metrics.max_series as usize,
-        off: HashSet::clone(&off),
-        groups: config.served_groups(),
-        bridge: (config.sampler.fast_interval * 3).max(Duration::from_secs(3)),
-        // A slow call comes again in the next visit of its tier.
-        steady: config.sampler.rare_interval.min(Duration::from_secs(60)) + config.sampler.call_timeout,
         seen,
         faults,
         wrong_results,
         history,
-        expected_gpus: config.health.expected_gpus as usize,
-        keep_events: config.events.history_size as usize,
-        owners: config.owners.clone(),
-        declared,
-        recent: RecentWindows {
-            xids: config.dcgm.xid_window,
-            clock_events: config.dcgm.clock_events_window,
-            trend_step: trend_step(&config),
-        },
+        events,
+        configured: unix_seconds(),
+        live: LiveSettings::of(&config, declared),
         build: BuildInfo {
             version: env!("CARGO_PKG_VERSION").into(),
             revision: option_env!("GNE_REVISION").unwrap_or("unknown").into(),
         },
     };
     let watchdog = sd_notify::watchdog_enabled().is_some();
+    let additions = Arc::new(Mutex::new(Additions::of(&config, &fields, &listening)));
     let hooks = Hooks {
         publish: {
             let (board, responses) = (Arc::clone(&board), Arc::clone(&responses));
-            let nameless = nameless.clone();
-            let node_labels = node_labels(&config);
-            let mut profiling = drop_in::Profiling::of(&config.dcgm, &fields, !dcgm_addresses.is_empty());
+            let (nameless, additions) = (nameless.clone(), Arc::clone(&additions));
             Box::new(move |mut snapshot| {
-                snapshot.node_labels = Arc::clone(&node_labels);
-                profiling.look(&snapshot);
+                let mut additions = lock(&additions);
+                snapshot.node_labels = Arc::clone(&additions.node_labels);
+                additions.profiling.look(&snapshot);
+                drop(additions);
                 board.publish(snapshot);
                 for responses in [&responses].into_iter().chain(&nameless) {
                     responses.refresh(Mono::now());
@@ -146,6 +129,7 @@ pub fn run(
         faults: remember_faults,
         wrong_results: remember_wrong_results,
         history: remember_history,
+        events: remember_events,
     };
     let (of_ledger, interval) = (Arc::clone(&inbox), config.metrics.publish_interval);
     let ledger =
@@ -153,9 +137,8 @@ pub fn run(
     let settle = config.sampler.driver_retry_interval;
     let switch = Arc::new(Switch::new(config.gpm.enabled, settle));
     let context =
-        Context { config: Arc::clone(&config), inbox: Arc::clone(&inbox), state, stop: Arc::clone(&stop) };
+        Context { live: Arc::clone(&live), inbox: Arc::clone(&inbox), state, stop: Arc::clone(&stop) };
     let parts = Parts {
-        off,
         samplers: Arc::default(),
         canary_children: Arc::default(),
         topology_children: Arc::default(),
@@ -167,6 +150,31 @@ pub fn run(
         access: access.clone(),
     };
     let collecting = collectors::start(&context, &parts)?;
+    let applied = {
+        let (responses, nameless) = (Arc::clone(&responses), nameless.clone());
+        let (switch, mut gpm, listening) = (Arc::clone(&switch), config.gpm.enabled, listening.clone());
+        move |config: &Config, fields: &FieldList| {
+            *lock(&additions) = Additions::of(config, fields, &listening);
+            for responses in [&responses].into_iter().chain(&nameless) {
+                responses.set_dcgm(drop_in::page(&config.dcgm, fields.clone()));
+            }
+            // What an operator asked for stays until the setting changes.
+            if std::mem::replace(&mut gpm, config.gpm.enabled) != gpm {
+                switch.gpm(gpm);
+            }
+        }
+    };
+    let reloader = Reloader {
+        overrides,
+        live,
+        inbox: Arc::clone(&inbox),
+        stop: Arc::clone(&stop),
+        applied: Box::new(applied),
+        listening: listening.clone(),
+        files,
+    };
+    let (reload, asked) = channel();
+    let reloading = reloader.start(asked)?;
 
     // From the first answer on there is something to serve.
     board.wait_for_newer(0, LOOK);
@@ -195,30 +203,35 @@ pub fn run(
         .thread_keep_alive(HELPER_IDLE)
         .build()?;
     let mut threads: Vec<(&'static str, JoinHandle<()>)> = vec![("ledger", ledger)];
+    threads.push(("reload", reloading));
     threads.extend(collecting.into_iter().map(|(source, thread)| (source.known(), thread)));
     let mut deadline = Mono::now();
     let ended = runtime.block_on(async {
+        // A reload may come with the first answer.
+        let signals = lifecycle::Signals::new()?;
         let (stop_doors, stopped) = watch::channel(false);
         let serving = http::serve(listeners, states, protection, limits, hosts, http_stats, stopped.clone());
         let serving = tokio::spawn(serving);
-        for address in &main_addresses {
+        for address in &listening.main {
             tracing::info!("serving {scheme}://{address}/");
         }
-        for address in &dcgm_addresses {
+        for address in &listening.dcgm {
             tracing::info!("serving dcgm-exporter's page at {scheme}://{address}/metrics");
         }
         lifecycle::notify(&[NotifyState::Ready]);
         let released = Arc::clone(&switch);
         let health = tokio::spawn(serve_health(Arc::clone(&config), Arc::clone(&state), stopped.clone()));
+        let release = || released.release(Mono::now(), unix_seconds());
+        // The thread that takes it is missed as soon as it ends.
+        let reload = || {
+            let _ = reload.send(());
+        };
         let control = tokio::spawn(serve_control(context, parts, state, stopped));
         let ended = tokio::select! {
-            signal = lifecycle::asked_to_end(|| released.release(Mono::now(), unix_seconds())) => match signal {
-                Ok(signal) => {
-                    tracing::info!("{signal}: ending");
-                    Ok(())
-                }
-                Err(error) => Err(Error::Start(error)),
-            },
+            signal = signals.asked_to_end(release, reload) => {
+                tracing::info!("{signal}: ending");
+                Ok(())
+            }
             part = one_ended(&threads) => Err(Error::Ended(part)),
         };
         deadline = Mono::now() + END_DEADLINE;
@@ -233,6 +246,7 @@ pub fn run(
         ended
     });
     runtime.shutdown_background();
+    drop(reload);
     let ledger = threads.remove(0);
     join_until(threads, deadline);
     inbox.close();
@@ -250,19 +264,16 @@ async fn one_ended(parts: &[(&'static str, JoinHandle<()>)]) -> &'static str {
     }
 }
 
-/// The metrics that are switched off.
-pub fn switched_off(config: &Config) -> HashSet<MetricId> {
-    let metrics = METRICS.iter().zip((0..).map(MetricId));
-    let left_out = metrics.filter(|(metric, _)| !config.metrics.publishes(metric.name)).map(|(_, id)| id);
-    let throughput = m::gpu_pcie_throughput_bytes_per_second.id();
-    left_out.chain((!config.sampler.pcie_throughput).then_some(throughput)).collect()
+/// What a publication gets of the configuration.
+struct Additions {
+    node_labels: Arc<[(&'static str, String)]>,
+    profiling: drop_in::Profiling,
 }
 
-/// The time of one point of the status page's history: no shorter than the time between two publications.
-fn trend_step(config: &Config) -> Duration {
-    match config.page.history {
-        Duration::ZERO => Duration::ZERO,
-        history => (history / POINTS as u32).max(config.metrics.publish_interval),
+impl Additions {
+    fn of(config: &Config, fields: &FieldList, listening: &Listening) -> Additions {
+        let profiling = drop_in::Profiling::of(&config.dcgm, fields, !listening.dcgm.is_empty());
+        Additions { node_labels: node_labels(config), profiling }
     }
 }
 
@@ -307,6 +318,34 @@ fn faults(config: &Config, state: &Store) -> (PersistedFaults, Remember<Persiste
     }
     let remember = move |faults| keeper.save(FaultBooks { boot_id: boot_id.clone(), faults });
     (PersistedFaults { load, ..faults }, Box::new(remember))
+}
+
+/// The events that earlier daemons listed, and how to remember more.
+fn events(state: &Store) -> (EventHistory, Remember<EventHistory>) {
+    match state.open() {
+        Ok((known, keeper)) => {
+            let keeper = Finished(Some(keeper));
+            let remember = move |events| {
+                if let Finished(Some(keeper)) = &keeper {
+                    keeper.save(events);
+                }
+            };
+            (known.unwrap_or_default(), Box::new(remember))
+        }
+        Err(error) => {
+            tracing::warn!(%error, "no thread: events are not kept over restarts");
+            (EventHistory::default(), Box::new(|_| {}))
+        }
+    }
+}
+
+/// A keeper that has saved what it was given when it is dropped.
+struct Finished<T: Document>(Option<Keeper<T>>);
+
+impl<T: Document> Drop for Finished<T> {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(Keeper::finish);
+    }
 }
 
 /// The wrong results of the canary that are not cleared, and how to remember others.
@@ -379,7 +418,7 @@ fn kept<T: Document + Send + 'static>(
 
 /// Serves the control socket. A daemon that cannot is still of use, so this is a warning.
 async fn serve_control(context: Context, parts: Parts, state: Arc<AppState>, stopped: watch::Receiver<bool>) {
-    let opened = open(context.config.control.path(), control::MODE).await;
+    let opened = open(context.live.load().control.path(), control::MODE).await;
     let Some(socket) = unless("`gpu-node-exporter snapshot` will not work", opened) else { return };
     let free = Arc::new(Semaphore::new(control::MAX_BLOCKING));
     let shared = Arc::new((context, parts, state));
@@ -406,9 +445,9 @@ async fn serve_control(context: Context, parts: Parts, state: Arc<AppState>, sto
                 None if line == "canary status" => {
                     let shared = Arc::clone(&shared);
                     let status = move || {
-                        let (Context { config, .. }, Parts { canary, switch, snapshots, .. }, _) = &*shared;
+                        let (Context { live, .. }, Parts { canary, switch, snapshots, .. }, _) = &*shared;
                         orders::json(&canary.status(
-                            config,
+                            &live.load(),
                             switch.is_released(),
                             &CanaryFacts::of(&snapshots.current()),
                         ))

@@ -6,7 +6,7 @@ pub mod state;
 mod visit;
 mod watch;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -27,9 +27,10 @@ use host::child::ChildSet;
 use host::state::{Keeper, Store};
 use ledger::inbox::LedgerEvent;
 use model::canary::{CanaryEvent, Place};
-use model::catalog::{CanaryMode, CanarySkip, CollectorName, Gpu, MetricId};
+use model::catalog::{CanaryMode, CanarySkip, CollectorName, Gpu};
 use model::clock::{Mono, unix_seconds};
-use state::{CanaryCell, LeftProcess};
+use model::sample::SWITCHED_OFF;
+use state::{CanaryCell, CanaryState, LeftProcess};
 pub use visit::run_settings;
 
 /// Longest time between two looks at what is published.
@@ -39,14 +40,14 @@ const PACE_LEFT: Duration = Duration::from_millis(250);
 /// A mode without runs of its own still answers who asks: how often it looks, so that it knows for how long the
 /// GPUs have been idle.
 const PACE_ON_DEMAND: Duration = Duration::from_secs(5);
+/// Without a canary only a new configuration matters, which wakes.
+const PACE_OFF: Duration = Duration::from_secs(3600);
 /// The daemon ends within 5 s of being asked to; a process in a driver call is left behind before that.
 const SHUTDOWN: Duration = Duration::from_millis(3800);
 
 /// What the collector receives beside the context.
 #[derive(Debug)]
 pub struct Parts {
-    /// Metrics that are switched off.
-    pub off: Arc<HashSet<MetricId>>,
     /// Canary processes alive and their cost.
     pub canary_children: Arc<ChildSet>,
     /// Release of the driver and of the profiling counters.
@@ -63,19 +64,12 @@ pub struct Parts {
 pub fn start(context: Context, parts: Parts) -> io::Result<JoinHandle<()>> {
     // Judging and keeping the baseline recurse nowhere.
     host::thread::spawn("canary", 1024, move || {
-        let config = &context.config.canary;
-        let (mode, duty) = (config.mode, config.max_duty_ratio);
-        context.inbox.event(LedgerEvent::Canary(CanaryEvent::Mode { mode, duty }));
-        if mode == CanaryMode::Off {
-            return context.switched_off(CollectorName::Canary, "canary.mode");
-        }
-        let settings = ScheduleSettings { mode, interval: config.interval, idle_for: config.idle_for, duty };
-        let mut rng = Rng::new(unix_seconds().to_bits() ^ u64::from(std::process::id()).rotate_left(32));
-        parts.canary.open(settings, rng.number(), parts.off.as_ref().clone(), Arc::clone(&parts.pods));
+        let rng = Rng::new(unix_seconds().to_bits() ^ u64::from(std::process::id()).rotate_left(32));
         let (memory, keeper) = remembered(&context.state);
         let collector = CanaryCollector {
             context,
             parts,
+            schedule: None,
             rng,
             memory,
             keeper,
@@ -93,6 +87,8 @@ pub fn start(context: Context, parts: Parts) -> io::Result<JoinHandle<()>> {
 struct CanaryCollector {
     context: Context,
     parts: Parts,
+    /// What the schedule goes by.
+    schedule: Option<ScheduleSettings>,
     rng: Rng,
     memory: BaselineStore,
     keeper: Option<Keeper<BaselineStore>>,
@@ -117,22 +113,52 @@ struct PlacedChild {
 
 impl CanaryCollector {
     fn run(mut self) {
-        let own = match self.context.config.canary.mode {
-            CanaryMode::OnDemand => PACE_ON_DEMAND,
-            _ => PACE.min(self.context.config.canary.interval / 4),
-        };
         while !self.context.stop.stopped() {
-            self.context.beat(CollectorName::Canary);
+            let settings = self.configure();
+            let own = match settings.mode {
+                CanaryMode::Off => PACE_OFF,
+                CanaryMode::OnDemand => PACE_ON_DEMAND,
+                _ => PACE.min(settings.interval / 4),
+            };
             self.tend(None);
-            let published = self.parts.facts.current();
-            self.look(&published);
-            if let Some((place, peer)) = self.choose(&published) {
-                self.visit(&place, peer);
+            if settings.mode != CanaryMode::Off {
+                self.context.beat(CollectorName::Canary);
+                let published = self.parts.facts.current();
+                self.look(&published);
+                if let Some((place, peer)) = self.choose(&published) {
+                    self.visit(&place, peer);
+                }
             }
             let pace = if self.left.is_empty() { own } else { PACE_LEFT.min(own) };
             self.context.stop.wait_until(Mono::now() + pace);
         }
         self.shut_down();
+    }
+
+    /// Goes by the configuration in use.
+    fn configure(&mut self) -> ScheduleSettings {
+        let config = &self.context.config().canary;
+        let (mode, duty) = (config.mode, config.max_duty_ratio);
+        let settings = ScheduleSettings { mode, interval: config.interval, idle_for: config.idle_for, duty };
+        if self.schedule.replace(settings) == Some(settings) {
+            return settings;
+        }
+        self.tell(CanaryEvent::Mode { mode, duty });
+        if mode == CanaryMode::Off {
+            self.parts.canary.close();
+            for gpu in std::mem::take(&mut self.said_due).into_keys() {
+                self.tell(CanaryEvent::Due(Place { gpu, instance: None }, None));
+            }
+            let switched_off = format!("{SWITCHED_OFF} (canary.mode)");
+            self.context.unavailable(CollectorName::Canary, Some(switched_off));
+            return settings;
+        }
+        let configure = |state: &mut CanaryState| state.schedule.configure(settings, Mono::now());
+        if self.parts.canary.with(configure).is_none() {
+            self.parts.canary.open(settings, self.rng.number(), Arc::clone(&self.parts.pods));
+            self.context.unavailable(CollectorName::Canary, None);
+        }
+        settings
     }
 
     fn tell(&self, event: CanaryEvent) {
@@ -172,7 +198,7 @@ impl CanaryCollector {
             return None;
         }
         let now = Mono::now();
-        let (config, released) = (Arc::clone(&self.context.config), self.parts.switch.is_released());
+        let (config, released) = (self.context.config(), self.parts.switch.is_released());
         let last_peer = self.last_peer.clone();
         let (chosen, refused) = self.parts.canary.with(|state| {
             let mut refused: Vec<(Place, CanarySkip)> = Vec::new();

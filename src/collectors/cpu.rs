@@ -55,17 +55,17 @@ pub fn start(
     owners: View<Vec<(Arc<GpuOwner>, bool)>>,
 ) -> io::Result<JoinHandle<()>> {
     host::thread::spawn("cpu", 256, move || {
-        let config = &context.config.cpu;
+        let config = &context.config().cpu;
         if !config.enabled || config.events.is_empty() {
             return context.switched_off(CollectorName::Cpu, "cpu.enabled");
         }
         let patience = Mono::now() + PATIENCE;
         // The names of the groups are known once the topology is there, or is not to come.
-        let unnamed = || context.config.topology.enabled && topology.current().is_none();
+        let unnamed = || context.config().topology.enabled && topology.current().is_none();
         while !context.stop.stopped() && Mono::now() < patience && unnamed() {
             context.stop.wait_until(Mono::now() + LOOK);
         }
-        let host = Host::new(&context.config.host.root);
+        let host = Host::new(&context.config().host.root);
         match Simulated::of_host(&host) {
             Some(kernel) => {
                 tracing::warn!("the CPU events are those of a simulated host: nothing is counted");
@@ -87,7 +87,7 @@ fn run<K: CounterBackend>(
     host: Host,
     kernel: K,
 ) {
-    let config = &context.config.cpu;
+    let config = &context.config().cpu;
     let mut collector = CpuCollector {
         context,
         topology,
@@ -103,7 +103,7 @@ fn run<K: CounterBackend>(
         said: (Outcomes::new(), Uncounted::default()),
         unavailable: false,
     };
-    context.every(config.interval, || collector.visit());
+    context.every(|config| config.cpu.interval, |_| collector.visit());
 }
 
 struct CpuCollector<'a, K: CounterBackend> {
@@ -142,7 +142,7 @@ impl<K: CounterBackend> CpuCollector<'_, K> {
         }
         let room = descriptors();
         self.machine.step(&self.kernel, &cpus, &self.groups, room);
-        if self.context.config.cpu.per_owner {
+        if self.context.config().cpu.per_owner {
             let wanted = wanted(&self.host, &self.owners.current());
             let room = for_owners(room, self.machine.open_counters());
             let events = self.machine.working();
@@ -189,7 +189,7 @@ impl<K: CounterBackend> CpuCollector<'_, K> {
             put_row(&mut rows, &owner, &m::gpu_owner_cpu_events_total, (event,), sum as f64);
         }
         // That an event cannot be counted is an answer: its state is served.
-        self.context.send(CollectorName::Cpu, taken, self.context.config.cpu.interval, rows);
+        self.context.send(CollectorName::Cpu, taken, self.context.config().cpu.interval, rows);
     }
 
     fn say_outcomes(&mut self) {

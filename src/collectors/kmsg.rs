@@ -46,10 +46,10 @@ const LIFE: u64 = 0;
 /// Starts the collector.
 pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
     host::thread::spawn("kmsg", 512, move || {
-        if !context.config.events.kernel_log {
+        if !context.config().events.kernel_log {
             return context.switched_off(CollectorName::Kmsg, "events.kernel_log");
         }
-        let host = Host::new(&context.config.host.root);
+        let host = Host::new(&context.config().host.root);
         let path = host.path("/dev/kmsg");
         let position = Position::new(&host, &context.state);
         let records = [0; KmsgOutcome::ALL.len()];

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 
 use super::owners::claims::DRIVER;
-use super::{Context, lifetime};
+use super::{Context, Turns, lifetime};
 use attribution::kubelet::api::{
     AllocatableResponse, ClaimResource, ContainerDevices, DynamicResource, ListResponse,
 };
@@ -22,9 +22,10 @@ use host::Host;
 use host::stop::Stop;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, CollectorName, KubeletError, Node, Resource};
-use model::clock::{Cadence, Mono, nanos};
+use model::clock::{Mono, nanos};
 use model::sample::{Batch, Rows};
 use model::text::clean;
+use settings::Config;
 
 /// Time between two visits.
 const EVERY: Duration = Duration::from_secs(10);
@@ -49,18 +50,17 @@ const MAX_CLAIMS: usize = 4096;
 pub fn start(context: Context, pods: Arc<Pods>) -> io::Result<JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     host::thread::spawn("kubelet", 1024, move || {
-        let socket = &context.config.owners.kubelet_socket;
+        let socket = &context.config().owners.kubelet_socket;
         if socket.as_os_str().is_empty() {
             pods.set_status(KubeletStatus::Off);
             return context.switched_off(CollectorName::Kubelet, "owners.kubelet_socket");
         }
-        let socket = Host::new(&context.config.host.root).path(socket);
+        let socket = Host::new(&context.config().host.root).path(socket);
         let mut collector = KubeletCollector {
             context: &context,
             pods,
             runtime,
             socket,
-            every: EVERY.min(context.config.sampler.slow_interval),
             errors: [0; KubeletError::ALL.len()],
             answer: None,
             answered: None,
@@ -72,12 +72,16 @@ pub fn start(context: Context, pods: Arc<Pods>) -> io::Result<JoinHandle<()>> {
     })
 }
 
+/// Time between two visits.
+fn every(config: &Config) -> Duration {
+    EVERY.min(config.sampler.slow_interval)
+}
+
 struct KubeletCollector<'a> {
     context: &'a Context,
     pods: Arc<Pods>,
     runtime: Runtime,
     socket: PathBuf,
-    every: Duration,
     errors: [u64; KubeletError::ALL.len()],
     /// The last answer, and when it came.
     answer: Option<(KubeletAnswer, Mono)>,
@@ -92,19 +96,19 @@ struct KubeletCollector<'a> {
 
 impl KubeletCollector<'_> {
     fn run(&mut self) {
-        let mut cadence = Cadence::new(self.every, Duration::ZERO);
+        let mut turns = Turns::new(self.context);
         let mut again = Mono::default();
         while !self.context.stop.stopped() {
             let now = Mono::now();
-            if cadence.take(now) {
+            if turns.take(every) {
                 if now >= again {
                     self.visit();
                     self.took = Mono::now().since(now);
-                    again = Mono::now() + pause(self.failed, self.every);
+                    again = Mono::now() + pause(self.failed, every(&turns.config));
                 }
                 self.publish();
             }
-            self.context.stop.wait_until(cadence.next());
+            self.context.stop.wait_until(turns.next());
         }
     }
 
@@ -118,7 +122,7 @@ impl KubeletCollector<'_> {
                 return self.set_unavailable(None);
             }
             Ok(true) => {
-                let (socket, deadline) = (&self.socket, self.context.config.owners.read_timeout);
+                let (socket, deadline) = (&self.socket, self.context.config().owners.read_timeout);
                 let stop = &self.context.stop;
                 let asked = self.runtime.block_on(async {
                     tokio::select! {
@@ -173,7 +177,11 @@ impl KubeletCollector<'_> {
 
     fn publish(&mut self) {
         let now = Mono::now();
-        if self.answer.as_ref().is_some_and(|(_, at)| now.since(*at) > FORGOTTEN.max(self.every * 3)) {
+        if self
+            .answer
+            .as_ref()
+            .is_some_and(|(_, at)| now.since(*at) > FORGOTTEN.max(every(&self.context.config()) * 3))
+        {
             self.answer = None;
             self.pods.put(Claims::default());
         }
@@ -184,7 +192,8 @@ impl KubeletCollector<'_> {
         if let Some((answer, _)) = &self.answer {
             device_rows(&answer.pods, answer.allocatable.as_ref().ok(), &mut rows);
         }
-        let lifetime = lifetime(self.every) + self.context.config.owners.read_timeout * 3;
+        let lifetime =
+            lifetime(every(&self.context.config())) + self.context.config().owners.read_timeout * 3;
         self.context.inbox.batch(Batch {
             nanos: nanos(self.took),
             // That there is no kubelet is an answer.

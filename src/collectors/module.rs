@@ -17,15 +17,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::nvml::switch::Switch;
-use super::{Context, put_row};
+use super::{Context, Turns, put_row};
 use crate::views::View;
 use host::Host;
 use ledger::inbox::LedgerEvent;
 use model::catalog::{self as m, CollectorName, Node, VersionAgainst};
-use model::clock::{Cadence, Mono, nanos, unix_seconds};
+use model::clock::{Mono, nanos, unix_seconds};
 use model::driver_module::{Load, LoadId, ModuleState};
 use model::sample::Rows;
 use services::Services;
+use settings::Config;
 
 /// Longest time between two looks.
 const EVERY: Duration = Duration::from_secs(10);
@@ -40,11 +41,9 @@ const KTHREADD: &str = "2";
 /// Starts the collector. `fabric`: whether a GPU belongs to an NVLink fabric.
 pub fn start(context: Context, switch: Arc<Switch>, fabric: View<bool>) -> io::Result<JoinHandle<()>> {
     host::thread::spawn("module", 256, move || {
-        let sampler = &context.config.sampler;
-        let every = EVERY.min(sampler.slow_interval);
-        let quick = EVERY_PAUSED.min(sampler.normal_interval);
-        let mut cadence = Cadence::new(every, Duration::ZERO);
-        let host = Host::new(&context.config.host.root);
+        let every = |config: &Config| EVERY.min(config.sampler.slow_interval);
+        let mut turns = Turns::new(&context);
+        let host = Host::new(&context.config().host.root);
         let mut reader = ModuleReader {
             context: &context,
             switch: &switch,
@@ -56,10 +55,11 @@ pub fn start(context: Context, switch: Arc<Switch>, fabric: View<bool>) -> io::R
         while !context.stop.stopped() {
             let now = Mono::now();
             let paused = switch.is_released();
-            if cadence.take(now) || paused {
-                reader.visit(every);
+            if turns.take(every) || paused {
+                reader.visit(every(&turns.config));
             }
-            let next = if paused { cadence.next().min(now + quick) } else { cadence.next() };
+            let quick = EVERY_PAUSED.min(turns.config.sampler.normal_interval);
+            let next = if paused { turns.next().min(now + quick) } else { turns.next() };
             context.stop.wait_until(next.min(now + EVERY_PAUSED));
         }
     })
@@ -89,8 +89,9 @@ impl ModuleReader<'_> {
             put_row(&mut rows, &Node {}, &m::gpu_host_boot_timestamp_seconds, (), boot);
         }
         let version = sight.load().map_or("", |load| &load.version);
-        let declared = self.context.config.driver.expected_version.trim();
-        let on_disk = library::only_version(&library::find(&self.host, &self.context.config));
+        let config = self.context.config();
+        let declared = config.driver.expected_version.trim();
+        let on_disk = library::only_version(&library::find(&self.host, &config));
         let against =
             [(VersionAgainst::Declared, Some(declared)), (VersionAgainst::Library, on_disk.as_deref())];
         for (against, other) in against {

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::{Context, put_row};
+use super::{Context, Turns, put_row};
 use crate::views::View;
 use host::Host;
 use host::reader::{DeadlineReader, MAX_ABANDONED, ReadFailure};
 use model::catalog::{self as m, CollectorName, Direction, NetworkError, NetworkPort, Nic, Node};
-use model::clock::{Cadence, Mono};
+use model::clock::Mono;
 use model::plain_file;
 use model::sample::Rows;
 use model::topology::{Device, Topology, place};
@@ -33,21 +33,20 @@ const WORD: u64 = 4;
 /// Starts the collector.
 pub fn start(context: Context, topology: View<Option<Arc<Topology>>>) -> io::Result<JoinHandle<()>> {
     host::thread::spawn("network", 256, move || {
-        if !context.config.network.enabled {
+        if !context.config().network.enabled {
             return context.switched_off(CollectorName::Network, "network.enabled");
         }
-        if !context.config.topology.enabled {
+        if !context.config().topology.enabled {
             return context.switched_off(CollectorName::Network, "topology.enabled");
         }
-        let every = context.config.network.interval;
-        let mut cadence = Cadence::new(every, Duration::ZERO);
-        let host = Host::new(&context.config.host.root);
+        let mut turns = Turns::new(&context);
+        let host = Host::new(&context.config().host.root);
         let reader = DeadlineReader::new("network-read", DEADLINE, Arc::clone(&context.stop));
         let mut collector = NetworkCollector { reader, late: BTreeMap::new() };
         let (mut known, mut nics) = (None::<Arc<Topology>>, Vec::new());
         let mut unavailable = None;
         while !context.stop.stopped() {
-            let mut due = cadence.take(Mono::now());
+            let mut due = turns.take(|config| config.network.interval);
             if let Some(now) = topology.current()
                 && known.as_ref().is_none_or(|known| !Arc::ptr_eq(known, &now))
             {
@@ -60,7 +59,7 @@ pub fn start(context: Context, topology: View<Option<Arc<Topology>>>) -> io::Res
                 let taken = Mono::now();
                 let root = host.clone();
                 let (rows, why) = collector.visit(&nics, move |nic| read(&root, nic));
-                context.send(CollectorName::Network, taken, every, rows);
+                context.send(CollectorName::Network, taken, turns.config.network.interval, rows);
                 if why != unavailable {
                     if let Some(why) = &why {
                         tracing::warn!("network: {why}");
@@ -69,7 +68,7 @@ pub fn start(context: Context, topology: View<Option<Arc<Topology>>>) -> io::Res
                     unavailable = why;
                 }
             }
-            context.stop.wait_until(cadence.next().min(Mono::now() + LOOK));
+            context.stop.wait_until(turns.next().min(Mono::now() + LOOK));
         }
     })
 }

@@ -4,7 +4,6 @@ pub mod policy;
 pub mod process;
 pub mod switch;
 
-use std::collections::HashSet;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -15,12 +14,13 @@ use super::Context;
 use host::child::Stderr;
 use host::inflight::is_gpu;
 use ledger::inbox::{LedgerEvent, Pause, Stall};
-use model::catalog::{Gpu, MetricId, SamplerEnd, joins};
+use model::catalog::{Gpu, SamplerEnd};
 use model::clock::Mono;
 use model::sync::lock;
 use policy::{Abandoned, Backoff, Decision, SamplerHealth, StuckCall};
-use process::{CallDeadlines, SamplerMessage, SamplerProcess, end_all, sampler_config};
+use process::{CallDeadlines, SamplerMessage, SamplerProcess, SamplerSettings, end_all};
 use sampler::wire::{CanaryProcess, FromSampler, SamplerConfig, ToSampler};
+use settings::Config;
 use switch::{Holder, Released, StuckIn, Switch};
 
 /// How often the in-flight tables are looked at. Looking costs some ten microseconds.
@@ -32,20 +32,17 @@ const SHUTDOWN: Duration = Duration::from_secs(3);
 pub type Pids = Mutex<Vec<i32>>;
 
 /// Starts the supervisor.
-pub fn start(
-    context: Context,
-    off: Arc<HashSet<MetricId>>,
-    pids: Arc<Pids>,
-    switch: Arc<Switch>,
-) -> io::Result<JoinHandle<()>> {
+pub fn start(context: Context, pids: Arc<Pids>, switch: Arc<Switch>) -> io::Result<JoinHandle<()>> {
     host::thread::spawn("nvml", 512, move || {
         let (sender, messages) = channel();
-        let s = &context.config.sampler;
+        let config = context.config();
+        let s = &config.sampler;
         let supervisor = Supervisor {
             backoff: Backoff::new(s.restart_backoff, s.restart_backoff_max),
-            deadlines: CallDeadlines { call: s.call_timeout, init: s.init_timeout },
+            deadlines: CallDeadlines::of(&config),
+            settings: SamplerSettings::of(&config),
+            config,
             context,
-            off: joins::unread(&off),
             pids,
             switch,
             sender,
@@ -69,8 +66,9 @@ pub fn start(
 
 struct Supervisor {
     context: Context,
-    /// Metrics that need no call.
-    off: Vec<MetricId>,
+    /// The configuration that samplers are started by, and what they get of it.
+    config: Arc<Config>,
+    settings: SamplerSettings,
     /// Process ids of the samplers alive, for the collector of our own processes.
     pids: Arc<Pids>,
     switch: Arc<Switch>,
@@ -102,6 +100,7 @@ impl Supervisor {
     fn run(mut self, messages: &Receiver<SamplerMessage>) {
         while !self.context.stop.stopped() {
             self.handle_requests();
+            self.follow_configuration();
             self.start_if_due();
             match messages.recv_timeout(LOOK) {
                 Ok(first) => {
@@ -154,6 +153,29 @@ impl Supervisor {
         }
     }
 
+    /// Goes by the configuration in use: replaces a sampler that was started with other settings. Not while a call is
+    /// stuck: the other GPUs would have no values until that shows again.
+    fn follow_configuration(&mut self) {
+        let config = self.context.config();
+        if Arc::ptr_eq(&config, &self.config) {
+            return;
+        }
+        let settings = SamplerSettings::of(&config);
+        if settings != self.settings {
+            let is_quiet = |sampler: &SamplerProcess| {
+                sampler.opened && sampler.health(Mono::now(), self.deadlines).stuck.is_empty()
+            };
+            if !self.abandoned.is_empty() || self.serving.as_ref().is_some_and(|serving| !is_quiet(serving)) {
+                return;
+            }
+            tracing::info!("the sampler is replaced: its settings have changed");
+            self.abandon(None);
+            self.settings = settings;
+        }
+        self.deadlines = CallDeadlines::of(&config);
+        self.config = config;
+    }
+
     fn start_if_due(&mut self) {
         let now = Mono::now();
         if self.released.is_some()
@@ -177,14 +199,13 @@ impl Supervisor {
             known,
             avoid,
             epoch: first_epoch(self.generation),
-            off: self.off.clone(),
             gpm: self.gpm,
             canaries: self.canaries.clone(),
-            ..sampler_config(&self.context.config)
+            ..self.settings.config.clone()
         };
-        let log_level = self.context.config.log.level.to_string().to_lowercase();
+        let log_level = &self.settings.log_level;
         let (inbox, sender) = (&self.context.inbox, &self.sender);
-        match SamplerProcess::start(self.generation, &log_level, Stderr::Inherit, config, inbox, sender) {
+        match SamplerProcess::start(self.generation, log_level, Stderr::Inherit, config, inbox, sender) {
             Ok(sampler) => {
                 tracing::debug!(pid = sampler.pid(), generation = self.generation, "sampler started");
                 self.context.inbox.event(LedgerEvent::SamplerStarted);
@@ -214,7 +235,7 @@ impl Supervisor {
                 let epoch = first_epoch(serving.generation + 1);
                 self.context.inbox.event(LedgerEvent::DriverAway { error, text, epoch });
                 self.abandon(None);
-                self.next_start = Mono::now() + self.context.config.sampler.driver_retry_interval;
+                self.next_start = Mono::now() + self.context.config().sampler.driver_retry_interval;
             }
             Ok(FromSampler::Attached(slot)) => {
                 self.context.inbox.event(LedgerEvent::GpuAttached(slot.gpu.clone()));

@@ -53,10 +53,10 @@ const MOST_CGROUP_BYTES: u64 = 64 * 1024;
 /// Starts the collector.
 pub fn start(context: Context, work: View<GpuWork>, pods: Arc<Pods>) -> io::Result<JoinHandle<()>> {
     host::thread::spawn("owners", 2048, move || {
-        if !context.config.owners.enabled {
+        if !context.config().owners.enabled {
             return context.switched_off(CollectorName::Owners, "owners.enabled");
         }
-        let config = &context.config;
+        let config = &context.config();
         let host = Arc::new(Host::new(&config.host.root));
         let hpc_jobs =
             HpcJobs::new(&config.dcgm.hpc_job_dir, &host, config.owners.read_timeout, &context.stop);
@@ -268,7 +268,7 @@ impl OwnersCollector {
         let mut outcome = OwnerLookup::Found;
         let LookedUp { membership, group_exists, user, .. } = seen;
         let mut environment = SlurmEnvironment::default();
-        if self.context.config.owners.slurm_environment && environ::is_asked(&membership) {
+        if self.context.config().owners.slurm_environment && environ::is_asked(&membership) {
             let host = Arc::clone(&self.host);
             match self.reader.read(MOST_ENVIRONMENTS, move || read_environment(&host, pid)) {
                 Ok(said) => environment = said,
@@ -388,7 +388,7 @@ impl OwnersCollector {
             let count = self.lookups[*outcome as usize] as f64;
             put_row(&mut rows, &Node {}, &m::gpu_exporter_owner_lookups_total, (*outcome,), count);
         }
-        let most = self.context.config.owners.max_series as usize;
+        let most = self.context.config().owners.max_series as usize;
         self.allocations.list(self.pods.claims(), taken);
         self.allocations.put(&mut rows, work, &self.users, most);
         self.hpc_jobs.iter().for_each(|jobs| jobs.put(&mut rows, work));

@@ -42,23 +42,26 @@ pub fn start(
     access: Option<Arc<Access>>,
 ) -> io::Result<JoinHandle<()>> {
     host::thread::spawn("process", 256, move || {
-        let every = EVERY.min(context.config.metrics.publish_interval * 5);
+        let every = EVERY.min(context.config().metrics.publish_interval * 5);
         let mut published = PublishedCpu::default();
         let mut state = StateFolder::new(&context, every);
-        context.every(every, || {
-            let taken = Mono::now();
-            let mut rows = Rows::default();
-            if let Err(error) = serve(&mut rows) {
-                tracing::warn!(%error, "cannot read /proc of this process");
-            }
-            children(&samplers, &canaries, &topology, &mut rows, &mut published);
-            http_server(&http, &mut rows);
-            access.iter().for_each(|access| web_config(access, &http, &mut rows));
-            state.put(&mut rows, taken);
-            let answered = !rows.is_empty();
-            let batch = Batch::of_node(CollectorName::Process, taken, Some(lifetime(every)), rows);
-            context.inbox.batch(Batch { answered, ..batch });
-        });
+        context.every(
+            |_| every,
+            |_| {
+                let taken = Mono::now();
+                let mut rows = Rows::default();
+                if let Err(error) = serve(&mut rows) {
+                    tracing::warn!(%error, "cannot read /proc of this process");
+                }
+                children(&samplers, &canaries, &topology, &mut rows, &mut published);
+                http_server(&http, &mut rows);
+                access.iter().for_each(|access| web_config(access, &http, &mut rows));
+                state.put(&mut rows, taken);
+                let answered = !rows.is_empty();
+                let batch = Batch::of_node(CollectorName::Process, taken, Some(lifetime(every)), rows);
+                context.inbox.batch(Batch { answered, ..batch });
+            },
+        );
     })
 }
 

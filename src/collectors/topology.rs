@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::Context;
+use super::{Context, Turns};
 use crate::views::View;
 use host::Host;
 use host::child::{ChildSet, Stderr};
 use host::state::{Document, Keeper, Store};
 use ledger::inbox::LedgerEvent;
 use model::catalog::CollectorName;
-use model::clock::{Cadence, Mono};
+use model::clock::Mono;
 use model::plain_file;
 use model::topology::{Topology, TopologyUpdate, compare};
 use settings::Config;
@@ -38,14 +38,14 @@ pub fn start(
     children: Arc<ChildSet>,
 ) -> io::Result<JoinHandle<()>> {
     host::thread::spawn("topology", 2048, move || {
-        if !context.config.topology.enabled {
+        if !context.config().topology.enabled {
             return context.switched_off(CollectorName::Topology, "topology.enabled");
         }
-        let mut cadence = Cadence::new(context.config.topology.interval, Duration::ZERO);
+        let mut turns = Turns::new(&context);
         let mut watcher = TopologyCollector {
             context: &context,
             asker: Asker::new(Stderr::Inherit, children),
-            first_seen: FirstSeen::load(&context.config, &context.state),
+            first_seen: FirstSeen::load(&context.config(), &context.state),
             known: None,
             present: BTreeSet::new(),
             failures: 0,
@@ -53,10 +53,10 @@ pub fn start(
         };
         while !context.stop.stopped() {
             let present = gpus.current();
-            if cadence.take(Mono::now()) || watcher.is_surprised_by(&present) {
+            if turns.take(|config| config.topology.interval) || watcher.is_surprised_by(&present) {
                 watcher.visit(present);
             }
-            context.stop.wait_until(cadence.next().min(Mono::now() + LOOK));
+            context.stop.wait_until(turns.next().min(Mono::now() + LOOK));
         }
         if let Some(keeper) = watcher.first_seen.keeper {
             keeper.finish();
@@ -118,7 +118,7 @@ impl TopologyCollector<'_> {
 
     /// Looks at links and network devices; at everything if a device came or went.
     fn links(&mut self) -> Result<(), AskError> {
-        let links = self.asker.links(&self.context.config.host.root, &self.context.stop)?;
+        let links = self.asker.links(&self.context.config().host.root, &self.context.stop)?;
         match &mut self.known {
             Some(known) if links.addresses() == known.devices => {
                 links.apply(&mut known.topology);
@@ -130,7 +130,7 @@ impl TopologyCollector<'_> {
 
     /// Looks at everything. If that fails, what was known stays.
     fn all(&mut self) -> Result<(), AskError> {
-        let origin = Origin::Live(self.context.config.host.root.clone());
+        let origin = Origin::Live(self.context.config().host.root.clone());
         let mut found = self.asker.all(&origin, false, &self.context.stop)?;
         let before = self.known.as_ref().map(|known| &known.topology);
         for before in before.into_iter().chain(self.first_seen.kept.as_ref()) {
@@ -144,7 +144,7 @@ impl TopologyCollector<'_> {
     fn publish(&mut self) -> Option<String> {
         let known = self.known.as_ref()?;
         let changed = compare::differences(self.first_seen.or_is(&known.topology), &known.topology);
-        let declared = declared(&self.context.config.topology.expected_file);
+        let declared = declared(&self.context.config().topology.expected_file);
         let against_declared = declared.as_ref().ok().and_then(Option::as_ref);
         let against_declared = against_declared.map(|it| compare::differences(it, &known.topology));
         let topology = Arc::new(known.topology.clone());

@@ -15,7 +15,6 @@ use std::path::Path;
 
 use super::{OutputFormat, json};
 use crate::collectors::module::{self, library};
-use crate::serve::switched_off;
 use ::host::{Host, terminal};
 use ask::{Aim, Asked, does_not_return};
 use cuda::{Cuda, Judgement};
@@ -46,7 +45,7 @@ pub fn run(config: &Config, cuda: Option<Cuda>, format: OutputFormat) -> Result<
 }
 
 fn examine(config: &Config) -> Report {
-    let (daemon, host, off) = (Daemon::ask(config), Host::new(&config.host.root), switched_off(config));
+    let (daemon, host, off) = (Daemon::ask(config), Host::new(&config.host.root), config.switched_off());
     let module = module::look(&host, None);
     let asked = daemon.ask_driver(config, Aim::AllBut(&off));
     let answers = matches!(&asked, Ok(asked) if asked.up && asked.away.is_none());

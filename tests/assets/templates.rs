@@ -13,7 +13,6 @@ const STATES: &[&str] = &[
     "GpuDriverLoaded",
     "GpuDriverMismatch",
     "GpuDriverPausedLong",
-    "GpuExporterStateNotWritable",
     "GpuFabricDegraded",
     "GpuMaintenanceWindow",
     "GpuNodeDrained",

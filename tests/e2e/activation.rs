@@ -1,10 +1,13 @@
 //! Sockets that the service manager opens, as systemd's socket units do.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::Instant;
 
 use command_fds::{CommandFdExt, FdMapping};
 use nix::sys::signal::Signal;
@@ -12,12 +15,24 @@ use tempfile::TempDir;
 
 use super::node::{PATIENCE, signal};
 
+/// The configuration file.
+fn config_file(dir: &TempDir) -> PathBuf {
+    dir.path().join("config.toml")
+}
+
 /// Starts `serve` with these sockets, each by its name. The shell gives the daemon its own process id, as systemd does.
 fn start(dir: &TempDir, settings: &[(&str, &str)], sockets: Vec<(&str, OwnedFd)>) -> Child {
     let names: Vec<&str> = sockets.iter().map(|(name, _)| *name).collect();
+    let config = config_file(dir);
+    fs::write(&config, "").unwrap();
     let mut command = Command::new("/bin/sh");
     command
-        .args(["-c", "LISTEN_PID=$$ exec \"$0\" serve", env!("CARGO_BIN_EXE_gpu-node-exporter")])
+        .args([
+            "-c",
+            "LISTEN_PID=$$ exec \"$0\" serve --config \"$1\"",
+            env!("CARGO_BIN_EXE_gpu-node-exporter"),
+        ])
+        .arg(config)
         .env("LISTEN_FDS", sockets.len().to_string())
         .env("LISTEN_FDNAMES", names.join(":"))
         .env("GPU_NODE_EXPORTER__HOST__ROOT", dir.path())
@@ -70,6 +85,36 @@ fn both_listeners_are_taken_by_name_and_a_restart_refuses_no_request() {
         let status = daemon.wait().unwrap();
         assert!(status.success(), "{status}");
     }
+}
+
+/// A reload tries the addresses that a restart would listen at, and no others.
+#[test]
+fn a_reload_does_not_try_an_address_whose_socket_is_passed() {
+    let dir = TempDir::new().unwrap();
+    let [main, dcgm, taken, also_taken] = [(); 4].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let address = main.local_addr().unwrap();
+    let [taken, also_taken] = [&taken, &also_taken].map(|listener| listener.local_addr().unwrap());
+    let sockets = vec![("dcgm.listen", OwnedFd::from(dcgm)), ("http.listen", OwnedFd::from(main))];
+    let mut daemon = start(&dir, &[], sockets);
+    let pid = i32::try_from(daemon.id()).unwrap();
+    assert!(answer(connect(address, "/livez")).starts_with("HTTP/1.1 200 "));
+    let text = format!(
+        "http.listen = '{taken}'\ndcgm.listen = '{also_taken}'\nhealth.expected_gpus = 5\nlog.level = 'error'\n"
+    );
+    fs::write(config_file(&dir), text).unwrap();
+    signal(pid, Signal::SIGHUP);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let page = answer(connect(address, "/metrics"));
+        assert!(!page.contains("\ngpu_exporter_config_last_reload_successful 0"), "{page}");
+        if page.contains("\ngpu_devices_declared 5") {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{page}");
+    }
+    signal(pid, Signal::SIGTERM);
+    let status = daemon.wait().unwrap();
+    assert!(status.success(), "{status}");
 }
 
 #[test]

@@ -22,6 +22,7 @@ const MOVING: &[&str] = &[
     "gpu_exporter_publish_duration_seconds",
     "gpu_exporter_http_",
     "gpu_exporter_build_info",
+    "gpu_exporter_config_last_reload_success_timestamp_seconds",
     "gpu_exporter_series ",
     // Adds up while the still GPU is idle.
     "gpu_clock_event_seconds_total",

@@ -55,6 +55,7 @@ mod pod;
 mod podresources;
 mod privileges;
 mod prometheus;
+mod reload;
 mod samplers;
 mod samples;
 mod schedulers;

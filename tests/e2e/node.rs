@@ -37,6 +37,7 @@ pub struct Setup {
     scenario: PathBuf,
     settings: BTreeMap<String, String>,
     library_present: bool,
+    config_file: Option<PathBuf>,
     state_dir: Option<PathBuf>,
     kernel_log: Option<PathBuf>,
     in_maintenance: bool,
@@ -63,6 +64,7 @@ impl Setup {
             scenario: Path::new(env!("CARGO_MANIFEST_DIR")).join(scenario),
             settings: fast.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
             library_present: true,
+            config_file: None,
             state_dir: None,
             kernel_log: None,
             in_maintenance: false,
@@ -93,6 +95,12 @@ impl Setup {
     /// With the product's own cadences and deadlines.
     pub fn with_default_times(mut self) -> Setup {
         self.settings.clear();
+        self
+    }
+
+    /// With this configuration file, below the settings of the test.
+    pub fn with_config_file(mut self, file: PathBuf) -> Setup {
+        self.config_file = Some(file);
         self
     }
 
@@ -176,6 +184,7 @@ impl Setup {
         let mut process = command
             .args(["serve", "--listen", &self.listen.to_string(), "--nvml-library"])
             .arg(library(dir.path()))
+            .args(self.config_file.iter().flat_map(|file| [Path::new("--config"), file]))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -345,17 +354,7 @@ impl Node {
 
     /// The same with the time it took, connection included.
     pub fn get_timed(&self, path: &str) -> (u16, String, Duration) {
-        let started = Instant::now();
-        let mut stream = TcpStream::connect(self.addr).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).unwrap();
-        let took = started.elapsed();
-        let answer = String::from_utf8(answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").expect("an HTTP answer");
-        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        (status, body.to_owned(), took)
+        get_timed(self.addr, path)
     }
 
     /// The metrics page, parsed.
@@ -453,6 +452,21 @@ impl Node {
             pause();
         }
     }
+}
+
+/// Gives status and body of a page, and the time it took, connection included.
+pub fn get_timed(addr: SocketAddr, path: &str) -> (u16, String, Duration) {
+    let started = Instant::now();
+    let mut stream = TcpStream::connect(addr).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let took = started.elapsed();
+    let answer = String::from_utf8(answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").expect("an HTTP answer");
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, body.to_owned(), took)
 }
 
 impl Drop for Node {

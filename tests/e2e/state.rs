@@ -1,6 +1,11 @@
 //! The folder of the state files.
 
-use super::node::Setup;
+use std::fs;
+use std::path::Path;
+
+use nix::sys::signal::Signal;
+
+use super::node::{Metrics, Node, Setup, signal};
 
 #[test]
 fn a_state_folder_that_cannot_be_written_shows() {
@@ -15,4 +20,63 @@ fn a_state_folder_that_cannot_be_written_shows() {
     node.wait_for("the GPUs seen are saved", |_| state.join("inventory.json").exists());
     node.wait_metrics("it is over", |m| m.value("gpu_exporter_state_writable", &[]) == Some(1.0));
     assert_eq!(node.metrics().value("gpu_up", &[("gpu", "0")]), Some(1.0));
+}
+
+/// The state folder of another release.
+fn folder_of(release: &str) -> tempfile::TempDir {
+    let dir = tempfile::TempDir::new().unwrap();
+    let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/state").join(release);
+    for file in fs::read_dir(files).unwrap() {
+        let file = file.unwrap();
+        fs::copy(file.path(), dir.path().join(file.file_name())).unwrap();
+    }
+    dir
+}
+
+fn events(node: &Node) -> Vec<serde_json::Value> {
+    let (status, body) = node.get("/api/v1/events");
+    assert_eq!(status, 200, "{body}");
+    let list: serde_json::Value = serde_json::from_str(&body).unwrap();
+    list["events"].as_array().unwrap().clone()
+}
+
+#[test]
+fn the_files_of_an_older_and_of_a_newer_release_are_read() {
+    for release in ["older", "newer"] {
+        let state = folder_of(release);
+        let setup = Setup::new("tests/scenarios/still-1xh200.toml").with_state_in(state.path().to_owned());
+        let node = setup.start();
+        // Two incidents of the file, and that of a wrong result that is not cleared.
+        let unhealthy = |m: &Metrics| m.value("gpu_unhealthy_total", &[("gpu", "0")]);
+        let page = node.wait_metrics("the incidents go on", |m| unhealthy(m) == Some(3.0));
+        assert_eq!(page.value("gpu_devices_expected", &[]), Some(3.0), "{release}");
+        let known = fs::read_to_string(state.path().join("wrong-results.json")).unwrap();
+        assert!(known.contains("3 of 4096 results differ"), "{release}: {known}");
+        let texts: Vec<_> = events(&node).iter().map(|event| event["text"].clone()).collect();
+        assert_eq!(texts.contains(&"known".into()), release == "newer", "{texts:?}");
+        for file in fs::read_dir(state.path()).unwrap() {
+            let name = file.unwrap().file_name().into_string().unwrap();
+            assert!(!name.ends_with(".corrupt"), "{release}: {name} was not read");
+        }
+    }
+}
+
+#[test]
+fn events_outlast_a_kill() {
+    let before = Setup::new("tests/scenarios/lost-gpu2.toml").start();
+    before.wait_ready();
+    before.sim().open_gate("lost").unwrap();
+    before.wait_for("the events are kept", |node| node.state_dir().join("events.json").exists());
+    let kept: serde_json::Value =
+        serde_json::from_slice(&fs::read(before.state_dir().join("events.json")).unwrap()).unwrap();
+    let first = kept["data"]["events"][0]["event"].clone();
+    signal(before.pid(), Signal::SIGKILL);
+    let after = Setup::new("tests/scenarios/still-1xh200.toml").with_state_of(&before).start();
+    after.wait_ready();
+    let listed = events(&after);
+    for key in ["id", "unix_seconds", "kind", "code", "meaning", "text"] {
+        assert_eq!(listed[0][key], first[key], "{key}");
+    }
+    assert_eq!(listed[0]["gpu"], 2);
+    assert_eq!(after.metrics().value("gpu_exporter_state_writable", &[]), Some(1.0));
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # verify-unit.sh BINARY: systemd has nothing to say about the units, alone and with each drop-in, and the user; the unit limits memory and
-# threads, and is exposed by 2.0 at most.
+# threads, loads the configuration again, and is exposed by 2.0 at most.
 set -euo pipefail
 binary=$(realpath "$1")
 name=gpu-node-exporter
@@ -12,6 +12,11 @@ for limit in 'MemoryMax=[1-9][0-9]*[MG]' 'TasksMax=[1-9][0-9]*'; do
 		exit 1
 	fi
 done
+# shellcheck disable=SC2016
+if ! grep -qx 'ExecReload=/bin/kill -HUP $MAINPID' $name.service; then
+	echo "$name.service does not send SIGHUP on a reload"
+	exit 1
+fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 

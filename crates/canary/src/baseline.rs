@@ -17,6 +17,7 @@ use crate::stats;
 use host::state::Document;
 use model::canary::Place;
 use model::catalog::{CanaryCheck, CanaryVerdict};
+use model::persisted::known;
 pub use quantity::{Quantity, Reference};
 use recent_runs::RecentRuns;
 pub use recent_runs::{PastWrong, RecentSample, add};
@@ -36,6 +37,7 @@ const SIBLINGS: usize = 3;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BaselineStore {
     sets: Vec<Set>,
+    #[serde(deserialize_with = "known")]
     recent_runs: Vec<RecentRuns>,
 }
 

@@ -29,7 +29,7 @@ const MOST_PAUSE: u32 = 4;
 const REPEATS: u32 = 3;
 
 /// How often, and how much.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScheduleSettings {
     /// When it runs.
     pub mode: CanaryMode,
@@ -102,6 +102,18 @@ impl CanarySchedule {
     /// A plan for nothing yet. What is random follows from `seed`.
     pub fn new(settings: ScheduleSettings, seed: u64) -> CanarySchedule {
         CanarySchedule { settings, rng: Rng::new(seed), plans: BTreeMap::new() }
+    }
+
+    /// Goes by other settings from now on. A GPU that would have its first run sooner by them has its next one then.
+    pub fn configure(&mut self, settings: ScheduleSettings, now: Mono) {
+        self.settings = settings;
+        let gpus: Vec<Gpu> = self.plans.keys().cloned().collect();
+        let first: Vec<Mono> =
+            gpus.iter().map(|gpu| now + settings.interval / 4 + self.spread(gpu)).collect();
+        for (plan, first) in self.plans.values_mut().zip(first) {
+            plan.due = plan.due.min(first);
+            plan.budget.allow(settings.duty, settings.interval, now);
+        }
     }
 
     /// Which GPUs there are, and where on each a run can be made. New ones are due some time after a quarter of

@@ -141,6 +141,7 @@ pub struct ResponseCache {
     snapshots: Arc<SnapshotCell>,
     /// Whether names of owners are left out.
     nameless: bool,
+    dcgm: Arc<ArcSwap<PageConfig>>,
     slots: [Arc<Slot>; ResponseFormat::ALL.len()],
     events: Arc<Mutex<ReadyEvents>>,
     /// One encoder at a time.
@@ -157,7 +158,7 @@ type ReadyEvents = Option<(Mono, Arc<EncodedEvents>)>;
 struct Slot {
     format: ResponseFormat,
     nameless: bool,
-    dcgm: Arc<PageConfig>,
+    dcgm: Arc<ArcSwap<PageConfig>>,
     ready: Mutex<Ready>,
     /// One encoder at a time.
     encoder: Arc<tokio::sync::Mutex<Encoder>>,
@@ -191,14 +192,19 @@ impl ResponseCache {
     }
 
     fn with(snapshots: Arc<SnapshotCell>, dcgm: PageConfig, nameless: bool) -> ResponseCache {
-        let dcgm = Arc::new(dcgm);
+        let dcgm = Arc::new(ArcSwap::from_pointee(dcgm));
         let slot = |format| {
             let dcgm = Arc::clone(&dcgm);
             Slot { format, nameless, dcgm, ready: Mutex::default(), encoder: Arc::default() }
         };
         let slots = ResponseFormat::ALL.map(|format| Arc::new(slot(format)));
         let (events, events_encoder, assets) = Default::default();
-        ResponseCache { snapshots, nameless, slots, events, events_encoder, assets }
+        ResponseCache { snapshots, nameless, dcgm, slots, events, events_encoder, assets }
+    }
+
+    /// Describes another page of dcgm-exporter, from the next publication on.
+    pub fn set_dcgm(&self, page: PageConfig) {
+        self.dcgm.store(Arc::new(page));
     }
 
     /// The newest snapshot in this format and encoding.
@@ -330,7 +336,7 @@ impl Slot {
             Some(response) => response.bytes,
             None => {
                 let mut plain = String::with_capacity(encoder.size);
-                self.format.encode_into(&shown(snapshot, self.nameless), &self.dcgm, &mut plain);
+                self.format.encode_into(&shown(snapshot, self.nameless), &self.dcgm.load(), &mut plain);
                 encoder.size = plain.len();
                 plain.into()
             }

@@ -16,6 +16,7 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use model::event_history::{self, EventHistory};
 use model::persisted::{FaultBooks, Inventory, KnownWrongResults, NodeHistory};
 use model::plain_file;
 use model::sync::lock;
@@ -37,8 +38,12 @@ const RETRY: Duration = Duration::from_secs(60);
 pub trait Document: Serialize + DeserializeOwned {
     /// Name of the file, without ending.
     const KIND: &'static str;
-    /// Raised when the meaning of the content changes; a file of another version is set aside.
+    /// Raised with the content. A field never changes its meaning: it gives way to one of another name, is written for one
+    /// more version, and each new field has a default. So a file of a later version is read as far as it is known, and an
+    /// update can be taken back.
     const VERSION: u32;
+    /// The oldest version that can be read; a file of an older one is set aside.
+    const OLDEST: u32 = Self::VERSION;
     /// Largest file that is written or read.
     const MAX_BYTES: usize;
 }
@@ -74,6 +79,12 @@ impl Document for KnownWrongResults {
     const KIND: &'static str = "wrong-results";
     const VERSION: u32 = 1;
     const MAX_BYTES: usize = 1024 * 1024;
+}
+
+impl Document for EventHistory {
+    const KIND: &'static str = "events";
+    const VERSION: u32 = 1;
+    const MAX_BYTES: usize = event_history::MAX_BYTES;
 }
 
 impl Document for NodeHistory {
@@ -270,88 +281,12 @@ fn create(path: &Path, mode: u32) -> io::Result<File> {
 
 fn parse<T: Document>(bytes: &[u8]) -> Result<T, String> {
     let envelope: Envelope<serde_json::Value> = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
-    if (envelope.kind.as_str(), envelope.version) != (T::KIND, T::VERSION) {
+    if envelope.kind != T::KIND || envelope.version < T::OLDEST {
         let Envelope { kind, version, .. } = envelope;
-        return Err(format!("{kind} version {version}, not {} version {}", T::KIND, T::VERSION));
+        return Err(format!("{kind} version {version}, not {} version {} or later", T::KIND, T::OLDEST));
     }
     serde_json::from_value(envelope.data).map_err(|e| e.to_string())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use model::persisted::SeenGpus;
-    use std::os::unix::fs::{PermissionsExt, symlink};
-
-    fn inventory(devices: usize) -> Inventory {
-        Inventory { boot_id: "b".into(), seen: SeenGpus { devices, gpus: Vec::new() } }
-    }
-
-    #[test]
-    fn a_saved_document_comes_back_and_the_last_wins() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = Store::new(dir.path().join("new/folder"));
-        assert_eq!(store.load::<Inventory>().unwrap(), None);
-        store.save(&inventory(3)).unwrap();
-        store.save(&inventory(8)).unwrap();
-        assert_eq!(store.load().unwrap(), Some(inventory(8)));
-    }
-
-    #[test]
-    fn an_invalid_file_is_renamed() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = Store::new(dir.path());
-        let other_version = r#"{"kind":"inventory","version":99,"data":{"boot_id":"b","devices":1}}"#;
-        let huge = vec![b' '; Inventory::MAX_BYTES + 1];
-        for bytes in [b"{".as_slice(), b"\xff\x00", other_version.as_bytes(), &huge] {
-            fs::write(dir.path().join("inventory.json"), bytes).unwrap();
-            assert!(store.look::<Inventory>().is_err(), "`look` leaves the file in place");
-            assert_eq!(store.load::<Inventory>().unwrap(), None);
-            assert_eq!(fs::read(dir.path().join("inventory.corrupt")).unwrap(), bytes);
-            assert!(!dir.path().join("inventory.json").exists());
-        }
-    }
-
-    #[test]
-    fn a_special_file_is_set_aside_and_never_written_through() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = Store::new(dir.path());
-        let (victim, file) = (dir.path().join("victim"), dir.path().join("inventory.json"));
-        fs::write(&victim, "precious").unwrap();
-        for name in ["inventory.json", "inventory.new"] {
-            symlink(&victim, dir.path().join(name)).unwrap();
-        }
-        assert_eq!(store.load::<Inventory>().unwrap(), None);
-        store.save(&inventory(3)).unwrap();
-        assert_eq!(fs::read(&victim).unwrap(), b"precious");
-        let about = fs::symlink_metadata(&file).unwrap();
-        assert!(about.is_file() && about.permissions().mode() & 0o777 == 0o600, "{about:?}");
-        fs::remove_file(&file).unwrap();
-        nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert!(
-            store.look::<Inventory>().unwrap_err().to_string().contains("FIFO"),
-            "no writer is waited for"
-        );
-        assert_eq!(store.load::<Inventory>().unwrap(), None);
-        store.save(&inventory(4)).unwrap();
-        assert_eq!(store.load().unwrap(), Some(inventory(4)));
-    }
-
-    #[test]
-    fn a_folder_is_probed() {
-        let dir = tempfile::tempdir().unwrap();
-        Store::new(dir.path().join("new")).probe().unwrap();
-        assert_eq!(fs::read_dir(dir.path().join("new")).unwrap().count(), 0);
-        fs::write(dir.path().join("file"), "").unwrap();
-        assert!(Store::new(dir.path().join("file")).probe().is_err());
-    }
-
-    #[test]
-    fn a_half_written_file_leaves_the_old_one() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = Store::new(dir.path());
-        store.save(&inventory(5)).unwrap();
-        fs::write(dir.path().join("inventory.new"), b"{\"ki").unwrap();
-        assert_eq!(store.load().unwrap(), Some(inventory(5)));
-    }
-}
+mod tests;

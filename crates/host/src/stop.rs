@@ -9,18 +9,31 @@ use model::sync::lock;
 /// The stop of a process: ends all sleeps.
 #[derive(Debug, Default)]
 pub struct Stop {
-    stopped: Mutex<bool>,
+    state: Mutex<State>,
     changed: Condvar,
     /// The other ends of [`Stop::hang_up`]'s pipes, until it is time to end.
     lines: Mutex<Vec<PipeWriter>>,
 }
 
+#[derive(Debug, Default)]
+struct State {
+    stopped: bool,
+    /// Raised with each [`Stop::wake`].
+    woken: u64,
+}
+
 impl Stop {
     /// Ends all sleeps.
     pub fn stop(&self) {
-        *lock(&self.stopped) = true;
+        lock(&self.state).stopped = true;
         self.changed.notify_all();
         lock(&self.lines).clear();
+    }
+
+    /// Ends the present sleeps: there is something new to look at.
+    pub fn wake(&self) {
+        lock(&self.state).woken += 1;
+        self.changed.notify_all();
     }
 
     /// A pipe that hangs up when it is time to end, for threads that sleep in poll(2).
@@ -36,18 +49,19 @@ impl Stop {
 
     /// Whether it is time to end.
     pub fn stopped(&self) -> bool {
-        *lock(&self.stopped)
+        lock(&self.state).stopped
     }
 
-    /// Sleeps until then, or until it is time to end.
+    /// Sleeps until then, until it is time to end, or until there is something new to look at.
     pub fn wait_until(&self, when: Mono) {
-        let mut stopped = lock(&self.stopped);
+        let mut state = lock(&self.state);
+        let woken = state.woken;
         loop {
             let left = when.since(Mono::now());
-            if *stopped || left.is_zero() {
+            if state.stopped || state.woken != woken || left.is_zero() {
                 return;
             }
-            stopped = self.changed.wait_timeout(stopped, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }

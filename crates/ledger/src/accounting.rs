@@ -50,6 +50,11 @@ impl Accounting {
         Accounting { call_seconds: Histogram::new(&CALL_SECONDS), clock_window, ..Accounting::default() }
     }
 
+    /// Looks at the clock events count for so long.
+    pub fn set_window(&mut self, clock_window: Duration) {
+        self.clock_window = clock_window;
+    }
+
     pub fn count_calls(&mut self, batch: &Batch) {
         let tier = batch.part.tier;
         for call in &batch.calls {

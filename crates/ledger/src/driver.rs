@@ -32,6 +32,11 @@ impl DriverWatch {
         DriverWatch { patience, ..DriverWatch::default() }
     }
 
+    /// Waits so long for the first answer of the next sampler.
+    pub fn wait_for(&mut self, patience: Duration) {
+        self.patience = patience;
+    }
+
     /// Takes in an event that is about the driver alone.
     pub fn take(&mut self, event: LedgerEvent) {
         match event {

@@ -14,6 +14,10 @@ use model::snapshot::{Event, EventKind};
 const BURST_SECONDS: f64 = 180.0;
 /// An entry is logged at most this often.
 const LOG_EVERY: Duration = Duration::from_secs(1);
+/// The list is kept at most this often: a storm of faults must not be one of writes.
+const KEEP_EVERY: Duration = Duration::from_secs(10);
+/// By so many seconds the times differ that two daemons know of one event.
+const SAME_TIME: f64 = 2.0;
 /// Most lines written to the journal in one go.
 const MAX_LINES: usize = 50;
 
@@ -42,6 +46,8 @@ pub struct EventList {
     entries: VecDeque<ListedEvent>,
     revision: u64,
     next: u64,
+    /// Id of the newest event of an earlier daemon.
+    restored: u64,
     /// The newest entry of events that are the same, by process and link and, with [`ANY`], of any.
     newest: HashMap<(Same, Which), u64>,
     /// Entries that are to be logged.
@@ -50,6 +56,8 @@ pub struct EventList {
     unlogged: u64,
     list: Arc<[Arc<Event>]>,
     listed: u64,
+    /// The revision that was handed out to be kept, and when.
+    kept: (u64, Option<Mono>),
 }
 
 impl EventList {
@@ -58,9 +66,55 @@ impl EventList {
         EventList { keep: keep.max(1), next: 1, ..EventList::default() }
     }
 
+    /// Takes in the events of an earlier daemon, which logged them. Ids and revisions go on where they were.
+    pub fn restore(&mut self, earlier: impl Iterator<Item = Event>) {
+        let earlier: Vec<Event> = earlier.collect();
+        let newest = earlier.iter().map(|event| event.id).max().unwrap_or(0).max(earlier.len() as u64);
+        self.revision = earlier.iter().map(|event| event.revision).max().unwrap_or(0);
+        self.next = newest + 1 - earlier.len() as u64;
+        for event in earlier {
+            let (id, same) = (self.next, same(&event));
+            self.next += 1;
+            self.newest.insert((same.clone(), ANY), id);
+            self.newest.insert((same, which(&event)), id);
+            let event = Arc::new(Event { id, ..event });
+            self.entries.push_back(ListedEvent { event, logged_at: None, unlogged: 0, due: Mono(0) });
+        }
+        self.restored = newest;
+        self.keep(self.keep);
+        self.kept.0 = self.revision;
+    }
+
+    /// Whether the list is to be kept now.
+    pub fn take_changed(&mut self, now: Mono) -> bool {
+        let (revision, at) = self.kept;
+        let due = revision != self.revision && at.is_none_or(|at| now.since(at) >= KEEP_EVERY);
+        if due {
+            self.kept = (self.revision, Some(now));
+        }
+        due
+    }
+
+    /// Whether the list has changed since it was kept, which is for the last time now.
+    pub fn take_last(&mut self) -> bool {
+        std::mem::replace(&mut self.kept.0, self.revision) != self.revision
+    }
+
+    /// Has at most so many from now on.
+    pub fn keep(&mut self, keep: usize) {
+        self.keep = keep.max(1);
+        while self.entries.len() > self.keep {
+            self.drop_oldest();
+            self.revision += 1;
+        }
+    }
+
     /// Takes in an event; gives the id of its entry. `wait`: how long the log waits for what the other
     /// source may add.
     pub fn record(&mut self, event: Event, now: Mono, wait: Duration) -> u64 {
+        if let Some(id) = self.listed_earlier(&event) {
+            return id;
+        }
         let same = same(&event);
         // What the kernel log names may come later: then the entry is put right.
         let known = self.newest.get(&(same.clone(), which(&event))).copied();
@@ -162,6 +216,22 @@ impl EventList {
             self.listed = self.revision;
         }
         Arc::clone(&self.list)
+    }
+
+    /// The entry in which an earlier daemon listed an event that the kernel log still has.
+    fn listed_earlier(&self, event: &Event) -> Option<u64> {
+        let restored = self.entries.iter().map(|entry| &entry.event);
+        let mut restored = restored.take_while(|listed| event.old && listed.id <= self.restored);
+        let found = restored.find(|listed| {
+            let span = listed.unix_seconds - SAME_TIME..=listed.last_unix_seconds + SAME_TIME;
+            let differs = |a: Option<u32>, b: Option<u32>| a.is_some() && b.is_some() && a != b;
+            let ((kind, about, code, _), (of, whose, number, _)) = (same(listed), same(event));
+            span.contains(&event.unix_seconds)
+                && (kind, about, code) == (of, whose, number)
+                && !differs(listed.pid, event.pid)
+                && !differs(listed.link, event.link)
+        });
+        found.map(|listed| listed.id)
     }
 
     fn entry(&mut self, id: u64) -> Option<&mut ListedEvent> {
@@ -412,6 +482,48 @@ mod tests {
         assert_eq!(events.enrich(second, line(Severity::Page, 7), Mono(2)), 2, "it was another one");
         let found: Vec<_> = events.list().iter().map(|e| (e.severity, e.link, e.repeats)).collect();
         assert_eq!(found, [(Severity::Info, Some(4), 0), (Severity::Page, Some(7), 0)]);
+    }
+
+    #[test]
+    fn the_events_of_an_earlier_daemon_go_on() {
+        let mut before = EventList::new(10);
+        for code in [13, 31, 79] {
+            record(&mut before, xid(code, 100.0, None));
+        }
+        let kept: Vec<Event> = before.list().iter().map(|event| Event::clone(event)).collect();
+        let mut after = EventList::new(2);
+        after.restore(kept.clone().into_iter());
+        let ids = |events: &mut EventList| events.list().iter().map(|event| event.id).collect::<Vec<_>>();
+        assert_eq!(ids(&mut after), [2, 3]);
+        assert!(!after.take_changed(Mono(0)), "that is kept already");
+        // A burst goes on over the restart, and a new event has the next id.
+        assert_eq!(record(&mut after, xid(79, 110.0, None)), 3);
+        assert_eq!(record(&mut after, xid(43, 110.0, None)), 4);
+        let list = after.list();
+        assert!(list.iter().all(|event| event.revision > kept[2].revision) && list[0].repeats == 1);
+        let at = |seconds: u64| Mono(seconds * 1_000_000_000);
+        assert!(after.take_changed(at(100)) && !after.take_changed(at(100)));
+        record(&mut after, xid(44, 120.0, None));
+        assert!(!after.take_changed(at(109)) && after.take_changed(at(110)), "once in a while");
+    }
+
+    #[test]
+    fn what_the_kernel_log_still_has_is_listed_once() {
+        let mut before = EventList::new(10);
+        record(&mut before, xid(63, 100.0, Some(5)));
+        record(&mut before, xid(63, 160.0, Some(5)));
+        let kept: Vec<Event> = before.list().iter().map(|event| Event::clone(event)).collect();
+        let mut after = EventList::new(10);
+        after.restore(kept.clone().into_iter());
+        let again = |at, pid| Event { old: true, ..xid(63, at, pid) };
+        assert_eq!(record(&mut after, again(101.5, Some(5))), 1);
+        assert_eq!(record(&mut after, again(159.0, None)), 1);
+        assert_eq!(after.list()[..], before.list()[..], "nothing has changed");
+        // Of another time, of another process, and new ones.
+        assert_eq!(record(&mut after, again(163.0, Some(5))), 2);
+        assert_eq!(record(&mut after, again(160.0, Some(6))), 3);
+        assert_eq!(record(&mut after, xid(63, 400.0, Some(5))), 4);
+        assert!(after.take_last() && !after.take_last());
     }
 
     #[test]

@@ -19,6 +19,7 @@ use model::catalog::schema::{KnownLabel, Label};
 use model::catalog::{self as m, DriverEvent, FaultSource, Gpu, Node, RecoveryAction, Tier};
 use model::clock::Mono;
 use model::driver_module::{LoadId, ModuleState};
+use model::event_history::EventHistory;
 use model::fact::{DriverFact, Fact, FactKind};
 use model::persisted::{FaultyGpu, Identity, PersistedFaults};
 use model::sample::{Batch, Missing};
@@ -97,6 +98,28 @@ impl Faults {
         }
         faults.persisted = persisted;
         faults
+    }
+
+    /// With the events of an earlier daemon.
+    #[must_use]
+    pub fn with_events(mut self, earlier: EventHistory) -> Faults {
+        self.events.restore(earlier.into_events());
+        self
+    }
+
+    /// Whether the events are to be kept now: they have changed since the last call, which is a while ago.
+    pub fn take_events(&mut self, now: Mono) -> bool {
+        self.events.take_changed(now)
+    }
+
+    /// Whether the events have changed since the last call. There is no further one.
+    pub fn take_last_events(&mut self) -> bool {
+        self.events.take_last()
+    }
+
+    /// The list of events has at most so many from now on.
+    pub fn keep_events(&mut self, keep: usize) {
+        self.events.keep(keep);
     }
 
     /// Notes which load of the kernel module it is.

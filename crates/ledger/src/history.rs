@@ -81,6 +81,11 @@ impl HistoryState {
         HistoryState { kept, configured, steady, ..HistoryState::default() }
     }
 
+    /// So many GPUs the operator says that the node has, and so long one is healthy before its incident is over.
+    pub fn configure(&mut self, configured: usize, steady: Duration) {
+        (self.configured, self.steady) = (configured, steady);
+    }
+
     /// The history of earlier daemons cannot be read yet.
     pub fn unread(&mut self) {
         self.unread = true;

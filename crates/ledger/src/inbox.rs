@@ -5,6 +5,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, PoisonError};
 
+use super::LiveSettings;
 use model::canary::CanaryEvent;
 use model::catalog::{CollectorName, DriverError, Gpu, SamplerEnd, Tier};
 use model::clock::Mono;
@@ -99,6 +100,8 @@ pub enum LedgerEvent {
     ReadsKernelLog(Option<Mono>),
     /// What earlier daemons knew beyond a reboot, read late; `None`: it cannot be read yet.
     History(Option<NodeHistory>),
+    /// The configuration was loaded again, and when, in seconds since 1970; `None`: it cannot be used.
+    Reloaded(Option<Box<LiveSettings>>, f64),
     /// An operator says that the NVSwitches were reset: who, and why.
     SwitchesCleared(String),
 }

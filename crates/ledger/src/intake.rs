@@ -273,9 +273,11 @@ pub struct LedgerMoment<'a> {
 }
 
 impl LedgerMoment<'_> {
-    /// A moment in seconds since 1970.
+    /// A moment in seconds since 1970: the same number in each publication, as readers compare it.
     pub fn unix(&self, at: Mono) -> f64 {
-        self.unix_seconds - self.now.since(at).as_secs_f64()
+        let seconds = |moment: Mono| moment.0 as f64 * 1e-9;
+        let offset = self.unix_seconds - seconds(self.now);
+        offset + seconds(at.min(self.now))
     }
 
     /// Every known GPU, and whether it answers.
@@ -304,6 +306,17 @@ fn unite(normal: Option<&[GpuProcess]>, slow: Option<&[GpuProcess]>) -> Option<V
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_moment_is_the_same_number_in_each_publication() {
+        let (intake, at) = (Intake::default(), Mono(72_000_123_456_789));
+        let of = |step: u64| {
+            let now = Mono(at.0 + step * 50_123_457);
+            let unix_seconds = 1_795_366_973.123_456 + now.0 as f64 * 1e-9;
+            LedgerMoment { now, unix_seconds, intake: &intake, states: &[] }.unix(at).to_bits()
+        };
+        assert!((1..1000).all(|step| of(step) == of(0)));
+    }
 
     fn on(pid: u32, instance: Option<(u32, u32)>, memory: Option<u64>) -> GpuProcess {
         GpuProcess { pid, instance, memory }

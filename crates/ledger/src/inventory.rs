@@ -53,6 +53,11 @@ impl GpuInventory {
         GpuInventory { seen, changed: false, configured }
     }
 
+    /// So many GPUs there should be; 0: the most seen.
+    pub fn expect(&mut self, configured: usize) {
+        self.configured = configured;
+    }
+
     pub fn count(&mut self, devices: usize) {
         self.changed |= count(&mut self.seen, devices);
     }

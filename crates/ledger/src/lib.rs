@@ -34,6 +34,7 @@ mod losses;
 mod owners;
 mod publish;
 mod recent;
+mod reloads;
 mod resets;
 mod run;
 mod samples;
@@ -59,14 +60,18 @@ use losses::Losses;
 use model::canary::CanaryEvent;
 use model::catalog::{self as m, CollectorName, DriverError, Gpu, GpuInfo, MetricId, Node, Subject, Tier};
 use model::clock::{Mono, unix_seconds};
+use model::event_history::EventHistory;
 use model::fact::{Fact, FactKind, KernelFact, KernelLine};
 pub use model::persisted::{KnownWrongResults, NodeHistory, PersistedFaults, SeenGpus};
 use model::sample::{Batch, Drained, Missing};
+use model::trends::POINTS;
 use owners::OwnerState;
 use publish::Publication;
 pub use recent::RecentWindows;
 use recent::RecentXids;
+use reloads::Reloads;
 pub use run::{Hooks, run};
+use settings::Config;
 use settings::mig_layout::DeclaredLayout;
 use topology::TopologyState;
 use trends::TrendState;
@@ -74,8 +79,29 @@ use windows::WindowState;
 use wrong_results::WrongResultState;
 
 /// What the ledger gets once.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct LedgerSettings {
+    /// GPUs seen before the daemon started, in this boot.
+    pub seen: SeenGpus,
+    /// Faults that an earlier daemon knew of, and the present load of the driver.
+    pub faults: PersistedFaults,
+    /// Wrong results of the canary that are not cleared.
+    pub wrong_results: KnownWrongResults,
+    /// What earlier daemons knew of the node and its GPUs, whatever the boot.
+    pub history: NodeHistory,
+    /// The events of the last days.
+    pub events: EventHistory,
+    /// When the configuration was loaded, in seconds since 1970.
+    pub configured: f64,
+    /// What a new configuration may change.
+    pub live: LiveSettings,
+    /// Release and source revision.
+    pub build: m::BuildInfo,
+}
+
+/// What the ledger gets again with each new configuration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LiveSettings {
     /// Most series in a snapshot, those about the node itself not counted.
     pub max_series: usize,
     /// Metrics that are switched off.
@@ -87,14 +113,6 @@ pub struct LedgerSettings {
     pub bridge: Duration,
     /// How long a lost GPU answers before its return is reported.
     pub steady: Duration,
-    /// GPUs seen before the daemon started, in this boot.
-    pub seen: SeenGpus,
-    /// Faults that an earlier daemon knew of, and the present load of the driver.
-    pub faults: PersistedFaults,
-    /// Wrong results of the canary that are not cleared.
-    pub wrong_results: KnownWrongResults,
-    /// What earlier daemons knew of the node and its GPUs, whatever the boot.
-    pub history: NodeHistory,
     /// GPUs the node should have; 0: the most seen.
     pub expected_gpus: usize,
     /// Events kept in the list.
@@ -105,14 +123,52 @@ pub struct LedgerSettings {
     pub declared: Option<DeclaredLayout>,
     /// Windows in which the last events are counted, and the steps of the last hour.
     pub recent: RecentWindows,
-    /// Release and source revision.
-    pub build: m::BuildInfo,
+}
+
+impl LiveSettings {
+    /// As the configuration has them. `declared`: the MIG layout that the GPUs should have.
+    pub fn of(config: &Config, declared: Option<DeclaredLayout>) -> LiveSettings {
+        let Config { sampler, metrics, dcgm, .. } = config;
+        LiveSettings {
+            max_series: metrics.max_series as usize,
+            off: config.switched_off(),
+            groups: config.served_groups(),
+            bridge: (sampler.fast_interval * 3).max(Duration::from_secs(3)),
+            // A slow call comes again in the next visit of its tier.
+            steady: sampler.rare_interval.min(Duration::from_secs(60)) + sampler.call_timeout,
+            expected_gpus: config.health.expected_gpus as usize,
+            keep_events: config.events.history_size as usize,
+            owners: config.owners.clone(),
+            declared,
+            recent: RecentWindows {
+                xids: dcgm.xid_window,
+                clock_events: dcgm.clock_events_window,
+                trend_step: trend_step(config),
+            },
+        }
+    }
+}
+
+/// The time of one point of the status page's history: no shorter than the time between two publications.
+fn trend_step(config: &Config) -> Duration {
+    match config.page.history {
+        Duration::ZERO => Duration::ZERO,
+        history => (history / POINTS as u32).max(config.metrics.publish_interval),
+    }
+}
+
+impl Default for LiveSettings {
+    fn default() -> LiveSettings {
+        LiveSettings::of(&Config::default(), None)
+    }
 }
 
 /// The ledger: its parts.
 #[derive(Debug)]
 pub struct Ledger {
-    settings: LedgerSettings,
+    settings: LiveSettings,
+    build: m::BuildInfo,
+    reloads: Reloads,
     intake: Intake,
     inventory: GpuInventory,
     driver: DriverWatch,
@@ -135,6 +191,16 @@ pub struct Ledger {
 impl Ledger {
     /// An empty ledger.
     pub fn new(settings: LedgerSettings) -> Ledger {
+        let LedgerSettings {
+            seen,
+            faults,
+            wrong_results,
+            history,
+            events,
+            configured,
+            live: settings,
+            build,
+        } = settings;
         let mut counters = OwnCounters::default();
         counters.born(&m::gpu_exporter_sampler_ends_total, &Node {});
         counters.born(&m::gpu_exporter_driver_error_kinds_total, &Node {});
@@ -151,24 +217,38 @@ impl Ledger {
         CanaryState::born(&mut counters);
         Ledger {
             intake: Intake::default(),
-            inventory: GpuInventory::new(settings.seen.clone(), settings.expected_gpus),
+            inventory: GpuInventory::new(seen.clone(), settings.expected_gpus),
             driver: DriverWatch::new(settings.bridge),
             counters,
             accounting: Accounting::new(settings.recent.clock_events),
-            faults: Faults::new(settings.keep_events, &settings.seen.gpus, settings.faults.clone()),
+            faults: Faults::new(settings.keep_events, &seen.gpus, faults).with_events(events),
             recent_xids: RecentXids::default(),
             losses: Losses::new(settings.steady),
             links: LinkHistory::default(),
             canary: CanaryState::default(),
-            wrong_results: WrongResultState::new(settings.wrong_results.clone()),
-            history: HistoryState::new(settings.history.clone(), settings.expected_gpus, settings.steady),
+            wrong_results: WrongResultState::new(wrong_results),
+            history: HistoryState::new(history, settings.expected_gpus, settings.steady),
             topology: TopologyState::default(),
             owners: OwnerState::new(settings.owners.clone()),
             windows: WindowState::default(),
             trends: TrendState::new(settings.recent.trend_step),
             publication: Publication::default(),
+            reloads: Reloads::new(configured),
+            build,
             settings,
         }
+    }
+
+    /// Goes by a new configuration from now on. What was counted stays.
+    fn configure(&mut self, settings: LiveSettings) {
+        self.inventory.expect(settings.expected_gpus);
+        self.driver.wait_for(settings.bridge);
+        self.accounting.set_window(settings.recent.clock_events);
+        self.faults.keep_events(settings.keep_events);
+        self.losses.set_steady(settings.steady);
+        self.history.configure(settings.expected_gpus, settings.steady);
+        self.owners.configure(settings.owners.clone());
+        self.settings = settings;
     }
 
     /// The GPUs seen in this boot, if there are others than at the last call.
@@ -184,6 +264,16 @@ impl Ledger {
     /// The wrong results that are not cleared, if there are others than at the last call.
     pub fn newly_wrong(&mut self) -> Option<KnownWrongResults> {
         self.wrong_results.take_changed()
+    }
+
+    /// The events of the last days, if there are others than at the last call: once in ten seconds at most.
+    pub fn new_events(&mut self, now: Mono, unix_seconds: f64) -> Option<EventHistory> {
+        self.faults.take_events(now).then(|| EventHistory::of(&self.faults.list(), unix_seconds))
+    }
+
+    /// The events of the last days at the end, if there are others than at the last call.
+    pub fn last_events(&mut self, unix_seconds: f64) -> Option<EventHistory> {
+        self.faults.take_last_events().then(|| EventHistory::of(&self.faults.list(), unix_seconds))
     }
 
     /// What outlasts a reboot, if it changed since the last call.
@@ -294,6 +384,11 @@ impl Ledger {
             LedgerEvent::SwitchesCleared(text) => {
                 self.faults.clear_switches(text, Mono::now(), unix_seconds());
             }
+            LedgerEvent::Reloaded(Some(settings), unix_seconds) => {
+                self.reloads.succeeded(unix_seconds);
+                self.configure(*settings);
+            }
+            LedgerEvent::Reloaded(None, _) => self.reloads.failed(),
             LedgerEvent::ReadsKernelLog(since) => self.faults.reads_kernel_log(since),
         }
     }

@@ -34,6 +34,11 @@ impl Losses {
         Losses { steady, lost: BTreeMap::new() }
     }
 
+    /// A GPU answers for so long before its return is reported.
+    pub fn set_steady(&mut self, steady: Duration) {
+        self.steady = steady;
+    }
+
     /// The events that the states of this publication are. `unlisted`: GPUs that the driver does not list any more.
     /// Without a driver, and while it is waited for, nothing is lost and nothing returns.
     pub fn follow(

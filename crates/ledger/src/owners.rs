@@ -74,6 +74,12 @@ impl OwnerState {
         }
     }
 
+    /// Owners that have series keep them, also where fewer may have.
+    pub fn configure(&mut self, settings: settings::Owners) {
+        self.accounts.allow(settings.max_series as usize);
+        self.settings = settings;
+    }
+
     pub fn take(&mut self, update: OwnerUpdate, now: Mono) {
         match update {
             OwnerUpdate::Attributed(list) => {

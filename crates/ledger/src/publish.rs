@@ -98,8 +98,9 @@ impl Ledger {
         self.driver.put(b, now, &snapshot.driver);
         self.accounting.put_calls(b);
         self.publication.put(b);
+        self.reloads.put(b);
         b.put(&m::gpu_devices_expected, &Node {}, (), self.inventory.devices() as f64);
-        b.put(&m::gpu_exporter_build_info, &Node {}, self.settings.build.clone(), 1.0);
+        b.put(&m::gpu_exporter_build_info, &Node {}, self.build.clone(), 1.0);
         for ((metric, subject, labels), value) in self.counters.iter() {
             b.row(subject, *metric, labels.clone(), Value::Number(value));
             self.recent_xids.take(*metric, subject, labels, value, now);

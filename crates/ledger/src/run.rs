@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::inbox::Inbox;
 use super::{KnownWrongResults, Ledger, LedgerSettings, NodeHistory, PersistedFaults, SeenGpus};
 use model::clock::{Cadence, Mono, unix_seconds};
+use model::event_history::EventHistory;
 use model::snapshot::Snapshot;
 
 /// Shortest pause between two publications.
@@ -22,6 +23,8 @@ pub struct Hooks {
     pub faults: Box<dyn FnMut(PersistedFaults) + Send>,
     /// Called when other wrong results are to outlast the daemon than before.
     pub wrong_results: Box<dyn FnMut(KnownWrongResults) + Send>,
+    /// Called when the events of the last days have changed.
+    pub events: Box<dyn FnMut(EventHistory) + Send>,
     /// Called when what outlasts a reboot has changed.
     pub history: Box<dyn FnMut(NodeHistory) + Send>,
 }
@@ -29,15 +32,16 @@ pub struct Hooks {
 /// Drift of the wall clock that is not followed, seconds.
 const STILL: f64 = 1e-3;
 
-/// The wall clock as the monotonic one with an offset that changes only when the wall clock was set or has
-/// drifted: the time of one visit is then the same number on every page.
-fn wall(now: Mono, kept: &mut f64) -> f64 {
+/// Both clocks now: the wall clock as the monotonic one with an offset that changes only when the wall clock was set or has
+/// drifted. The time of one visit is then the same number on every page. A pause between the readings would count as drift.
+fn clocks(kept: &mut f64) -> (Mono, f64) {
+    let now = Mono::now();
     let monotonic = now.0 as f64 * 1e-9;
     let offset = unix_seconds() - monotonic;
     if (*kept - offset).abs() >= STILL {
         *kept = offset;
     }
-    *kept + monotonic
+    (now, *kept + monotonic)
 }
 
 /// Runs until the inbox is closed.
@@ -51,7 +55,12 @@ pub fn run(settings: LedgerSettings, interval: Duration, inbox: &Inbox, mut hook
     loop {
         let soon = last + SHORTEST.min(interval);
         let due = if urgent { beat.next().min(soon) } else { beat.next() };
-        let Some(pending) = inbox.take(due) else { return };
+        let Some(pending) = inbox.take(due) else {
+            if let Some(events) = ledger.last_events(unix_seconds()) {
+                (hooks.events)(events);
+            }
+            return;
+        };
         urgent |= !pending.events.is_empty() || !pending.facts.is_empty();
         for event in pending.events {
             ledger.event(event);
@@ -63,9 +72,9 @@ pub fn run(settings: LedgerSettings, interval: Duration, inbox: &Inbox, mut hook
             ledger.fact(life, fact);
         }
         ledger.lost(pending.lost);
-        let now = Mono::now();
+        let (now, unix_seconds) = clocks(&mut offset);
         if beat.take(now) || (urgent && now >= soon) {
-            (hooks.publish)(ledger.publish(now, wall(now, &mut offset)));
+            (hooks.publish)(ledger.publish(now, unix_seconds));
             last = now;
             urgent = false;
             (hooks.beat)();
@@ -77,6 +86,9 @@ pub fn run(settings: LedgerSettings, interval: Duration, inbox: &Inbox, mut hook
             }
             if let Some(wrong) = ledger.newly_wrong() {
                 (hooks.wrong_results)(wrong);
+            }
+            if let Some(events) = ledger.new_events(now, unix_seconds) {
+                (hooks.events)(events);
             }
             if let Some(history) = ledger.new_history() {
                 (hooks.history)(history);

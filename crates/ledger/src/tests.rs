@@ -1,11 +1,8 @@
 //! The ledger, driven by hand: batches and moments in, snapshots out.
 
-use std::collections::HashSet;
-use std::time::Duration;
-
 use super::inbox::{LedgerEvent, Pause, Stall};
 use super::inventory::GpuInventory;
-use super::{Ledger, LedgerSettings, SeenGpus};
+use super::{Ledger, LedgerSettings, LiveSettings, SeenGpus};
 use model::canary::CanaryEvent;
 use model::catalog::FaultSource;
 use model::catalog::{self as m, CollectorName, Gpu, Node, SampleBuffer, Tier};
@@ -25,21 +22,14 @@ fn gpu(index: u32) -> Gpu {
 
 fn ledger() -> Ledger {
     let mut ledger = Ledger::new(LedgerSettings {
-        max_series: 1000,
-        off: HashSet::new(),
-        groups: m::MetricGroup::ALL.to_vec(),
-        bridge: Duration::from_secs(3),
-        steady: Duration::from_secs(63),
-        seen: SeenGpus::default(),
-        faults: Default::default(),
-        wrong_results: Default::default(),
-        history: Default::default(),
-        expected_gpus: 0,
-        keep_events: 100,
-        owners: settings::Owners::default(),
-        declared: None,
-        recent: Default::default(),
-        build: m::BuildInfo::default(),
+        live: LiveSettings {
+            max_series: 1000,
+            off: Default::default(),
+            groups: m::MetricGroup::ALL.to_vec(),
+            keep_events: 100,
+            ..LiveSettings::default()
+        },
+        ..LedgerSettings::default()
     });
     ledger.event(LedgerEvent::DriverUp);
     ledger

@@ -823,6 +823,12 @@ metrics! {
     ///
     /// `state.dir` can be written, all was read at the start, and nothing waits to be saved. Looked at every minute.
     gpu_exporter_state_writable: Gauge<Node>, None, Computed, "0.1.0", at most 1.0;
+    /// 1 if the last load of the configuration was successful.
+    ///
+    /// At the start, on SIGHUP and when a file changes. After a failure the configuration before stays in use as a whole; the log names the errors. A load with new values of keys that need a restart is successful: the log names the keys.
+    gpu_exporter_config_last_reload_successful: Gauge<Node>, None, Computed, "0.1.0", at most 1.0;
+    /// Time of the last successful load of the configuration.
+    gpu_exporter_config_last_reload_success_timestamp_seconds: Gauge<Node>, Seconds, Computed, "0.1.0";
     /// Owner lookups, by result.
     ///
     /// `gone`: the process ended before. `late`: past `owners.read_timeout`.

@@ -13,6 +13,7 @@ pub mod catalog;
 pub mod clock;
 pub mod cpus;
 pub mod driver_module;
+pub mod event_history;
 pub mod fact;
 pub mod health;
 pub mod owners;

@@ -1,10 +1,27 @@
 //! What the ledger knows beyond a restart of the daemon.
 
-use serde::{Deserialize, Serialize};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::catalog::Tier;
 use crate::clock::Mono;
 use crate::driver_module::LoadId;
+
+/// A list without what cannot be read: a later version may have put it there, and the rest counts.
+pub fn known<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Entry<T> {
+        Known(T),
+        Unknown(serde::de::IgnoredAny),
+    }
+    let entries: Vec<Entry<T>> = Deserialize::deserialize(deserializer)?;
+    let known = entries.into_iter().filter_map(|entry| match entry {
+        Entry::Known(value) => Some(value),
+        Entry::Unknown(_) => None,
+    });
+    Ok(known.collect())
+}
 
 /// Which GPUs this node has had since it booted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,9 +67,10 @@ pub struct PersistedFaults {
     /// The load of the kernel module they belong to; `None` where no module was seen.
     pub load: Option<LoadId>,
     /// The GPUs that have something against them.
+    #[serde(deserialize_with = "known")]
     pub gpus: Vec<FaultyGpu>,
     /// The faults of NVSwitches.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "known")]
     pub switches: Vec<SwitchFault>,
 }
 

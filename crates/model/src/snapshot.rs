@@ -4,10 +4,12 @@
 mod fixtures;
 mod texts;
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use serde::{Serialize, Serializer};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::canary::{Instance, Rate};
 pub use crate::catalog::EventKind;
@@ -21,6 +23,7 @@ use crate::health::NodeHealth;
 use crate::owners::{GpuProcess, Owner};
 use crate::persisted::WrongResult;
 use crate::sample::Gap;
+use crate::sync::lock;
 use crate::topology::TopologyUpdate;
 use crate::trends::Trends;
 use crate::window::Window;
@@ -356,8 +359,11 @@ pub struct OwnerView {
     pub cause: Option<Cause>,
 }
 
+/// A text of the program's own tables.
+type StaticText = &'static str;
+
 /// An event, or several of the same kind in a burst.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     /// Rises with each entry, from 1. 0 until it is in the list.
     pub id: u64,
@@ -384,19 +390,21 @@ pub struct Event {
     pub code: Option<u64>,
     /// The vendor's name of the code, the name of the driver's event, or the canary's verdict; empty if there is
     /// none.
-    #[serde(serialize_with = "null_if_empty")]
-    pub mnemonic: &'static str,
+    #[serde(serialize_with = "null_if_empty", deserialize_with = "interned")]
+    pub mnemonic: StaticText,
     /// Check of the canary.
-    pub check: Option<&'static str>,
+    #[serde(deserialize_with = "interned_option")]
+    pub check: Option<StaticText>,
     /// What it means.
-    pub meaning: &'static str,
+    #[serde(deserialize_with = "interned")]
+    pub meaning: StaticText,
     /// How loud it is.
     pub severity: Severity,
     /// What to do first.
     pub action: FaultAction,
     /// Whether a program can cause the Xid, by the table: yes, possible, rare or no.
-    #[serde(serialize_with = "null_if_empty")]
-    pub app_can_cause: &'static str,
+    #[serde(serialize_with = "null_if_empty", deserialize_with = "interned")]
+    pub app_can_cause: StaticText,
     /// Unit of the GPU, as the kernel log names it.
     pub unit: Option<String>,
     /// Whether the same unit alone had the same fault before, in another process or burst; `None` if this is the first,
@@ -407,13 +415,14 @@ pub struct Event {
     /// Whether the kernel log calls the NVLink fault fatal.
     pub fatal: Option<bool>,
     /// The first word of an NVLink fault.
-    #[serde(serialize_with = "as_hex")]
+    #[serde(serialize_with = "as_hex", deserialize_with = "from_hex")]
     pub intr_info: Option<u32>,
     /// The second word of an NVLink fault.
-    #[serde(serialize_with = "as_hex")]
+    #[serde(serialize_with = "as_hex", deserialize_with = "from_hex")]
     pub error_status: Option<u32>,
     /// What to look at after an NVLink fault, in NVIDIA's words.
-    pub investigate: Option<&'static str>,
+    #[serde(deserialize_with = "interned_option")]
+    pub investigate: Option<StaticText>,
     /// MIG GPU instance.
     pub gpu_instance: Option<u32>,
     /// MIG compute instance.
@@ -476,6 +485,33 @@ impl Event {
 
 fn as_hex<S: Serializer>(word: &Option<u32>, serializer: S) -> Result<S::Ok, S::Error> {
     word.map(|word| format!("{word:#010x}")).serialize(serializer)
+}
+
+fn from_hex<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    let text: Option<String> = Deserialize::deserialize(deserializer)?;
+    let word =
+        |text: String| u32::from_str_radix(text.trim_start_matches("0x"), 16).map_err(D::Error::custom);
+    text.map(word).transpose()
+}
+
+/// A text of the program's own tables. Read from a file it is kept for the life of the process, each text once.
+fn interned_option<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'static str>, D::Error> {
+    static TEXTS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let text: Option<String> = Deserialize::deserialize(deserializer)?;
+    Ok(text.map(|text| {
+        let mut texts = lock(&TEXTS);
+        let known = texts.get(text.as_str()).copied();
+        known.unwrap_or_else(|| {
+            let text: &'static str = text.leak();
+            texts.insert(text);
+            text
+        })
+    }))
+}
+
+/// The same; empty if there is none.
+fn interned<'de, D: Deserializer<'de>>(deserializer: D) -> Result<&'static str, D::Error> {
+    Ok(interned_option(deserializer)?.unwrap_or_default())
 }
 
 fn null_if_empty<S: Serializer>(text: &&str, serializer: S) -> Result<S::Ok, S::Error> {

@@ -78,7 +78,7 @@ pub struct GpuSlot {
 }
 
 /// How a sampler works.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SamplerConfig {
     /// Library to load; `None`: the loader's search.
     pub library: Option<std::path::PathBuf>,
@@ -109,7 +109,7 @@ pub struct SamplerConfig {
 }
 
 /// Time between two visits, by tier.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, PartialEq)]
 pub struct Intervals {
     /// Of the fast tier.
     pub fast: Duration,

@@ -25,17 +25,43 @@ const HEADER: &str = "\
 # and before the key; commas separate the items of a list. Durations are such as \"100ms\", \"10s\" or \"5m\".
 #
 # Check a file:  gpu-node-exporter check-config --config FILE
-# Apply it:      systemctl restart gpu-node-exporter
+# Apply it:      saving the file or `systemctl reload gpu-node-exporter` applies it, but for keys that need
+#                `systemctl restart gpu-node-exporter`
 
 ";
 
+/// The keys that a new configuration changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChangedKeys {
+    /// Those that apply at once.
+    pub applied: Vec<&'static str>,
+    /// Those that keep their values until a restart.
+    pub waiting: Vec<&'static str>,
+}
+
 impl Config {
+    /// Takes over each value of a new configuration that can change while the daemon runs. The others stay as they
+    /// are, so that no part of the daemon sees them changed.
+    pub fn apply(&mut self, new: &Config) -> ChangedKeys {
+        let mut changed = ChangedKeys::default();
+        let mut before = self.clone();
+        for key in keys().filter(|key| (key.take)(&mut before, new)) {
+            let names = if key.is_live { &mut changed.applied } else { &mut changed.waiting };
+            names.push(key.name);
+            if key.is_live {
+                (key.take)(self, new);
+            }
+        }
+        changed
+    }
+
     /// The file with every key at its default, and the meaning of each key.
     pub fn commented() -> String {
         let key_comment = |key: &Key| {
             let floor = key.floor.iter().map(|(floor, _)| format!(", at least {floor}"));
             let value = format!("Value: {}{}.", (key.expected)(), floor.collect::<String>());
-            format!("{}{}", comment(key.doc), comment(&value))
+            let restart = if key.is_live { "" } else { " Needs a restart." };
+            format!("{}{}", comment(key.doc), comment(&format!("{value}{restart}")))
         };
         let text = Self::default().to_toml(|section| comment(section.doc), key_comment, |_| String::new());
         format!("{HEADER}{text}")

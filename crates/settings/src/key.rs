@@ -26,12 +26,16 @@ pub(super) struct Key {
     pub toml: fn(&Config) -> String,
     /// The setting that must not be greater, if any, and whether it is.
     pub floor: &'static [(&'static str, Condition)],
+    /// Whether a new value applies without a restart.
+    pub is_live: bool,
+    /// Takes the value of another configuration; gives whether it was another one.
+    pub take: fn(&mut Config, &Config) -> bool,
 }
 
 /// Declares sections and their keys: the structs with their defaults, and [`SECTIONS`].
 macro_rules! settings {
     ($($(#[doc = $about:literal])+ $section:ident: $Section:ident {
-        $($(#[doc = $doc:literal])+ $key:ident: $type:ty = $default:expr $(, $rule:expr)? $(, >= $floor:ident)?;)+
+        $($(#[doc = $doc:literal])+ $(@$live:ident)? $key:ident: $type:ty = $default:expr $(, $rule:expr)? $(, >= $floor:ident)?;)+
     })+) => {
         $(
             $(#[doc = $about])+
@@ -70,9 +74,17 @@ macro_rules! settings {
                     concat!(stringify!($section), ".", stringify!($floor)),
                     |config| config.$section.$key < config.$section.$floor,
                 ))?],
+                is_live: settings!(@is $($live)?),
+                take: |into, from| {
+                    let differs = into.$section.$key != from.$section.$key;
+                    into.$section.$key = from.$section.$key.clone();
+                    differs
+                },
             },)+],
         },)+];
     };
+    (@is) => { false };
+    (@is live) => { true };
     (@rule) => { () };
     (@rule $rule:expr) => { $rule };
 }

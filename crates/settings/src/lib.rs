@@ -16,10 +16,12 @@ mod tests;
 mod underscore;
 mod value;
 
+use std::collections::HashSet;
 use std::path::Path;
 
-use model::catalog::MetricGroup;
+use model::catalog::{METRICS, MetricGroup, MetricId, gpu_pcie_throughput_bytes_per_second};
 
+pub use file::ChangedKeys;
 pub use load::{ConfigErrors, DEFAULT_FILE, ENV_PREFIX, Loaded, Overrides, load};
 pub use settings::*;
 pub use underscore::environment_warnings;
@@ -35,6 +37,14 @@ impl Config {
                 || (*group == MetricGroup::Process && self.processes.per_process)
         };
         MetricGroup::ALL.iter().copied().filter(on).collect()
+    }
+
+    /// The metrics that are switched off.
+    pub fn switched_off(&self) -> HashSet<MetricId> {
+        let metrics = METRICS.iter().zip((0..).map(MetricId));
+        let left_out = metrics.filter(|(metric, _)| !self.metrics.publishes(metric.name)).map(|(_, id)| id);
+        let throughput = gpu_pcie_throughput_bytes_per_second.id();
+        left_out.chain((!self.sampler.pcie_throughput).then_some(throughput)).collect()
     }
 }
 

@@ -1,7 +1,9 @@
 //! Every setting, declared once: documentation, type, default, range.
 //!
-//! `key: Type = default, rule;`, and with `>= other` not less than the setting `other` of the same section. From
-//! here come the structs, the checks, `check-config` and `systemd/gpu-node-exporter.toml`.
+//! `key: Type = default, rule;`, and with `>= other` not less than the setting `other` of the same section. A key after
+//! `@live` applies as soon as the configuration is reloaded: what uses it reads it at each turn. Any other key keeps its
+//! value until the daemon starts again. From here come the structs, the checks, `check-config` and
+//! `systemd/gpu-node-exporter.toml`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -58,41 +60,41 @@ settings! {
         listen: Option<Listen> = None;
         /// Release of dcgm-exporter whose default fields are served, and whose unit a name has that two releases share: "4.9"
         /// has the names in base units.
-        release: Release = Release::V4_8;
+        @live release: Release = Release::V4_8;
         /// Fields to serve instead of the default: dcgm-exporter's CSV or YAML, a ConfigMap's manifest, or the folder as
         /// which a ConfigMap is mounted; "" for the default. Rows that cannot be served are reported and left out.
-        fields_file: PathBuf = PathBuf::new(), Optional;
+        @live fields_file: PathBuf = PathBuf::new(), Optional;
         /// "faithful": as dcgm-exporter has them; "corrected": without its known faults, which docs/migrating.md lists.
-        values: Values = Values::Faithful;
+        @live values: Values = Values::Faithful;
         /// Label with the node's name: the variable NODE_NAME, else the host's name. Until 4.8.2 it was "Hostname"; "" for none.
-        hostname_label: HostnameLabel = HostnameLabel::Lower;
+        @live hostname_label: HostnameLabel = HostnameLabel::Lower;
         /// Labels of the pod, and of its claims, that was given the GPU.
-        pods: bool = true;
+        @live pods: bool = true;
         /// Label pod_uid as well, as far as it is known: of pods with a process on a GPU.
-        pod_uids: bool = false;
+        @live pod_uids: bool = false;
         /// Label hpc_job: the Slurm jobs that were given the GPU, as far as their environments name it.
-        jobs: bool = false;
+        @live jobs: bool = false;
         /// Directory with the files that a scheduler's hooks write for dcgm-exporter's HPC job mapping, whose jobs are in the
         /// label hpc_job; "" for none. Needs owners.enabled.
         hpc_job_dir: PathBuf = PathBuf::new(), Optional;
         /// Window of DCGM_EXP_XID_ERRORS_COUNT.
-        xid_window: Duration = minutes(5), secs(1)..=hours(24);
+        @live xid_window: Duration = minutes(5), secs(1)..=hours(24);
         /// Window of DCGM_EXP_CLOCK_EVENTS_COUNT.
-        clock_events_window: Duration = minutes(5), secs(1)..=hours(1);
+        @live clock_events_window: Duration = minutes(5), secs(1)..=hours(1);
     }
 
     /// Published metrics: each metric that `include` matches and `exclude` does not.
     metrics: Metrics {
         /// Patterns of metric names to publish: "*" matches any text, "?" one character. A pattern without a match
         /// is an error. `gpu-node-exporter metrics` lists the names.
-        include: Vec<Pattern> = vec![pattern("*")], 0..;
+        @live include: Vec<Pattern> = vec![pattern("*")], 0..;
         /// Patterns of metric names to leave out, such as ["gpu_nvlink_*"]. Takes precedence over `include`.
-        exclude: Vec<Pattern> = Vec::new(), 0..;
+        @live exclude: Vec<Pattern> = Vec::new(), 0..;
         /// Groups of metrics to serve beside the default set, such as ["nvlink-links"]; ["all"] for every group.
         /// docs/METRICS.md lists them.
-        groups: Vec<MetricGroup> = Vec::new(), 0..;
+        @live groups: Vec<MetricGroup> = Vec::new(), 0..;
         /// Maximum series on one page. A metric counts the series above the limit, which are dropped.
-        max_series: u32 = 20_000, 100..=1_000_000;
+        @live max_series: u32 = 20_000, 100..=1_000_000;
         /// Interval between two snapshots. Scrapes between them return the same values.
         publish_interval: Duration = secs(1), ms(50)..=minutes(1);
     }
@@ -102,27 +104,27 @@ settings! {
         /// NVML library; "" for the loader's search of libnvidia-ml.so.1.
         nvml_library: PathBuf = PathBuf::new(), Optional;
         /// Interval of the fast tier.
-        fast_interval: Duration = ms(100), ms(10)..=secs(10);
+        @live fast_interval: Duration = ms(100), ms(10)..=secs(10);
         /// Interval of the normal tier.
-        normal_interval: Duration = secs(1), ms(10)..=minutes(1), >= fast_interval;
+        @live normal_interval: Duration = secs(1), ms(10)..=minutes(1), >= fast_interval;
         /// Interval of the samples tier: the driver's power samples, of which it keeps some 2.4 s.
-        samples_interval: Duration = secs(2), ms(10)..=minutes(1);
+        @live samples_interval: Duration = secs(2), ms(10)..=minutes(1);
         /// Interval of the slow tier: calls that take milliseconds in the driver.
-        slow_interval: Duration = secs(10), ms(10)..=minutes(10), >= normal_interval;
+        @live slow_interval: Duration = secs(10), ms(10)..=minutes(10), >= normal_interval;
         /// Interval of the rare tier: calls that take tens of milliseconds in the driver.
-        rare_interval: Duration = minutes(1), ms(10)..=minutes(60), >= slow_interval;
+        @live rare_interval: Duration = minutes(1), ms(10)..=minutes(60), >= slow_interval;
         /// Read the PCIe throughput with the rare tier: two NVML calls a GPU that block for 20 ms each, because that is
         /// the time they measure. For GPUs before Hopper, which lack the profiling counters (GPM).
-        pcie_throughput: bool = false;
+        @live pcie_throughput: bool = false;
         /// Interval of the NVLink tier: counters of each link, some 70 ms in the driver for each GPU.
-        nvlink_interval: Duration = minutes(10), ms(10)..=minutes(60);
+        @live nvlink_interval: Duration = minutes(10), ms(10)..=minutes(60);
         /// Time after which a driver call counts as stuck. The values of its GPU are then withdrawn until the call
         /// returns.
-        call_timeout: Duration = secs(3), ms(100)..=minutes(1);
+        @live call_timeout: Duration = secs(3), ms(100)..=minutes(1);
         /// Replaces a sampler in which a call that opens the driver or a GPU lasts for longer: slow on a node without
         /// nvidia-persistenced, where such calls wake the GPUs first. `gpu_driver_stuck` does not wait for this:
         /// 1 while the initialization has lasted for more than twice `call_timeout`.
-        init_timeout: Duration = secs(20), ms(100)..=minutes(10);
+        @live init_timeout: Duration = secs(20), ms(100)..=minutes(10);
         /// Interval between attempts to open a missing driver.
         driver_retry_interval: Duration = secs(5), ms(50)..=minutes(10);
         /// Delay before the restart of a sampler process that ended; doubles with each restart.
@@ -135,24 +137,24 @@ settings! {
     gpm: Gpm {
         /// Read the profiling counters. They allow one reader at a time: `gpu-node-exporter gpm off` leaves them to
         /// a profiler for a while.
-        enabled: bool = true;
+        @live enabled: bool = true;
     }
 
     /// The MIG layout that the GPUs should have.
     mig: Mig {
         /// File with MIG layouts in the format of nvidia-mig-parted; "" for none. The metric gpu_mig_layout_matches
         /// compares the GPUs with the layout.
-        layout_file: PathBuf = PathBuf::new(), Optional;
+        @live layout_file: PathBuf = PathBuf::new(), Optional;
         /// Name of this node's layout in the file. Required if the file has several.
-        layout: String = String::new();
+        @live layout: String = String::new();
     }
 
     /// Processes on the GPUs.
     processes: Processes {
         /// Publish series of each process on a GPU. Such series come and go with the processes.
-        per_process: bool = false;
+        @live per_process: bool = false;
         /// Maximum processes with series per GPU: those with the most memory.
-        max_per_gpu: u32 = 32, 1..=1000;
+        @live max_per_gpu: u32 = 32, 1..=1000;
     }
 
     /// GPU faults and other events.
@@ -160,33 +162,33 @@ settings! {
         /// Read faults (Xid, SXid) from the kernel log. Needs CAP_SYSLOG where dmesg is restricted.
         kernel_log: bool = true;
         /// Number of events that /api/v1/events keeps.
-        history_size: u32 = 500, 10..=10_000;
+        @live history_size: u32 = 500, 10..=10_000;
     }
 
     /// The canary: small CUDA programs that verify results and rates of a GPU.
     canary: Canary {
         /// When the canary runs: "off": never; "idle": periodically on each idle GPU; "after_job": also soon after a
         /// job has left; "on_demand": with `gpu-node-exporter canary` alone.
-        mode: CanaryMode = CanaryMode::Idle;
+        @live mode: CanaryMode = CanaryMode::Idle;
         /// Interval between two runs on one GPU, with a random jitter of up to a fifth.
-        interval: Duration = minutes(30), secs(1)..=hours(24);
+        @live interval: Duration = minutes(30), secs(1)..=hours(24);
         /// Minimum idle time of a GPU before a run.
-        idle_for: Duration = minutes(5), secs(1)..=hours(24);
+        @live idle_for: Duration = minutes(5), secs(1)..=hours(24);
         /// Checks of a run.
-        checks: Vec<CanaryCheck> = {
+        @live checks: Vec<CanaryCheck> = {
             use CanaryCheck::*;
             vec![Init, SmRate, Tensor, SmSdc, HbmRead, HbmWalk, L2, Pcie, Launch]
         }, 1..;
         /// Maximum device memory in MiB, beside the CUDA context (some 530 MiB). Doubled on GPUs where eight times
         /// the L2 cache need it.
-        max_memory_mib: u32 = 256, 8..=4096;
+        @live max_memory_mib: u32 = 256, 8..=4096;
         /// Maximum share of a GPU's time.
-        max_duty_ratio: f64 = 0.001, 0.000_001..=0.1;
+        @live max_duty_ratio: f64 = 0.001, 0.000_001..=0.1;
         /// Time without progress after which a run counts as hung.
-        progress_timeout: Duration = minutes(1), secs(1)..=minutes(10);
+        @live progress_timeout: Duration = minutes(1), secs(1)..=minutes(10);
         /// Time between the request to end and SIGKILL of a canary process. Long, because SIGKILL inside the driver
         /// can wedge a GPU.
-        kill_after: Duration = minutes(5), secs(1)..=minutes(60);
+        @live kill_after: Duration = minutes(5), secs(1)..=minutes(60);
         /// CUDA driver library, named libcuda.so.1 or libcuda.so; "" for the loader's search.
         cuda_library: PathBuf = PathBuf::new(), Optional;
         /// Lock file of a canary run. No canary runs while another process holds the lock:
@@ -199,10 +201,10 @@ settings! {
         /// Discover the topology (hwloc), in a process of its own.
         enabled: bool = true;
         /// Interval between two readings of links and network devices. The rest is read when GPUs come or go.
-        interval: Duration = minutes(1), secs(1)..=hours(24);
+        @live interval: Duration = minutes(1), secs(1)..=hours(24);
         /// File with the topology that the host should have, from `gpu-node-exporter topology --format json`; "" for
         /// none.
-        expected_file: PathBuf = PathBuf::new(), Optional;
+        @live expected_file: PathBuf = PathBuf::new(), Optional;
     }
 
     /// Counters of the network devices nearest to the GPUs.
@@ -210,7 +212,7 @@ settings! {
         /// Read bytes, errors and flaps. Needs the topology.
         enabled: bool = true;
         /// Interval between two readings.
-        interval: Duration = secs(10), secs(1)..=minutes(5);
+        @live interval: Duration = secs(10), secs(1)..=minutes(5);
     }
 
     /// Owners of GPU processes: pods, containers, jobs, units, users.
@@ -220,10 +222,10 @@ settings! {
         /// The kubelet's pod-resources socket; "" for none.
         kubelet_socket: PathBuf = "/var/lib/kubelet/pod-resources/kubelet.sock".into(), Socket;
         /// Time that the counters of an owner stay after its end: longer than any scrape interval.
-        retention: Duration = minutes(15), secs(1)..=hours(24);
+        @live retention: Duration = minutes(15), secs(1)..=hours(24);
         /// Maximum owners with series. One namespace or user has at most a quarter of them; further owners of a GPU are
         /// the owner "other".
-        max_series: u32 = 256, 1..=4000;
+        @live max_series: u32 = 256, 1..=4000;
         /// Read job, step, account, user and GPUs of Slurm jobs from the environments of their processes (needs
         /// CAP_SYS_PTRACE, or root).
         slurm_environment: bool = true;
@@ -231,10 +233,10 @@ settings! {
         read_timeout: Duration = secs(1), ms(10)..=minutes(1);
         /// Time of kernels that run and compute nothing until work counts as wedged. Raise where ranks wait longer for the
         /// rank that writes a checkpoint.
-        wedged_after: Duration = minutes(1), secs(30)..=hours(24);
+        @live wedged_after: Duration = minutes(1), secs(30)..=hours(24);
         /// Time without any work until an owner that worked counts as stalled. Raise where a checkpoint or an evaluation
         /// on the CPU takes longer.
-        stalled_after: Duration = minutes(5), secs(30)..=hours(24);
+        @live stalled_after: Duration = minutes(5), secs(30)..=hours(24);
     }
 
     /// CPU event counters.
@@ -243,7 +245,7 @@ settings! {
         /// CAP_PERFMON or kernel.perf_event_paranoid of at most 0.
         enabled: bool = true;
         /// Interval between two readings.
-        interval: Duration = secs(10), secs(1)..=minutes(10);
+        @live interval: Duration = secs(10), secs(1)..=minutes(10);
         /// Events to count. An event without support on the CPU has no series.
         events: Vec<PerfEvent> = {
             use PerfEvent::*;
@@ -259,23 +261,23 @@ settings! {
     windows: Windows {
         /// Directory of window files (NAME.toml); "" for none. Windows of `gpu-node-exporter window` are in
         /// `state.dir`.
-        dir: PathBuf = "/etc/gpu-node-exporter/windows.d".into(), Optional;
+        @live dir: PathBuf = "/etc/gpu-node-exporter/windows.d".into(), Optional;
         /// Maximum duration of a window. A longer window is cut.
-        max_duration: Duration = hours(7 * 24), minutes(1)..=hours(28 * 24);
+        @live max_duration: Duration = hours(7 * 24), minutes(1)..=hours(28 * 24);
     }
 
     /// The place of the node in the data centre, as labels `rack` and `zone` on each of its series.
     node: Node {
         /// Rack: what shares power and cooling; "" for no label. Rules for racks need it here or from relabeling.
-        rack: LabelValue = LabelValue::default();
+        @live rack: LabelValue = LabelValue::default();
         /// Zone; "" for no label.
-        zone: LabelValue = LabelValue::default();
+        @live zone: LabelValue = LabelValue::default();
     }
 
     /// Health of the node.
     health: Health {
         /// Number of GPUs that the node should have; 0 for the maximum since boot.
-        expected_gpus: u32 = 0, 0..=64;
+        @live expected_gpus: u32 = 0, 0..=64;
         /// Unix socket on which every local user may ask for the verdict, with `gpu-node-exporter health`, and for nothing
         /// else; "" for none. Root and members of its group ask on `control.socket`.
         socket: PathBuf = "/run/gpu-node-exporter/health.sock".into(), Socket;
@@ -287,7 +289,7 @@ settings! {
     /// The NVIDIA driver.
     driver: Driver {
         /// Version that the loaded kernel module should have, such as "580.159.04"; "" for any.
-        expected_version: String = String::new();
+        @live expected_version: String = String::new();
     }
 
     /// State across restarts.
@@ -313,7 +315,7 @@ settings! {
     /// Log lines on standard error.
     log: Log {
         /// Minimum level.
-        level: Level = Level::INFO;
+        @live level: Level = Level::INFO;
     }
 }
 

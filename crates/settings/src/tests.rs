@@ -354,3 +354,31 @@ fn the_second_listener_is_off_or_elsewhere() {
         assert!(error.iter().any(|line| line.contains(part)), "{part}: {error:?}");
     }
 }
+
+/// Each key is of one kind, named here, so that a new one is decided on.
+#[test]
+fn the_keys_that_apply_at_once_are_those_that_are_read_at_each_turn() {
+    let live: Vec<&str> = keys().filter(|key| key.is_live).map(|key| key.name).collect();
+    let expected = include_str!("live_keys.txt");
+    assert_eq!(live, expected.lines().collect::<Vec<_>>());
+    for key in keys() {
+        for (floor, _) in key.floor {
+            let floor = super::file::key(floor).unwrap();
+            assert_eq!(key.is_live, floor.is_live, "{}: checked against {}", key.name, floor.name);
+        }
+    }
+}
+
+#[test]
+fn a_new_configuration_is_taken_over_but_for_what_needs_a_restart() {
+    let file = "[health]\nexpected_gpus = 7\n[http]\nlisten = ':1'\n[log]\nlevel = 'warn'\n[cpu]\nper_owner = true\n";
+    let new = load(file, &[], Overrides::default()).unwrap().config;
+    let mut config = Config::default();
+    let changed = config.apply(&new);
+    assert_eq!(changed.applied, ["health.expected_gpus", "log.level"]);
+    assert_eq!(changed.waiting, ["http.listen", "cpu.per_owner"]);
+    let mut expected = Config::default();
+    (expected.health.expected_gpus, expected.log.level) = (7, tracing::Level::WARN);
+    assert_eq!(config, expected);
+    assert_eq!(config.apply(&new).applied, [""; 0], "and only once");
+}

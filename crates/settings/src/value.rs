@@ -148,7 +148,7 @@ pub struct Listen(pub SocketAddr);
 
 impl Listen {
     /// Whether two sockets cannot listen on both: one port, and one address or all of them.
-    pub(super) fn overlaps(self, other: Self) -> bool {
+    pub fn overlaps(self, other: Self) -> bool {
         let all = self.0.ip().is_unspecified() || other.0.ip().is_unspecified();
         self.0.port() != 0 && self.0.port() == other.0.port() && (all || self.0.ip() == other.0.ip())
     }

@@ -1,7 +1,7 @@
 //! What the canary's collector shares with the control socket: its plan, what it has seen, and how the last runs ended.
 //! Not locked while a run is made.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use canary::interlock;
 use canary::schedule::{CanarySchedule, ScheduleSettings};
 use host::Host;
 use model::canary::{Outcome, Place};
-use model::catalog::{self as m, CanaryMode, CanaryStep, Gpu, MetricId};
+use model::catalog::{self as m, CanaryMode, CanaryStep, Gpu};
 use model::clock::{Mono, unix_seconds};
 use model::sync::lock;
 use settings::Config;
@@ -42,8 +42,6 @@ pub struct CanaryState {
     pub last: BTreeMap<Place, Outcome>,
     /// Whether we hold the interlock ourselves.
     pub interlocked: bool,
-    /// Metrics that are switched off.
-    pub off: HashSet<MetricId>,
     /// What the kubelet has given out.
     pub pods: Arc<Pods>,
 }
@@ -98,7 +96,7 @@ pub struct PlaceStatus {
 
 impl CanaryCell {
     /// Sets the first state.
-    pub fn open(&self, settings: ScheduleSettings, seed: u64, off: HashSet<MetricId>, pods: Arc<Pods>) {
+    pub fn open(&self, settings: ScheduleSettings, seed: u64, pods: Arc<Pods>) {
         *lock(&self.0) = Some(CanaryState {
             schedule: CanarySchedule::new(settings, seed),
             watch: ActivityWatch::default(),
@@ -107,9 +105,13 @@ impl CanaryCell {
             left: Vec::new(),
             last: BTreeMap::new(),
             interlocked: false,
-            off,
             pods,
         });
+    }
+
+    /// Forgets the state.
+    pub fn close(&self) {
+        *lock(&self.0) = None;
     }
 
     /// Works with the state; `None` before it was opened.
@@ -171,9 +173,9 @@ impl CanaryState {
         facts.maintenance = published.maintenance();
         facts.pod = self.pod(published, place);
         facts.job = slurm::claimed(&Host::new(&config.host.root));
-        if self.off.contains(&m::gpu_xid_last_event_timestamp_seconds.id()) {
-            let why = "gpu_xid_last_event_timestamp_seconds is switched off";
-            facts.xid = Since::Unknown(why.into());
+        let name = m::gpu_xid_last_event_timestamp_seconds.def().name;
+        if !config.metrics.publishes(name) {
+            facts.xid = Since::Unknown(format!("{name} is switched off"));
         }
         facts
     }

@@ -36,7 +36,7 @@ pub fn run_settings(config: &Config, children: Arc<ChildSet>) -> RunSettings {
 impl CanaryCollector {
     /// Makes a run there, with `peer` at the other end of copies between two GPUs, and publishes its outcome.
     pub(super) fn visit(&mut self, place: &Place, peer: Option<Place>) {
-        let config = Arc::clone(&self.context.config);
+        let config = self.context.config();
         let Some(pci_address) = self.parts.facts.current().pci_address(&place.gpu) else {
             return self.put_off(place, CanarySkip::Unread, "nothing is known of the GPU");
         };
@@ -128,7 +128,7 @@ impl CanaryCollector {
             return false;
         }
         let published = self.parts.facts.current();
-        let config = &self.context.config;
+        let config = &self.context.config();
         let facts =
             self.parts.canary.with(|state| state.facts(config, false, &published, place, Mono::now()));
         // The values may still be of the first try's work. That holds of the processes too: in a container without the

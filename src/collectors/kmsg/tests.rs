@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::*;
+use crate::collectors::LiveConfig;
 use host::state::Store;
 use host::stop::Stop;
 use ledger::inbox::Inbox;
@@ -47,7 +48,7 @@ impl Bench {
         let mut config = Config::default();
         config.host.root = self.root.path().into();
         let context = Context {
-            config: Arc::new(config),
+            live: Arc::new(LiveConfig::from_pointee(config)),
             inbox: Arc::new(Inbox::default()),
             state: Store::new(self.root.path().join("state")),
             stop: Arc::new(Stop::default()),

@@ -13,7 +13,7 @@ use host::frame::FrameError;
 use host::stop::Stop;
 use host::supervise::{Launch, Patience, Supervised};
 use ledger::inbox::{Inbox, LedgerEvent};
-use model::catalog::SamplerEnd;
+use model::catalog::{SamplerEnd, joins};
 use model::clock::Mono;
 
 use sampler::wire::{FromSampler, GpuSlot, Intervals, SamplerConfig, ToSampler};
@@ -162,9 +162,27 @@ pub fn sampler_config(config: &Config) -> SamplerConfig {
             rare: s.rare_interval,
             nvlink: s.nvlink_interval,
         },
+        off: joins::unread(&config.switched_off()),
         call_deadline: s.call_timeout,
         init_deadline: s.init_timeout,
         ..SamplerConfig::default()
+    }
+}
+
+/// What samplers get of the configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SamplerSettings {
+    pub config: SamplerConfig,
+    pub log_level: String,
+}
+
+impl SamplerSettings {
+    /// The profiling counters are switched while a sampler runs, so their setting makes no difference here.
+    pub fn of(config: &Config) -> SamplerSettings {
+        SamplerSettings {
+            config: SamplerConfig { gpm: false, ..sampler_config(config) },
+            log_level: config.log.level.to_string().to_lowercase(),
+        }
     }
 }
 
@@ -175,6 +193,12 @@ pub struct CallDeadlines {
     pub call: Duration,
     /// Starting, and getting a handle.
     pub init: Duration,
+}
+
+impl CallDeadlines {
+    pub fn of(config: &Config) -> CallDeadlines {
+        CallDeadlines { call: config.sampler.call_timeout, init: config.sampler.init_timeout }
+    }
 }
 
 /// Takes the messages of one sampler.

@@ -7,6 +7,7 @@ use std::time::Instant;
 use nix::sys::stat::Mode;
 
 use super::*;
+use crate::collectors::LiveConfig;
 use crate::views;
 use attribution::pods::{Claim, Claims};
 use exposition::response_cache::SnapshotCell;
@@ -80,7 +81,7 @@ impl Machine {
         let mut config = self.config.clone();
         config.host.root = self.root.path().into();
         let context = Context {
-            config: Arc::new(config.clone()),
+            live: Arc::new(LiveConfig::from_pointee(config.clone())),
             inbox: Arc::new(Inbox::default()),
             state: Store::new(self.path("state")),
             stop: Arc::new(Stop::default()),

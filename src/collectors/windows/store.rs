@@ -45,6 +45,14 @@ impl WindowStore {
         WindowStore { dir, max_duration: config.windows.max_duration, files: BTreeMap::new() }
     }
 
+    /// Goes by another configuration; files of another directory, or of another longest duration, are read again.
+    pub fn configure(&mut self, config: &Config) {
+        let store = WindowStore::new(config);
+        if (&store.dir, store.max_duration) != (&self.dir, self.max_duration) {
+            *self = store;
+        }
+    }
+
     /// The file of a window.
     fn file(&self, name: &str) -> PathBuf {
         self.dir.join(format!("{name}.toml"))

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use exposition::format::ResponseFormat;
 use exposition::response_cache::SnapshotCell;
 use ledger::inbox::{Inbox, LedgerEvent, Stall};
-use ledger::{Ledger, LedgerSettings, SeenGpus};
+use ledger::{Ledger, LedgerSettings, LiveSettings};
 use model::catalog::FaultSource;
 use model::catalog::{self as m, DriverError, Node, SamplerEnd};
 use model::clock::Mono;
@@ -121,21 +121,8 @@ struct Day<'a> {
 impl<'a> Day<'a> {
     fn new(recording: &'a Recording) -> Day<'a> {
         let ledger = Ledger::new(LedgerSettings {
-            max_series: 20_000,
-            off: Default::default(),
-            groups: Vec::new(),
-            bridge: Duration::from_secs(3),
-            steady: Duration::from_secs(63),
-            seen: SeenGpus::default(),
-            faults: Default::default(),
-            wrong_results: Default::default(),
-            history: Default::default(),
-            expected_gpus: 0,
-            keep_events: 500,
-            owners: Default::default(),
-            declared: None,
-            recent: Default::default(),
-            build: m::BuildInfo::default(),
+            live: LiveSettings { off: Default::default(), ..LiveSettings::default() },
+            ..LedgerSettings::default()
         });
         let inbox = Inbox::default();
         inbox.event(LedgerEvent::ReadsKernelLog(Some(at(0))));

@@ -22,6 +22,12 @@ impl Budget {
         Budget { rate, most, left: most, at: now }
     }
 
+    /// Fills at another rate from now on, up to one interval's share.
+    pub fn allow(&mut self, rate: f64, interval: Duration, now: Mono) {
+        let left = self.left_at(now);
+        *self = Budget { left: left.min(rate * interval.as_secs_f64()), ..Budget::new(rate, interval, now) };
+    }
+
     fn left_at(&self, now: Mono) -> f64 {
         (self.left + self.rate * now.since(self.at).as_secs_f64()).min(self.most)
     }

@@ -259,3 +259,17 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn other_settings_bring_the_next_run_forward_and_never_put_it_off() {
+    let mut schedule = schedule(CanaryMode::Idle, 1);
+    let before = schedule.next_due(&gpu(0)).unwrap();
+    let longer = ScheduleSettings { interval: INTERVAL * 10, ..settings(CanaryMode::Idle) };
+    schedule.configure(longer, START);
+    assert_eq!(schedule.next_due(&gpu(0)), Some(before));
+    let shorter = ScheduleSettings { interval: Duration::from_secs(60), ..longer };
+    schedule.configure(shorter, START);
+    assert!(schedule.next_due(&gpu(0)).unwrap() <= START + shorter.interval * 2);
+    schedule.configure(ScheduleSettings { mode: CanaryMode::OnDemand, ..shorter }, START);
+    assert_eq!(schedule.next_due(&gpu(0)), None);
+}

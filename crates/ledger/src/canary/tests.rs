@@ -1,13 +1,12 @@
 //! Events in, snapshots out.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::inbox::{LedgerEvent as Inboxed, Stall};
-use crate::{Ledger, LedgerSettings, SeenGpus};
+use crate::{Ledger, LedgerSettings, LiveSettings};
 use exposition::format::ResponseFormat;
 use model::catalog::{
     CollectorName, ComputeInstance, GpuInstance, MigInfo, SampleBuffer, Tier, UnhealthyReason,
@@ -38,21 +37,13 @@ struct Bench(Ledger);
 impl Bench {
     fn new() -> Bench {
         let mut ledger = Ledger::new(LedgerSettings {
-            max_series: 2000,
-            off: HashSet::new(),
-            groups: m::MetricGroup::ALL.to_vec(),
-            bridge: Duration::from_secs(3),
-            steady: Duration::from_secs(63),
-            seen: SeenGpus::default(),
-            faults: Default::default(),
-            wrong_results: Default::default(),
-            history: Default::default(),
-            expected_gpus: 0,
-            keep_events: 100,
-            owners: settings::Owners::default(),
-            declared: None,
-            recent: Default::default(),
-            build: m::BuildInfo::default(),
+            live: LiveSettings {
+                max_series: 2000,
+                off: Default::default(),
+                groups: m::MetricGroup::ALL.to_vec(),
+                ..LiveSettings::default()
+            },
+            ..LedgerSettings::default()
         });
         ledger.event(Inboxed::DriverUp);
         let mut bench = Bench(ledger);

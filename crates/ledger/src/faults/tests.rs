@@ -1,12 +1,10 @@
 //! Two sources, one fault: the ledger driven by hand.
 
-use std::collections::HashSet;
-
 use proptest::prelude::*;
 
 use super::SeenReset;
 use crate::inbox::LedgerEvent;
-use crate::{Ledger, LedgerSettings, PersistedFaults, SeenGpus};
+use crate::{Ledger, LedgerSettings, LiveSettings, PersistedFaults, SeenGpus};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{
     self as m, CollectorName, DriverEvent, FaultAction, FaultSource, Gpu, Node, RecoveryAction as A,
@@ -61,21 +59,16 @@ impl Bench {
 
     fn expecting(expected_gpus: usize, seen: SeenGpus, faulty: PersistedFaults) -> Bench {
         let mut ledger = Ledger::new(LedgerSettings {
-            max_series: 10_000,
-            off: HashSet::new(),
-            groups: m::MetricGroup::ALL.to_vec(),
-            bridge: std::time::Duration::from_secs(3),
-            steady: std::time::Duration::from_secs(63),
+            live: LiveSettings {
+                off: Default::default(),
+                groups: m::MetricGroup::ALL.to_vec(),
+                expected_gpus,
+                keep_events: 100,
+                ..LiveSettings::default()
+            },
             seen,
             faults: faulty,
-            wrong_results: Default::default(),
-            history: Default::default(),
-            expected_gpus,
-            keep_events: 100,
-            owners: settings::Owners::default(),
-            declared: None,
-            recent: Default::default(),
-            build: m::BuildInfo::default(),
+            ..LedgerSettings::default()
         });
         ledger.event(LedgerEvent::DriverUp);
         Bench { ledger, numbers: [0, 0], now: 1000 * SECOND }

@@ -133,6 +133,11 @@ impl Accounts {
         }
     }
 
+    /// So many owners have series from now on.
+    pub fn allow(&mut self, most: usize) {
+        self.most = most;
+    }
+
     /// Adds settled time of a GPU. `share` gives the share of the GPU that a GPU instance is, `None` if that is
     /// not known; `total` the memory of a place, in bytes.
     pub fn settle(

@@ -1,10 +1,8 @@
 mod halts;
 
-use std::time::Duration;
-
 use super::*;
 use crate::inbox::LedgerEvent;
-use crate::{Ledger, LedgerSettings, SeenGpus};
+use crate::{Ledger, LedgerSettings, LiveSettings};
 use model::catalog::{CollectorName, FaultSource, Node, OwnedGpu, SampleBuffer, Tier};
 use model::fact::{DriverFact, Fact, FactKind, KernelFact, KernelLine};
 use model::owners::Attribution;
@@ -41,21 +39,14 @@ fn owned(owner: &str) -> OwnedGpu {
 impl Bench {
     fn new(settings: settings::Owners) -> Bench {
         let mut ledger = Ledger::new(LedgerSettings {
-            max_series: 10_000,
-            off: Default::default(),
-            groups: m::MetricGroup::ALL.to_vec(),
-            bridge: Duration::from_secs(3),
-            steady: Duration::from_secs(63),
-            seen: SeenGpus::default(),
-            faults: Default::default(),
-            wrong_results: Default::default(),
-            history: Default::default(),
-            expected_gpus: 0,
-            keep_events: 100,
-            owners: settings,
-            declared: None,
-            recent: Default::default(),
+            live: LiveSettings {
+                off: Default::default(),
+                groups: m::MetricGroup::ALL.to_vec(),
+                owners: settings,
+                ..LiveSettings::default()
+            },
             build: m::BuildInfo { version: "0".into(), revision: "0".into() },
+            ..LedgerSettings::default()
         });
         ledger.event(LedgerEvent::DriverUp);
         let mut bench = Bench { ledger, now: 100.0, sampled: 0 };

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::inbox::LedgerEvent;
-use crate::{Ledger, LedgerSettings, SeenGpus};
+use crate::{Ledger, LedgerSettings, LiveSettings};
 use model::catalog::{CollectorName, ComputeInstance, GpuInfo};
 use model::sample::{Batch, BatchKey, Rows};
 use model::snapshot::Snapshot;
@@ -46,21 +46,13 @@ struct Bench(Ledger);
 impl Bench {
     fn new() -> Bench {
         let mut ledger = Ledger::new(LedgerSettings {
-            max_series: 2000,
-            off: Default::default(),
-            groups: m::MetricGroup::ALL.to_vec(),
-            bridge: Duration::from_secs(3),
-            steady: Duration::from_secs(63),
-            seen: SeenGpus::default(),
-            faults: Default::default(),
-            wrong_results: Default::default(),
-            history: Default::default(),
-            expected_gpus: 0,
-            keep_events: 100,
-            owners: Default::default(),
-            declared: None,
-            recent: Default::default(),
-            build: m::BuildInfo::default(),
+            live: LiveSettings {
+                max_series: 2000,
+                off: Default::default(),
+                groups: m::MetricGroup::ALL.to_vec(),
+                ..LiveSettings::default()
+            },
+            ..LedgerSettings::default()
         });
         ledger.event(LedgerEvent::DriverUp);
         let mut bench = Bench(ledger);

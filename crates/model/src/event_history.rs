@@ -1,0 +1,122 @@
+//! The events that outlast the daemon.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::catalog::Gpu;
+use crate::persisted::known;
+use crate::snapshot::Event;
+
+/// Events older than this are not kept, in seconds.
+const MAX_AGE: f64 = 7.0 * 86_400.0;
+/// Most bytes of all of them as JSON.
+pub const MAX_BYTES: usize = 2 << 20;
+/// Most bytes of an event as JSON beside its text: the longest texts of the tables and names have less.
+const EVENT_BYTES: usize = 2000;
+/// Most bytes of JSON for a byte of text.
+const ESCAPED: usize = 6;
+
+/// The events of the last days.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EventHistory {
+    /// Oldest first. One that only a later version knows is left out.
+    #[serde(deserialize_with = "known")]
+    pub events: Vec<StoredEvent>,
+}
+
+/// An event, with what its JSON in the API has in other forms.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StoredEvent {
+    pub gpu: Option<Gpu>,
+    pub nvml: bool,
+    pub kmsg: bool,
+    pub event: Event,
+}
+
+impl EventHistory {
+    /// The newest of a list that are not too old and have room.
+    pub fn of(list: &[Arc<Event>], unix_seconds: f64) -> EventHistory {
+        let mut room = MAX_BYTES - EVENT_BYTES;
+        let fits = |event: &&Arc<Event>| {
+            let taken = EVENT_BYTES + event.text.len() * ESCAPED;
+            room = room.saturating_sub(taken);
+            room > 0 && unix_seconds - event.last_unix_seconds < MAX_AGE
+        };
+        let mut events: Vec<StoredEvent> = list.iter().rev().take_while(fits).map(StoredEvent::of).collect();
+        events.reverse();
+        EventHistory { events }
+    }
+
+    /// The events, oldest first.
+    pub fn into_events(self) -> impl Iterator<Item = Event> {
+        self.events.into_iter().map(|StoredEvent { gpu, nvml, kmsg, event }| Event {
+            gpu,
+            nvml,
+            kmsg,
+            ..event
+        })
+    }
+}
+
+impl StoredEvent {
+    fn of(event: &Arc<Event>) -> StoredEvent {
+        let Event { gpu, nvml, kmsg, .. } = &**event;
+        StoredEvent { gpu: gpu.clone(), nvml: *nvml, kmsg: *kmsg, event: Event::clone(event) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::{EventKind, FaultAction, Severity};
+
+    fn event(id: u64, unix_seconds: f64) -> Arc<Event> {
+        let event = Event::new(EventKind::Xid, unix_seconds, Severity::Page, FaultAction::Ignore);
+        Arc::new(Event {
+            id,
+            revision: id + 5,
+            gpu: Some(Gpu { gpu: 3, uuid: "GPU-3".into() }),
+            code: Some(79),
+            mnemonic: "NAME",
+            check: Some("hbm_read"),
+            meaning: "A meaning.",
+            intr_info: Some(0xab),
+            owner: Some("job-1".into()),
+            text: "a \"line\"\u{1}".repeat(100),
+            nvml: true,
+            ..event
+        })
+    }
+
+    #[test]
+    fn what_is_kept_comes_back_as_it_was() {
+        let kept = EventHistory::of(&[event(7, 100.0), event(8, 200.0)], 300.0);
+        let json = serde_json::to_string(&kept).unwrap();
+        let back: EventHistory = serde_json::from_str(&json).unwrap();
+        let back: Vec<Event> = back.into_events().collect();
+        assert_eq!(back, [Event::clone(&event(7, 100.0)), Event::clone(&event(8, 200.0))]);
+    }
+
+    #[test]
+    fn what_a_later_version_knows_is_passed_over() {
+        let mut json =
+            serde_json::to_value(EventHistory::of(&[event(7, 100.0), event(8, 200.0)], 300.0)).unwrap();
+        json["events"][0]["event"]["kind"] = "of a later version".into();
+        json["events"][1]["event"]["more"] = 1.into();
+        let back: EventHistory = serde_json::from_value(json).unwrap();
+        assert_eq!(back.into_events().map(|event| event.id).collect::<Vec<_>>(), [8]);
+    }
+
+    #[test]
+    fn the_oldest_give_way_to_age_and_size() {
+        let list: Vec<_> = (0..5000).map(|n| event(n, n as f64)).collect();
+        let kept = EventHistory::of(&list, 5000.0);
+        assert_eq!(kept.events.last().unwrap().event.id, 4999);
+        assert!(
+            (100..5000).contains(&kept.events.len())
+                && serde_json::to_string(&kept).unwrap().len() < MAX_BYTES
+        );
+        assert_eq!(EventHistory::of(&list, 4990.0 + MAX_AGE).events.len(), 9);
+    }
+}

@@ -1,0 +1,199 @@
+//! The configuration while the daemon runs: loaded at the start, on SIGHUP, and when a file that it is made of has
+//! changed. What cannot be used leaves the one before in use, as a whole.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::collectors::LiveConfig;
+use crate::listeners::Listening;
+use access::Access;
+use dcgm::list::FieldList;
+use host::stop::Stop;
+use ledger::LiveSettings;
+use ledger::inbox::{Inbox, LedgerEvent};
+use model::catalog::METRICS;
+use model::clock::unix_seconds;
+use settings::mig_layout::DeclaredLayout;
+use settings::{ChangedKeys, Config, ConfigErrors, DEFAULT_FILE, Loaded, Overrides};
+
+/// How often the files are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// Most entries of a directory that are looked at.
+const MAX_ENTRIES: usize = 256;
+
+/// A configuration, and what its files say.
+#[derive(Clone, Debug)]
+pub struct Configuration {
+    pub loaded: Loaded,
+    /// The MIG layout that the GPUs should have.
+    pub declared: Option<DeclaredLayout>,
+    /// Fields of dcgm-exporter's page.
+    pub fields: FieldList,
+    /// Its files just before they were read.
+    pub files: Files,
+}
+
+impl Configuration {
+    /// Loads it from its files, the environment and flags.
+    pub fn load(overrides: &Overrides) -> Result<Configuration, ConfigErrors> {
+        let mut files = look([main_file(overrides)]);
+        let loaded = load_checked(overrides)?;
+        files.append(&mut look(named_files(&loaded.config)));
+        let (declared, fields) = (loaded.declared_layout()?, loaded.dcgm_fields()?);
+        Ok(Configuration { loaded, declared, fields, files })
+    }
+
+    /// Logs what is wrong with it and does not keep it from being used.
+    pub fn warn(&self) {
+        for warning in
+            settings::environment_warnings().into_iter().chain(self.loaded.dcgm_warnings(&self.fields))
+        {
+            tracing::warn!("{warning}");
+        }
+        if let Some(error) = self.loaded.dcgm_error(&self.fields) {
+            tracing::error!("{error}");
+        }
+    }
+}
+
+/// The settings, each of them checked, without the files that they name.
+pub fn load_checked(overrides: &Overrides) -> Result<Loaded, ConfigErrors> {
+    let loaded = settings::load(overrides)?;
+    loaded.check_patterns(&METRICS.iter().map(|metric| metric.name).collect::<Vec<_>>())?;
+    Ok(loaded)
+}
+
+/// The web configuration, where there is to be one.
+pub fn web_config(config: &Config) -> Result<Option<Access>, ConfigErrors> {
+    let file = &config.http.web_config_file;
+    let optional_certificates = !config.http.open_paths.is_empty();
+    let opened = (!file.as_os_str().is_empty()).then(|| Access::open(file, optional_certificates));
+    opened.transpose().map_err(ConfigErrors)
+}
+
+/// Called with a new configuration that is in use now.
+type Applied = Box<dyn FnMut(&Config, &FieldList) + Send>;
+
+/// Loads the configuration again.
+pub struct Reloader {
+    pub overrides: Overrides,
+    /// The configuration in use, for the collectors.
+    pub live: Arc<LiveConfig>,
+    pub inbox: Arc<Inbox>,
+    /// Wakes the collectors.
+    pub stop: Arc<Stop>,
+    pub applied: Applied,
+    pub listening: Listening,
+    /// The files as they were when the configuration was loaded last.
+    pub files: Files,
+}
+
+impl Reloader {
+    /// Starts the thread, which ends with the sender of `signals`. Each of them loads the configuration.
+    pub fn start(mut self, signals: Receiver<()>) -> io::Result<JoinHandle<()>> {
+        let mut last = self.files.clone();
+        host::thread::spawn("reload", 1024, move || {
+            loop {
+                match signals.recv_timeout(LOOK) {
+                    Ok(()) => self.reload("SIGHUP"),
+                    Err(RecvTimeoutError::Timeout) => {
+                        let now = self.look();
+                        // A file that is being written is another one at the next look.
+                        if now == last && now != self.files {
+                            self.reload("a file has changed");
+                        }
+                        last = now;
+                    }
+                    Err(RecvTimeoutError::Disconnected) => return,
+                }
+            }
+        })
+    }
+
+    /// The files that the configuration in use is made of, as they are now.
+    fn look(&self) -> Files {
+        look([main_file(&self.overrides)].into_iter().chain(named_files(&self.live.load())))
+    }
+
+    fn reload(&mut self, why: &str) {
+        self.files = self.look();
+        let loaded = Configuration::load(&self.overrides).and_then(|new| self.compare(new));
+        let ConfigErrors(errors) = match loaded {
+            Ok((config, new, changed)) => return self.apply(config, &new, &changed, why),
+            Err(errors) => errors,
+        };
+        for error in errors {
+            tracing::error!("{error}");
+        }
+        tracing::error!(why, "the configuration cannot be used: the one before stays in use");
+        self.inbox.event(LedgerEvent::Reloaded(None, unix_seconds()));
+    }
+
+    /// What comes of a new configuration, if a restart could serve as it says.
+    fn compare(&self, new: Configuration) -> Result<(Config, Configuration, ChangedKeys), ConfigErrors> {
+        let mut config = Config::clone(&self.live.load());
+        let changed = config.apply(&new.loaded.config);
+        let wanted = &new.loaded.config;
+        // The file in use has a state and a metric of its own.
+        if wanted.http.web_config_file != config.http.web_config_file {
+            web_config(wanted)?;
+        }
+        match self.listening.problems(wanted) {
+            problems if problems.is_empty() => Ok((config, new, changed)),
+            problems => Err(ConfigErrors(problems)),
+        }
+    }
+
+    fn apply(&mut self, config: Config, new: &Configuration, changed: &ChangedKeys, why: &str) {
+        crate::log::set_level(config.log.level);
+        tracing::info!(why, applied = changed.applied.join(" "), "the configuration was loaded");
+        if !changed.waiting.is_empty() {
+            tracing::warn!(
+                keys = changed.waiting.join(" "),
+                "these keys have new values, which need a restart"
+            );
+        }
+        new.warn();
+        self.files = new.files.clone();
+        let settings = LiveSettings::of(&config, new.declared.clone());
+        let config = Arc::new(config);
+        self.live.store(Arc::clone(&config));
+        (self.applied)(&config, &new.fields);
+        self.inbox.event(LedgerEvent::Reloaded(Some(Box::new(settings)), unix_seconds()));
+        self.stop.wake();
+    }
+}
+
+/// The files of a configuration. Two of the same name differ in device, number, size, or the time of the last change.
+pub type Files = BTreeMap<PathBuf, (u64, u64, u64, i64, i64)>;
+
+fn main_file(overrides: &Overrides) -> PathBuf {
+    overrides.config.clone().unwrap_or_else(|| DEFAULT_FILE.into())
+}
+
+/// The files that a configuration names and that are read with it.
+fn named_files(config: &Config) -> impl Iterator<Item = PathBuf> + use<> {
+    let named = [&config.dcgm.fields_file, &config.mig.layout_file].map(Clone::clone);
+    named.into_iter().filter(|path| !path.as_os_str().is_empty())
+}
+
+fn look(files: impl IntoIterator<Item = PathBuf>) -> Files {
+    // A ConfigMap is a directory of links, which stay while their target changes.
+    let entries = |path: &PathBuf| fs::read_dir(path).into_iter().flatten().flatten().take(MAX_ENTRIES);
+    let with_entries = |path: PathBuf| {
+        let entries: Vec<PathBuf> = entries(&path).map(|entry| entry.path()).collect();
+        std::iter::once(path).chain(entries)
+    };
+    let id = |path: PathBuf| {
+        let about = fs::metadata(&path).ok()?;
+        Some((path, (about.dev(), about.ino(), about.size(), about.mtime(), about.mtime_nsec())))
+    };
+    files.into_iter().flat_map(with_entries).filter_map(id).collect()
+}
