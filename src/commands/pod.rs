@@ -88,8 +88,9 @@ async fn relay(socket: &Path, kubelet: PathBuf) -> io::Result<()> {
             )
         }
     };
+    let signals = lifecycle::Signals::new()?;
     let serving = tokio::spawn(LocalSocket::bind(socket, SOCKET_MODE)?.serve(converse, stopped));
-    lifecycle::asked_to_end(|| ()).await?;
+    signals.asked_to_end(|| (), || ()).await;
     stop.send_replace(true);
     serving.await?
 }
