@@ -80,12 +80,9 @@ impl RunCounters {
         }
         let mut gaps: BTreeMap<String, String> =
             refused.into_iter().map(|(why, names)| (names.join(", "), why)).collect();
-        if let Some(gap) = cpu.flop_gap() {
-            let what = if cpu.flop_events().is_empty() {
-                "floating-point operations of this model"
-            } else {
-                "precisions"
-            };
+        let counted = open.iter().any(|(of, _)| flops(of));
+        if let Some(gap) = cpu.flop_gap().filter(|_| counted || cpu.flop_events().is_empty()) {
+            let what = if counted { "precisions" } else { CountOf::Flops(Precision::Any, 1).name() };
             gaps.insert(what.into(), gap.into());
         }
         RunCounters { open, gaps }
@@ -219,5 +216,35 @@ pub fn reason(error: &io::Error) -> String {
             "more files than this process may open: raise `ulimit -n`".into()
         }
         _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_has_its_reason_and_what_helps() {
+        let of = |errno: Errno| reason(&io::Error::from(errno));
+        assert!(of(Errno::ENOENT).contains("no PMU"));
+        assert!(of(Errno::EACCES).contains("perf_event_paranoid") && of(Errno::EPERM).contains("seccomp"));
+        assert!(of(Errno::ENOSYS).contains("seccomp") && of(Errno::EMFILE).contains("ulimit"));
+    }
+
+    #[test]
+    fn counts_are_scaled_by_the_time_in_which_they_counted() {
+        let of = [CountOf::TaskClock, CountOf::Cycles, CountOf::LlcMisses];
+        let flops = [(Precision::Double, 1), (Precision::Double, 4), (Precision::Single, 8)];
+        let flops = flops.map(|(precision, weight)| CountOf::Flops(precision, weight));
+        let open = of.into_iter().chain(flops).map(|of| (of, Vec::new())).collect();
+        let counters = RunCounters { open, gaps: BTreeMap::new() };
+        let before = CounterReading(vec![(1e9, 0.0, 0.0), (10.0, 5.0, 5.0), (7.0, 9.0, 0.0)]);
+        let full = (10.0, 1.0, 1.0);
+        let after =
+            CounterReading(vec![(3e9, 0.0, 0.0), (60.0, 9.0, 7.0), (7.0, 20.0, 0.0), full, full, full]);
+        let (counts, cpu_seconds) = counters.between(&before, &after);
+        assert_eq!((cpu_seconds, counts.cycles, counts.llc_misses), (Some(2.0), Some(100.0), None));
+        assert_eq!(counts.flops, BTreeMap::from([(Precision::Double, 50.0), (Precision::Single, 80.0)]));
+        assert_eq!(counts.counted_ratio, Some(0.5));
     }
 }

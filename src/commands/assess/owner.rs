@@ -208,3 +208,50 @@ fn raise_descriptors() {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct CommandLine {
+        #[command(flatten)]
+        arguments: AssessArguments,
+    }
+
+    const UID: &str = "0a1b2c3d-0a1b-2c3d-4e5f-0a1b2c3d4e5f";
+
+    fn found(of: &[&str]) -> Result<(String, Vec<u32>), String> {
+        let dir = tempfile::TempDir::new().unwrap();
+        let pod = format!(
+            "/kubepods.slice/kubepods-pod{}.slice/cri-containerd-{}.scope",
+            UID.replace('-', "_"),
+            "a".repeat(64)
+        );
+        for (pid, group) in
+            [(11, pod.as_str()), (12, "/system.slice/slurmstepd.scope/job_42/step_0"), (13, "/")]
+        {
+            let folder = dir.path().join(format!("proc/{pid}"));
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("cgroup"), format!("0::{group}\n")).unwrap();
+            std::fs::write(folder.join("comm"), "train\n").unwrap();
+        }
+        std::fs::create_dir_all(dir.path().join(format!("var/log/pods/ml_train-0_{UID}"))).unwrap();
+        let line = CommandLine::parse_from([&["assess"], of].concat());
+        find(&line.arguments, &Host::new(dir.path())).map(|owner| (owner.name, owner.pids))
+    }
+
+    #[test]
+    fn owners_are_found_by_their_control_groups() {
+        for asked in ["train-0", "ml/train-0"] {
+            assert_eq!(found(&["--pod", asked]), Ok(("pod ml/train-0".into(), vec![11])));
+        }
+        assert_eq!(found(&["--pod", UID]), Ok((format!("pod {UID}"), vec![11])));
+        assert_eq!(found(&["--job", "42"]), Ok(("Slurm job 42".into(), vec![12])));
+        assert_eq!(found(&["--pid", "13"]), Ok(("process 13 (train)".into(), vec![13])));
+        assert!(found(&["--pid", "14"]).unwrap_err().contains("no process 14"));
+        assert!(found(&["--pod", "other/train-0"]).is_err() && found(&["--job", "4"]).is_err());
+    }
+}

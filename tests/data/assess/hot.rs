@@ -1,6 +1,6 @@
 //! Spends its time in three functions with names, and says by its own timers how much in each: `name milliseconds` a line.
-//! `hot SECONDS` of CPU time; the tests compile it with
-//! frame pointers.
+//! `hot ROUNDS`, each always the same work; the tests compile
+//! it with frame pointers.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -13,7 +13,7 @@ fn trigonometry(x: f64) -> f64 {
 /// Taylor's: the C library's is a function of its own.
 #[inline(always)]
 fn sine(x: f64) -> f64 {
-    let x = x % std::f64::consts::TAU;
+    let x = x - (x / std::f64::consts::TAU) as i32 as f64 * std::f64::consts::TAU;
     let square = x * x;
     (1..12).rev().fold(1.0, |sum, at| 1.0 - sum * square / f64::from(2 * at * (2 * at + 1))) * x
 }
@@ -37,14 +37,9 @@ fn sort(values: &mut [u64]) {
 
 #[inline(never)]
 fn accumulate(values: &[u64]) -> u64 {
-    (0..20).fold(0, |sum: u64, by| values.iter().fold(sum, |sum, value| (sum ^ value).wrapping_mul(31).rotate_left(by)))
-}
-
-#[inline(never)]
-fn timed<T>(timer: &mut Duration, work: impl FnOnce() -> T) {
-    let started = cpu_time();
-    black_box(work());
-    *timer += cpu_time() - started;
+    (0..20).fold(0, |sum: u64, by| {
+        values.iter().fold(sum, |sum, value| (sum ^ value).wrapping_mul(31).rotate_left(by))
+    })
 }
 
 /// CPU time of this process, so that waiting for a CPU is not counted.
@@ -63,25 +58,33 @@ fn cpu_time() -> Duration {
     Duration::new(time.seconds as u64, time.nanos as u32)
 }
 
+/// Runs work so many times, one after the other: a function has the CPU for some tens of milliseconds at a time.
+#[inline(never)]
+fn timed(timer: &mut Duration, times: u32, mut work: impl FnMut()) {
+    let started = cpu_time();
+    (0..times).for_each(|_| work());
+    *timer += cpu_time() - started;
+}
+
 fn main() {
-    let seconds: f64 = std::env::args().nth(1).map_or(1.0, |text| text.parse().unwrap());
-    let mut state = 88172645463325252_u64;
+    let rounds: u32 = std::env::args().nth(1).map_or(1, |text| text.parse().unwrap());
     let mut values = vec![0_u64; 30_000];
     let mut timers = [Duration::ZERO; 3];
-    while cpu_time().as_secs_f64() < seconds {
-        values.iter_mut().for_each(|value| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            *value = state;
+    for _ in 0..rounds {
+        timed(&mut timers[0], 45, || {
+            black_box(trigonometry(black_box(0.5)));
         });
-        for _ in 0..2 {
-            timed(&mut timers[0], || trigonometry(state as f64 * 1e-19));
-        }
-        timed(&mut timers[1], || sort(&mut values));
-        for _ in 0..2 {
-            timed(&mut timers[2], || accumulate(&values));
-        }
+        timed(&mut timers[1], 30, || {
+            let mut state = 88172645463325252_u64;
+            values.iter_mut().for_each(|value| {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
+                *value = state;
+            });
+            sort(&mut values);
+        });
+        timed(&mut timers[2], 50, || {
+            black_box(accumulate(black_box(&values)));
+        });
     }
     for (name, timer) in ["trigonometry", "sort", "accumulate"].iter().zip(timers) {
         println!("{name} {}", timer.as_secs_f64() * 1e3);
