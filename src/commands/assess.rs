@@ -51,7 +51,7 @@ pub fn run(root: &Path, arguments: &AssessArguments) -> AssessEnd {
             Ok(met) => AssessEnd::Code(u8::from(!met)),
             Err(error) => refused(EXIT_NO_COMPARISON, error),
         },
-        None if arguments.command.is_empty() => match watched(&host, arguments) {
+        None if arguments.command.is_empty() => match reported(&host, arguments) {
             Ok(()) => AssessEnd::Code(0),
             Err(error) => refused(1, error),
         },
@@ -89,27 +89,38 @@ fn ran(host: &Host, arguments: &AssessArguments) -> AssessEnd {
     }
 }
 
-/// Watches a running owner.
-fn watched(host: &Host, arguments: &AssessArguments) -> Result<(), String> {
+/// Reports what was recorded, or a running owner.
+fn reported(host: &Host, arguments: &AssessArguments) -> Result<(), String> {
+    let mut run = match &arguments.read {
+        Some(file) => recorded(file)?.pop().ok_or("no run")?,
+        None => watched(host, arguments)?,
+    };
+    run.items = arguments.items.or(run.items);
+    let report = render(run, arguments, stdout_has_colours() && arguments.out.is_none())?;
+    write(&report, arguments, &mut io::stdout().lock())
+}
+
+/// Watches a running owner. Gives the whole time.
+fn watched(host: &Host, arguments: &AssessArguments) -> Result<RunCounts, String> {
     let stop = Arc::new(Stop::default());
     lifecycle::stop_at_signals(Arc::clone(&stop)).map_err(|error| error.to_string())?;
-    let (mut whole, mut spans) = owner::watch(arguments, host, &stop)?;
-    whole.items = arguments.items;
+    let (whole, mut spans) = owner::watch(arguments, host, &stop)?;
     let share = arguments.items.map(|items| items / spans.len().max(1) as f64);
     spans.iter_mut().for_each(|span| span.items = share);
     record(&spans.iter().collect::<Vec<_>>(), arguments)?;
-    let report = render(whole, arguments, stdout_has_colours() && arguments.out.is_none())?;
-    write(&report, arguments, &mut io::stdout().lock())
+    Ok(whole)
+}
+
+/// All runs of a recording.
+fn recorded(file: &Path) -> Result<Vec<RunCounts>, String> {
+    let name = file.display();
+    let text = std::fs::read_to_string(file).map_err(|error| format!("{name}: {error}"))?;
+    recording::parse(&text).map_err(|error| format!("{name}: {error}"))
 }
 
 /// Compares two recordings. Gives whether every target is met.
 fn compared(files: &[std::path::PathBuf], arguments: &AssessArguments) -> Result<bool, String> {
-    let read = |file: &std::path::PathBuf| {
-        let name = file.display();
-        let text = std::fs::read_to_string(file).map_err(|error| format!("{name}: {error}"))?;
-        recording::parse(&text).map_err(|error| format!("{name}: {error}"))
-    };
-    let diff = compare(&read(&files[0])?, &read(&files[1])?, &arguments.target);
+    let diff = compare(&recorded(&files[0])?, &recorded(&files[1])?, &arguments.target);
     let text = match arguments.format {
         AssessFormat::Json => json(&diff)?,
         AssessFormat::Text => compare::text(&diff, stdout_has_colours() && arguments.out.is_none()),

@@ -200,6 +200,42 @@ fn two_recordings_are_compared() {
     assert!(String::from_utf8(output.stderr).unwrap().contains("none.json"));
 }
 
+/// A triad of 2e8 doubles at 12 GB/s, by arithmetic: 2 FLOPs and 32 bytes an element.
+#[test]
+fn a_recorded_run_is_reported_again() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("triad.json");
+    let seconds = 32.0 * 2e8 / 12e9;
+    let triad = serde_json::json!({
+        "subject": "triad", "computed": true, "wall_seconds": seconds, "cpu_seconds": seconds,
+        "counts": {
+            "instructions": 2.5e8, "branches": 5e7, "branch_misses": 10, "llc_references": 1e8, "llc_misses": 1e8,
+            "flops": { "double": 4e8 }
+        }
+    });
+    fs::write(&file, format!("{triad}\n")).unwrap();
+    let read = |options: &[&str]| {
+        let output = assess(&[&["--read", file.to_str().unwrap()], options].concat(), &[]).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let page = read(&[]);
+    for part in ["computed from known operation counts", "bound by memory", "FLOP/s", "= H200 FP64"] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    assert!(
+        page.contains("-> not decided") && page.lines().all(|line| line.chars().count() <= 120),
+        "{page}"
+    );
+    let report: Value = serde_json::from_str(&read(&["--format", "json", "--items", "2e8"])).unwrap();
+    assert_eq!(
+        (&report["verdict"], &report["figures"]["density_at_most"]),
+        (&"memory_bound".into(), &0.0625.into())
+    );
+    assert!(read(&["--format", "svg", "--gpu", "a100"]).contains("A100 FP64"));
+    assert_eq!(assess(&["--read", "/dev/null"], &[]).output().unwrap().status.code(), Some(1));
+}
+
 #[test]
 fn a_running_process_is_watched() {
     let dir = TempDir::new().unwrap();

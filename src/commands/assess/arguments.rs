@@ -19,10 +19,10 @@ Examples:
   gpu-node-exporter assess --compare before.json after.json --target 'wall<=-20%'
   gpu-node-exporter assess --job 4711 --for 60s --record before.json
                                                      a running owner, as ten runs of six seconds
-  gpu-node-exporter assess --format svg --out roofline.svg -- ./simulate
+  gpu-node-exporter assess --read before.json --format svg --out roofline.svg
 
 The program has this command's standard input and output, and gets SIGTERM and SIGHUP from it. The report goes to standard \
-error, that of a running owner or of two recordings to standard output, or to the file of --out.
+error, that of a running owner or of recordings to standard output, or to the file of --out.
 
 Counted is the program's own code, in all its threads and children. What no counter or permission is there for is marked as \
 not measured, with the reason. Bytes are those of last-level misses, a lower bound, so FLOPs a byte are an upper one.
@@ -32,7 +32,7 @@ ends by the same signal. Without a program: 0 done, 1 failed or a target missed,
 
 /// What can be given.
 #[derive(Clone, Debug, Args)]
-#[command(group = ArgGroup::new("what").required(true).args(["command", "pid", "pod", "job", "compare"]))]
+#[command(group = ArgGroup::new("what").required(true).args(["command", "pid", "pod", "job", "read", "compare"]))]
 pub struct AssessArguments {
     /// The program to run, and its arguments
     #[arg(last = true, value_name = "COMMAND")]
@@ -46,6 +46,9 @@ pub struct AssessArguments {
     /// Watch the processes of a Slurm job
     #[arg(long, value_name = "ID")]
     pub job: Option<String>,
+    /// Report the newest run of a recording; nothing is run
+    #[arg(long, value_name = "FILE", conflicts_with = "record")]
+    pub read: Option<PathBuf>,
     /// Compare two recordings, from before and after a change
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"])]
     pub compare: Option<Vec<PathBuf>>,
