@@ -188,7 +188,7 @@ fn two_recordings_are_compared() {
         let output = assess(&options, &[]).output().unwrap();
         (output.status.code(), String::from_utf8(output.stdout).unwrap())
     };
-    // Three times the work: nothing but a machine that stands still makes these wrong.
+    // A third of the work, on a machine that may be busy with others.
     let (code, text) = compare(&["wall<=600", "items>=0.01"]);
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("✓ met wall <= 600") && text.contains("(2)"), "{text}");

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::figures::Figures;
+use crate::figures::RunFigures;
 use crate::recording::RunCounts;
 use crate::text::{number, percent, seconds};
 
@@ -25,7 +25,7 @@ const COMPARED: [(ComparedFigure, &str, &str); 4] = [
 
 impl ComparedFigure {
     fn of(self, run: &RunCounts) -> Option<f64> {
-        let figures = Figures::of(run);
+        let figures = RunFigures::of(run);
         match self {
             ComparedFigure::Wall => Some(run.wall_seconds),
             ComparedFigure::Items => figures.items_per_second,

@@ -9,9 +9,9 @@ const LINE_BYTES: f64 = 64.0;
 /// A load from memory on a server: 80 to 120 ns; `gpu-node-exporter topology --latency` measures it.
 const MEMORY_LATENCY_SECONDS: f64 = 100e-9;
 
-/// Figures of one run. Absent: what they need was not measured.
+/// RunFigures of one run. Absent: what they need was not measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Figures {
+pub struct RunFigures {
     pub flops: Option<f64>,
     pub flops_per_second: Option<f64>,
     /// From misses of the last level: a lower bound, as prefetches and writebacks are not all among them.
@@ -36,15 +36,15 @@ pub struct Figures {
     pub misses_in_flight: Option<f64>,
 }
 
-impl Figures {
-    pub fn of(run: &RunCounts) -> Figures {
+impl RunFigures {
+    pub fn of(run: &RunCounts) -> RunFigures {
         let counts = &run.counts;
         let flops = (!counts.flops.is_empty()).then(|| counts.flops.values().sum());
         let bytes = counts.llc_misses.map(|misses| misses * LINE_BYTES);
         let wall = Some(run.wall_seconds);
         let threads = ratio(run.cpu_seconds, wall);
         let llc_misses = ratio(counts.llc_misses, counts.llc_references).map(|misses| misses.min(1.0));
-        Figures {
+        RunFigures {
             flops,
             flops_per_second: ratio(flops, wall),
             bytes_at_least: bytes,

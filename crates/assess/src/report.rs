@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use crate::figures::Figures;
+use crate::figures::RunFigures;
 use crate::recording::RunCounts;
 use crate::roofline::GpuRoof;
-use crate::verdict::{AmdahlBound, Judgement, SplitAnswers, SplitMatrix, amdahl, judge, split};
+use crate::verdict::{AmdahlBound, MoveJudgement, SplitAnswers, SplitMatrix, amdahl, judge, split};
 
 /// What is given beside what was counted.
 #[derive(Clone, Debug, Default)]
@@ -23,9 +23,9 @@ pub struct AssessReport {
     /// Release of this program.
     pub version: &'static str,
     pub run: RunCounts,
-    pub figures: Figures,
+    pub figures: RunFigures,
     #[serde(flatten)]
-    pub judgement: Judgement,
+    pub judgement: MoveJudgement,
     pub split: SplitMatrix,
     pub amdahl: Option<AmdahlBound>,
     /// Why there is no bound.
@@ -36,7 +36,7 @@ pub struct AssessReport {
 
 impl AssessReport {
     pub fn of(run: RunCounts, given: &Given, gpu: GpuRoof) -> AssessReport {
-        let figures = Figures::of(&run);
+        let figures = RunFigures::of(&run);
         let judgement = judge(&run, &figures);
         let split = split(&judgement, given.split);
         let (amdahl, no_bound) = match amdahl(run.hot.as_ref(), &given.moved, given.gain) {

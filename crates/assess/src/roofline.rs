@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::figures::Figures;
+use crate::figures::RunFigures;
 
 /// What a GPU can do by its data sheet, without sparsity and tensor cores.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -35,7 +35,7 @@ const COLUMNS: usize = 60;
 const LINES: usize = 12;
 
 /// Where the program is, if both were measured and are above zero.
-fn point(figures: &Figures) -> Option<(f64, f64)> {
+fn point(figures: &RunFigures) -> Option<(f64, f64)> {
     let density = figures.density_at_most.filter(|density| *density > 0.0)?;
     Some((density, figures.flops_per_second.filter(|rate| *rate > 0.0)?))
 }
@@ -46,7 +46,7 @@ fn position(value: f64, (low, high): (f64, f64)) -> f64 {
 }
 
 /// The plot for a terminal; `None` where the program is on no place of it.
-pub fn text(figures: &Figures, gpu: &GpuRoof) -> Option<String> {
+pub fn text(figures: &RunFigures, gpu: &GpuRoof) -> Option<String> {
     let (density, rate) = point(figures)?;
     let mut grid = vec![vec![' '; COLUMNS]; LINES];
     let mut put = |column: usize, rate: f64, mark: char| {
@@ -75,7 +75,7 @@ pub fn text(figures: &Figures, gpu: &GpuRoof) -> Option<String> {
 }
 
 /// The plot as a picture of its own.
-pub fn svg(figures: &Figures, gpu: &GpuRoof, title: &str) -> String {
+pub fn svg(figures: &RunFigures, gpu: &GpuRoof, title: &str) -> String {
     let (left, top, width, height) = (70.0, 50.0, 560.0, 320.0);
     let x = |density: f64| left + position(density, X) * width;
     let y = |rate: f64| top + (1.0 - position(rate, Y)) * height;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::figures::Figures;
+use crate::figures::RunFigures;
 use crate::recording::{HotFunctions, RunCounts};
 use crate::thresholds::{self as t, Says, Threshold};
 
@@ -62,13 +62,13 @@ impl MoveVerdict {
 
 /// The verdict with its table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Judgement {
+pub struct MoveJudgement {
     pub verdict: MoveVerdict,
     pub rows: Vec<TableRow>,
 }
 
 /// Judges a run by its figures.
-pub fn judge(run: &RunCounts, figures: &Figures) -> Judgement {
+pub fn judge(run: &RunCounts, figures: &RunFigures) -> MoveJudgement {
     let row = |what, value, threshold: &Threshold| TableRow {
         what,
         value,
@@ -110,7 +110,7 @@ pub fn judge(run: &RunCounts, figures: &Figures) -> Judgement {
         (Says::For, Says::For) => MoveVerdict::Suits,
         _ => MoveVerdict::Borderline,
     };
-    Judgement { verdict, rows }
+    MoveJudgement { verdict, rows }
 }
 
 /// How much the parts of a program depend on each other.
@@ -141,7 +141,7 @@ pub struct SplitMatrix {
 }
 
 /// The five rows: three that speak for a split recommend it.
-pub fn split(judgement: &Judgement, answers: SplitAnswers) -> SplitMatrix {
+pub fn split(judgement: &MoveJudgement, answers: SplitAnswers) -> SplitMatrix {
     let row = |what, value, threshold: &Threshold, flag: &str| TableRow {
         what,
         value,

@@ -63,7 +63,7 @@ pub fn watch(
         ..RunCounts::default()
     };
 
-    let start = Reading::take(&mut counters, host, &owner.pids);
+    let start = SpanEdge::take(&mut counters, host, &owner.pids);
     let (mut spans, mut last) = (Vec::new(), start.clone());
     for span in 1..=SPANS {
         let until = start.at + arguments.duration * span / SPANS;
@@ -78,7 +78,7 @@ pub fn watch(
             Mono::now().since(start.at).as_secs(),
             arguments.duration.as_secs()
         ));
-        let now = Reading::take(&mut counters, host, &owner.pids);
+        let now = SpanEdge::take(&mut counters, host, &owner.pids);
         // What is left over of a span after its end says nothing.
         if now.at.since(last.at) * 2 * SPANS >= arguments.duration {
             spans.push(now.since(&last, &counters, &base));
@@ -96,26 +96,26 @@ pub fn watch(
     Ok((whole, spans))
 }
 
-/// One reading of all that counts.
+/// All that counts, at one end of a span.
 #[derive(Clone)]
-struct Reading {
+struct SpanEdge {
     at: Mono,
     counters: Option<CounterReading>,
     /// By `/proc`, of processes that are alive.
     ticks: BTreeMap<u32, u64>,
 }
 
-impl Reading {
-    fn take(counters: &mut RunCounters, host: &Host, pids: &[u32]) -> Reading {
+impl SpanEdge {
+    fn take(counters: &mut RunCounters, host: &Host, pids: &[u32]) -> SpanEdge {
         let ticks = |pid: &u32| Some((*pid, proc::read_stat(&host.path(format!("/proc/{pid}"))).ok()?.ticks));
-        Reading {
+        SpanEdge {
             at: Mono::now(),
             counters: counters.read().ok(),
             ticks: pids.iter().filter_map(ticks).collect(),
         }
     }
 
-    fn since(&self, before: &Reading, counters: &RunCounters, base: &RunCounts) -> RunCounts {
+    fn since(&self, before: &SpanEdge, counters: &RunCounters, base: &RunCounts) -> RunCounts {
         let counted = before.counters.as_ref().zip(self.counters.as_ref());
         let (counts, clocked) = counted.map(|(old, new)| counters.between(old, new)).unwrap_or_default();
         let ticks = self

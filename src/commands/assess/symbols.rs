@@ -26,6 +26,8 @@ struct FunctionTable {
 
 impl FunctionTable {
     fn read(path: &std::path::Path) -> Option<FunctionTable> {
+        // The process may have put a pipe there, which would not open.
+        std::fs::metadata(path).ok().filter(|found| found.is_file())?;
         let cache = ReadCache::new(File::open(path).ok()?);
         let object = object::File::parse(&cache).ok()?;
         let segments = object.segments().map(|segment| {
