@@ -1,5 +1,6 @@
 //! The commands beside `serve`.
 
+pub mod assess;
 pub mod assets;
 pub mod canary;
 pub mod compat_diff;

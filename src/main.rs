@@ -9,6 +9,7 @@ use std::sync::Arc;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use exposition::docs;
 use gpu_node_exporter::collectors::topology::declared;
+use gpu_node_exporter::commands::assess::AssessEnd;
 use gpu_node_exporter::commands::canary::Exit;
 use gpu_node_exporter::commands::canary::arguments::{Arguments, CanaryOrder, Format};
 use gpu_node_exporter::commands::doctor::{self, cuda::Cuda};
@@ -37,6 +38,7 @@ Examples:
   gpu-node-exporter canary                           whether the free GPUs compute rightly and at their rate
   gpu-node-exporter compat-diff http://localhost:9400/metrics
                                                      before a switch from dcgm-exporter
+  gpu-node-exporter assess -- ./simulate             whether a program should move to a GPU
   gpu-node-exporter topology                         where each GPU sits, and its fair share of CPUs
   gpu-node-exporter topology --bind docker           lines that bind work on each GPU to it
   gpu-node-exporter assets --out DIR                 alert rules and Grafana boards, for Prometheus and Grafana
@@ -55,7 +57,7 @@ Served over HTTP: / (status page), /metrics, /dcgm/metrics, /livez, /readyz, /ap
 /dashboards/
 
 Exit codes: 0 stopped as asked or done, 64 wrong configuration or command line, 1 any other failure, and
-what `doctor` finds wrong; `canary`, `compat-diff` and `health` have their own in their --help";
+what `doctor` finds wrong; `assess`, `canary`, `compat-diff` and `health` have their own in their --help";
 
 /// Prometheus exporter for NVIDIA GPU hosts that never hangs when the driver hangs
 #[derive(Parser)]
@@ -124,6 +126,12 @@ enum Command {
     /// GPU's or MIG device's fair share of CPUs. Needs no daemon and changes nothing.
     #[command(after_help = commands::topology::AFTER_HELP)]
     Topology(commands::topology::TopologyArguments),
+    /// Say whether a program should move to a GPU, and whether a move paid
+    ///
+    /// Runs the program under the processor's counters and samples of where its time goes, or watches one that runs.
+    /// Needs no GPU, no daemon and no configuration; passes the program's output and exit code through.
+    #[command(after_help = commands::assess::arguments::AFTER_HELP)]
+    Assess(Box<commands::assess::arguments::AssessArguments>),
     /// List the alert rules and Grafana boards that come with this program, or write them to a folder
     ///
     /// Needs no daemon, no configuration and no GPU.
@@ -284,6 +292,13 @@ fn main() -> ExitCode {
             log::to_stderr(tracing::Level::ERROR);
             finish(commands::topology::run(&loaded.config, &arguments))
         }),
+        Command::Assess(arguments) => {
+            let root = overrides.root.as_deref().unwrap_or("/");
+            match commands::assess::run(Path::new(root), &arguments) {
+                AssessEnd::Code(code) => ExitCode::from(code),
+                AssessEnd::Signal(signal) => ExitCode::from(host::child::end_by(signal)),
+            }
+        }
         Command::Assets(arguments) => finish(commands::assets::run(&arguments)),
         Command::Driver { what } => with_socket(overrides, |socket, config| match what {
             DriverOrder::Release => orders::release(socket, &config.canary.lock_file),

@@ -9,6 +9,7 @@ mod access;
 mod accounts;
 mod activation;
 mod allocations;
+mod assess;
 mod assets;
 mod attack;
 mod autoscaling;

@@ -6,8 +6,9 @@ use super::report;
 use super::sources::{crates, product, read};
 
 /// Each crate and the crates of this workspace that it may depend on: the roles of the design.
-const GRAPH: [(&str, &[&str]); 11] = [
+const GRAPH: [(&str, &[&str]); 12] = [
     ("access", &["model"]),
+    ("assess", &["host"]),
     ("attribution", &["host", "model"]),
     ("canary", &["attribution", "host", "model", "sampler"]),
     ("dcgm", &["model"]),

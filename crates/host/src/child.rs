@@ -187,6 +187,19 @@ pub fn ignore_signals() -> nix::Result<()> {
     Ok(())
 }
 
+/// Ends this process by the signal that has ended its program, without a core of its own. Gives the exit code that shells have
+/// for it where the signal does not end it.
+pub fn end_by(number: i32) -> u8 {
+    use nix::sys::resource::{Resource, setrlimit};
+    if let Ok(of) = Signal::try_from(number) {
+        let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
+        // SAFETY: SIG_DFL installs no handler that could run our code in a signal context.
+        let _ = unsafe { signal(of, SigHandler::SigDfl) };
+        let _ = nix::sys::signal::raise(of);
+    }
+    u8::try_from(128 + number).unwrap_or(u8::MAX)
+}
+
 /// Leaves the CPU to others where there is not enough of it. Also of threads that this one starts later.
 pub fn be_nice(by: i32) -> io::Result<()> {
     // SAFETY: touches no memory; 0 is the calling thread, which is the whole process so far.

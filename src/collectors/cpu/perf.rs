@@ -1,4 +1,4 @@
-//! The kernel's perf events: the only user of `perf_event_open(2)`. Events are counted, never sampled: nothing of a
+//! The kernel's perf events: the daemon's only user of `perf_event_open(2)`. Events are counted, never sampled: nothing of a
 //! process but how often something happened is read.
 //!
 //! The counters of a CPU are opened as a group, so that one `read(2)` brings all of them. Each read of a counter that is

@@ -1,6 +1,7 @@
 //! Measures what gpu-node-exporter costs: `serve` under fifty scrapers on a simulated node, what a
 //! scraper sees while a driver call hangs, what scrapes and probes see under an attack, and the memory of one sampler with a worker a GPU against a process a GPU; and counting events on the CPUs.
-//! Prints figures; nothing there passes or fails. `soak` is a proof: it fails if memory grows.
+//! Prints figures; nothing there passes or fails. `soak` and `watched` are proofs: they fail if memory grows, or if
+//! `assess` slows its program down.
 
 mod attack;
 mod cost;
@@ -13,6 +14,7 @@ mod restarts;
 mod samplers;
 mod serve;
 mod soak;
+mod watched;
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -42,6 +44,8 @@ enum What {
     Soak(soak::Options),
     /// System calls, descriptors and time of counting events on the CPUs
     Cpu(cpu::Options),
+    /// Wall time of a program with and without `assess`
+    Watched(watched::Options),
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -59,6 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(What::Samplers(options)) => samplers::run(&options),
         Some(What::Soak(options)) => soak::run(&options),
         Some(What::Cpu(options)) => cpu::run(&options),
+        Some(What::Watched(options)) => watched::run(&options),
     }
 }
 

@@ -1,0 +1,198 @@
+//! Two recordings, before and after a move, against targets.
+
+use serde::Serialize;
+
+use crate::figures::RunFigures;
+use crate::recording::RunCounts;
+use crate::text::{number, percent, seconds};
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ComparedFigure {
+    Wall,
+    Items,
+    LlcHit,
+    Utilization,
+}
+
+const COMPARED: [(ComparedFigure, &str, &str); 4] = [
+    (ComparedFigure::Wall, "wall", "wall time"),
+    (ComparedFigure::Items, "items", "items a second"),
+    (ComparedFigure::LlcHit, "llc_hit", "LLC hit ratio"),
+    (ComparedFigure::Utilization, "utilization", "CPU utilization"),
+];
+
+impl ComparedFigure {
+    fn of(self, run: &RunCounts) -> Option<f64> {
+        let figures = RunFigures::of(run);
+        match self {
+            ComparedFigure::Wall => Some(run.wall_seconds),
+            ComparedFigure::Items => figures.items_per_second,
+            ComparedFigure::LlcHit => figures.llc_hit_ratio,
+            ComparedFigure::Utilization => figures.utilization_ratio,
+        }
+    }
+
+    fn show(self, value: f64) -> String {
+        match self {
+            ComparedFigure::Wall => seconds(value),
+            ComparedFigure::Items => number(value),
+            ComparedFigure::LlcHit | ComparedFigure::Utilization => percent(value),
+        }
+    }
+}
+
+/// What the second recording must reach: `wall<=-20%`, `llc_hit>=0.9`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct CompareTarget {
+    pub figure: ComparedFigure,
+    /// At least; else at most.
+    pub at_least: bool,
+    pub value: f64,
+    /// Whether the value is a change relative to the first recording.
+    pub relative: bool,
+}
+
+impl std::str::FromStr for CompareTarget {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<CompareTarget, String> {
+        let (name, at_least, value) = match (text.split_once(">="), text.split_once("<=")) {
+            (Some((name, value)), None) => (name, true, value),
+            (None, Some((name, value))) => (name, false, value),
+            _ => return Err("a target is NAME>=VALUE or NAME<=VALUE, as wall<=-20%".into()),
+        };
+        let known = COMPARED.iter().find(|(_, known, _)| *known == name.trim());
+        let Some((figure, _, _)) = known else {
+            return Err("known are wall, items, llc_hit, utilization".into());
+        };
+        let (value, relative) = match value.trim().strip_suffix('%') {
+            Some(value) => (value, true),
+            None => (value.trim(), false),
+        };
+        let value: f64 = value.parse().map_err(|_| format!("{value:?} is no number"))?;
+        if !value.is_finite() {
+            return Err("choose a number".into());
+        }
+        Ok(CompareTarget {
+            figure: *figure,
+            at_least,
+            value: if relative { value / 100.0 } else { value },
+            relative,
+        })
+    }
+}
+
+/// Runs of one recording by one figure.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct FigureSpread {
+    pub runs: usize,
+    pub mean: f64,
+    pub lowest: f64,
+    pub highest: f64,
+    /// Standard deviation of the runs; `None` of a single one.
+    pub deviation: Option<f64>,
+}
+
+fn spread(runs: &[RunCounts], figure: ComparedFigure) -> Option<FigureSpread> {
+    let values: Vec<f64> = runs.iter().filter_map(|run| figure.of(run)).collect();
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    (!values.is_empty()).then(|| FigureSpread {
+        runs: values.len(),
+        mean,
+        lowest: values.iter().copied().fold(f64::INFINITY, f64::min),
+        highest: values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+        deviation: (values.len() > 1).then(|| (squares / (count - 1.0)).sqrt()),
+    })
+}
+
+/// One figure in both.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ComparedRow {
+    pub figure: ComparedFigure,
+    pub before: Option<FigureSpread>,
+    pub after: Option<FigureSpread>,
+    /// Relative change of the mean.
+    pub change: Option<f64>,
+    /// Whether the runs of both overlap: the change may be chance.
+    pub overlap: Option<bool>,
+    /// Targets, and whether each is met; a figure that was not measured misses its target.
+    pub targets: Vec<(CompareTarget, bool)>,
+}
+
+/// Both recordings.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RecordingDiff {
+    pub before: String,
+    pub after: String,
+    pub met: bool,
+    pub rows: Vec<ComparedRow>,
+}
+
+pub fn compare(before: &[RunCounts], after: &[RunCounts], targets: &[CompareTarget]) -> RecordingDiff {
+    let row = |figure: ComparedFigure| {
+        let (old, new) = (spread(before, figure), spread(after, figure));
+        let both = old.zip(new);
+        let change = both.filter(|(old, _)| old.mean != 0.0).map(|(old, new)| new.mean / old.mean - 1.0);
+        let met = |target: &CompareTarget| {
+            let value = if target.relative { change } else { new.map(|new| new.mean) };
+            value.is_some_and(
+                |value| if target.at_least { value >= target.value } else { value <= target.value },
+            )
+        };
+        let targets = targets.iter().filter(|target| target.figure == figure);
+        ComparedRow {
+            figure,
+            before: old,
+            after: new,
+            change,
+            overlap: both.map(|(old, new)| old.lowest <= new.highest && new.lowest <= old.highest),
+            targets: targets.map(|target| (*target, met(target))).collect(),
+        }
+    };
+    let rows: Vec<ComparedRow> = COMPARED.iter().map(|(figure, _, _)| row(*figure)).collect();
+    let subject = |runs: &[RunCounts]| runs.first().map_or(String::new(), |run| run.subject.clone());
+    RecordingDiff {
+        before: subject(before),
+        after: subject(after),
+        met: rows.iter().flat_map(|row| &row.targets).all(|(_, met)| *met),
+        rows,
+    }
+}
+
+/// For people.
+pub fn text(diff: &RecordingDiff, colours: bool) -> String {
+    use host::terminal::{Colour, Painter, fit, printable};
+    let paint = Painter::new(colours);
+    let mut out = format!("  before  {}\n", fit(&printable(&diff.before), 90));
+    out += &format!("  after   {}\n\n", fit(&printable(&diff.after), 90));
+    out += &format!("  {:<16} {:>26} {:>26} {:>9}\n", "", "before", "after", "change");
+    for row in &diff.rows {
+        let (_, name, title) = COMPARED[row.figure as usize];
+        let show = |spread: Option<FigureSpread>| match spread {
+            None => "not measured".to_owned(),
+            Some(FigureSpread { mean, deviation: None, .. }) => format!("{} (1 run)", row.figure.show(mean)),
+            Some(FigureSpread { mean, deviation: Some(deviation), runs, .. }) => {
+                format!("{} ± {} ({runs})", row.figure.show(mean), row.figure.show(deviation))
+            }
+        };
+        let change = row.change.map_or("-".into(), |change| format!("{:+.1} %", change * 100.0));
+        let overlap = if row.overlap == Some(true) { "  the runs overlap" } else { "" };
+        out +=
+            &format!("  {title:<16} {:>26} {:>26} {change:>9}{overlap}\n", show(row.before), show(row.after));
+        for (target, met) in &row.targets {
+            let sign = if target.at_least { ">=" } else { "<=" };
+            let value = if target.relative {
+                format!("{:+} %", target.value * 100.0)
+            } else {
+                target.value.to_string()
+            };
+            let (mark, colour) = if *met { ("✓ met", Colour::Green) } else { ("✕ missed", Colour::Red) };
+            out += &format!("    {} {name} {sign} {value}\n", paint.colour(colour, mark));
+        }
+    }
+    out
+}

@@ -1,0 +1,74 @@
+//! What follows from the counts of a run.
+
+use serde::Serialize;
+
+use crate::recording::RunCounts;
+
+/// Bytes that a miss of the last level moves.
+const LINE_BYTES: f64 = 64.0;
+/// A load from memory on a server: 80 to 120 ns; `gpu-node-exporter topology --latency` measures it.
+const MEMORY_LATENCY_SECONDS: f64 = 100e-9;
+
+/// RunFigures of one run. Absent: what they need was not measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct RunFigures {
+    pub flops: Option<f64>,
+    pub flops_per_second: Option<f64>,
+    /// From misses of the last level: a lower bound, as prefetches and writebacks are not all among them.
+    pub bytes_at_least: Option<f64>,
+    pub bytes_per_second: Option<f64>,
+    /// FLOPs a byte: an upper bound, as the bytes are a lower one.
+    pub density_at_most: Option<f64>,
+    /// FLOPs an instruction: whether the program computes in floating point at all.
+    pub flops_per_instruction: Option<f64>,
+    /// CPU time over wall time.
+    pub threads_used: Option<f64>,
+    /// Share of the CPUs that it may use.
+    pub utilization_ratio: Option<f64>,
+    pub items: Option<f64>,
+    pub items_per_second: Option<f64>,
+    pub instructions_per_cycle: Option<f64>,
+    pub branch_miss_ratio: Option<f64>,
+    pub llc_miss_ratio: Option<f64>,
+    pub llc_hit_ratio: Option<f64>,
+    pub llc_misses_per_kilo_instruction: Option<f64>,
+    /// Misses of the last level under way at a time, a busy CPU (Little's law): 1 is a chain of dependent loads.
+    pub misses_in_flight: Option<f64>,
+}
+
+impl RunFigures {
+    pub fn of(run: &RunCounts) -> RunFigures {
+        let counts = &run.counts;
+        let flops = (!counts.flops.is_empty()).then(|| counts.flops.values().sum());
+        let bytes = counts.llc_misses.map(|misses| misses * LINE_BYTES);
+        let wall = Some(run.wall_seconds);
+        let threads = ratio(run.cpu_seconds, wall);
+        let llc_misses = ratio(counts.llc_misses, counts.llc_references).map(|misses| misses.min(1.0));
+        RunFigures {
+            flops,
+            flops_per_second: ratio(flops, wall),
+            bytes_at_least: bytes,
+            bytes_per_second: ratio(bytes, wall),
+            density_at_most: ratio(flops, bytes),
+            flops_per_instruction: ratio(flops, counts.instructions),
+            threads_used: threads,
+            utilization_ratio: ratio(threads, run.cpus),
+            items: run.items,
+            items_per_second: ratio(run.items, wall),
+            instructions_per_cycle: ratio(counts.instructions, counts.cycles),
+            branch_miss_ratio: ratio(counts.branch_misses, counts.branches),
+            llc_miss_ratio: llc_misses,
+            llc_hit_ratio: llc_misses.map(|misses| 1.0 - misses),
+            llc_misses_per_kilo_instruction: ratio(counts.llc_misses, counts.instructions)
+                .map(|misses| misses * 1e3),
+            misses_in_flight: ratio(counts.llc_misses, run.cpu_seconds)
+                .map(|rate| rate * MEMORY_LATENCY_SECONDS),
+        }
+    }
+}
+
+/// A quotient, where there is one.
+fn ratio(part: Option<f64>, whole: Option<f64>) -> Option<f64> {
+    let quotient = part? / whole.filter(|whole| *whole > 0.0)?;
+    quotient.is_finite().then_some(quotient)
+}

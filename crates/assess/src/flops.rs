@@ -1,0 +1,119 @@
+//! Which events count floating-point operations, by processor. Unknown models count none: the same code may mean
+//! something else there, and the kernel does not say so.
+//!
+//! Sources: Intel SDM volume 3B and perfmon's event lists (FP_ARITH_INST_RETIRED; a fused multiply-add counts twice);
+//! AMD's PPRs (PMCx003, PMCx044); Arm's Neoverse N2, V1 and V2 PMU guides (FP_FIXED_OPS_SPEC, FP_SCALE_OPS_SPEC).
+//! All of them are in Linux' `tools/perf/pmu-events`.
+
+use serde::{Deserialize, Serialize};
+
+/// Precision of the operations that an event counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Precision {
+    Double,
+    Single,
+    /// The processor has one event for all of them.
+    Any,
+}
+
+/// A raw event, and the operations that each of its counts is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlopEvent {
+    pub config: u64,
+    pub precision: Precision,
+    pub weight: u32,
+}
+
+/// The processor, as far as events differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CpuModel {
+    /// Intel with FP_ARITH_INST_RETIRED; `wide`: with registers of 512 bits.
+    Intel { wide: bool },
+    /// AMD family 17h to model 2Fh: an event for each precision.
+    Zen1,
+    /// AMD from family 17h model 30h on: one event for both. `fills`: PMCx044 tells fills from memory (from family 19h on).
+    Zen2 { fills: bool },
+    /// Arm with operations by vector length. `vector_bits`: the length that FP_SCALE_OPS_SPEC scales with.
+    Neoverse { vector_bits: u32 },
+    /// Any other.
+    Other { intel: bool },
+}
+
+/// Unit masks of FP_ARITH_INST_RETIRED from scalar to 512 bits: double, single, double, single and so on.
+const INTEL: [(u64, u32); 8] =
+    [(0x01, 1), (0x02, 1), (0x04, 2), (0x08, 4), (0x10, 4), (0x20, 8), (0x40, 8), (0x80, 16)];
+
+impl CpuModel {
+    /// As `/proc/cpuinfo` has it.
+    pub fn of(cpuinfo: &str) -> CpuModel {
+        let field = |name: &str| {
+            let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+            lines.find(|(key, _)| key.trim() == name).map_or("", |(_, value)| value.trim())
+        };
+        let number = |name: &str| field(name).parse::<u32>().unwrap_or(0);
+        let has = |flag: &str| field("flags").split_whitespace().any(|known| known == flag);
+        match (field("vendor_id"), number("cpu family")) {
+            // Broadwell by its models, later Xeons by AVX-512, which of other cores only Xeon Phi has (with avx512er).
+            ("GenuineIntel", family) => {
+                let wide = has("avx512f") && !has("avx512er");
+                let known = family == 6 && (wide || matches!(number("model"), 61 | 71 | 79 | 86));
+                if known { CpuModel::Intel { wide } } else { CpuModel::Other { intel: true } }
+            }
+            ("AuthenticAMD", 0x17) if number("model") < 0x30 => CpuModel::Zen1,
+            ("AuthenticAMD", 0x17) => CpuModel::Zen2 { fills: false },
+            ("AuthenticAMD", 0x19 | 0x1a) => CpuModel::Zen2 { fills: true },
+            _ => match (field("CPU implementer"), field("CPU part")) {
+                ("0x41", "0xd40") => CpuModel::Neoverse { vector_bits: 256 },
+                ("0x41", "0xd49" | "0xd4f") => CpuModel::Neoverse { vector_bits: 128 },
+                _ => CpuModel::Other { intel: false },
+            },
+        }
+    }
+
+    /// Events whose weighted sum is the floating-point operations; none where that is not known.
+    pub fn flop_events(self) -> Vec<FlopEvent> {
+        let event = |config, precision, weight| FlopEvent { config, precision, weight };
+        match self {
+            CpuModel::Intel { wide } => INTEL
+                .iter()
+                .enumerate()
+                .take(if wide { 8 } else { 6 })
+                .map(|(at, (mask, weight))| {
+                    let precision = if at % 2 == 0 { Precision::Double } else { Precision::Single };
+                    event(mask << 8 | 0xc7, precision, *weight)
+                })
+                .collect(),
+            CpuModel::Zen1 => vec![event(0xf003, Precision::Double, 1), event(0x0f03, Precision::Single, 1)],
+            CpuModel::Zen2 { .. } => vec![event(0x0f03, Precision::Any, 1)],
+            CpuModel::Neoverse { vector_bits } => {
+                vec![event(0x80c1, Precision::Any, 1), event(0x80c0, Precision::Any, vector_bits / 128)]
+            }
+            CpuModel::Other { .. } => Vec::new(),
+        }
+    }
+
+    /// Why no operations are counted, or not those of each precision apart.
+    pub fn flop_gap(self) -> Option<&'static str> {
+        match self {
+            CpuModel::Intel { .. } | CpuModel::Zen1 => None,
+            CpuModel::Zen2 { .. } | CpuModel::Neoverse { .. } => {
+                Some("this processor counts operations of all precisions as one sum")
+            }
+            CpuModel::Other { .. } => {
+                Some("how this processor model counts floating-point operations is not known")
+            }
+        }
+    }
+
+    /// Raw events of references to and misses of the last level, where the kernel's own names mean another level or
+    /// nothing: on AMD fills from beyond L2, and those of them from memory.
+    pub fn last_level_events(self) -> Option<(u64, u64)> {
+        matches!(self, CpuModel::Zen2 { fills: true }).then_some((0xde44, 0x4844))
+    }
+
+    /// Whether the kernel's "cache references and misses" are those of the last level.
+    pub fn kernel_counts_last_level(self) -> bool {
+        matches!(self, CpuModel::Intel { .. } | CpuModel::Other { intel: true })
+    }
+}

@@ -1,0 +1,101 @@
+//! What was counted of one run, as a recording keeps it: a line of JSON a run.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::flops::Precision;
+
+/// One run of a program, or one span of a running owner.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct RunCounts {
+    /// The command line, or the owner.
+    pub subject: String,
+    /// Name of the processor.
+    #[serde(default)]
+    pub processor: String,
+    /// Counted by arithmetic from the known operations of a program, and not measured.
+    #[serde(default)]
+    pub computed: bool,
+    pub wall_seconds: f64,
+    /// CPU time of all its threads and children.
+    pub cpu_seconds: Option<f64>,
+    /// CPUs that it may run on.
+    pub cpus: Option<f64>,
+    /// Most threads seen at one moment.
+    pub threads: Option<u64>,
+    /// Items that one run works on, each independent of the others (`--items`).
+    pub items: Option<f64>,
+    pub counts: PmuCounts,
+    /// Functions by their share of CPU time.
+    pub hot: Option<HotFunctions>,
+    /// What was not measured, and why.
+    #[serde(default)]
+    pub not_measured: BTreeMap<String, String>,
+    /// How it ended: exit code, or the signal as a negative number.
+    pub exit: Option<i32>,
+}
+
+/// What the processor counted. Absent: not measured.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct PmuCounts {
+    pub cycles: Option<f64>,
+    pub instructions: Option<f64>,
+    pub branches: Option<f64>,
+    pub branch_misses: Option<f64>,
+    pub llc_references: Option<f64>,
+    pub llc_misses: Option<f64>,
+    /// Floating-point operations by precision; empty where they were not counted.
+    #[serde(default)]
+    pub flops: BTreeMap<Precision, f64>,
+    /// Least share of the time in which an event was counted: the counts are scaled by it.
+    pub counted_ratio: Option<f64>,
+}
+
+/// Functions by their samples.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HotFunctions {
+    /// Samples a second of CPU time.
+    pub hertz: u64,
+    pub samples: u64,
+    /// Samples that the kernel dropped.
+    pub lost: u64,
+    /// Whether time in the kernel is among them.
+    pub with_kernel: bool,
+    /// Samples in code without a name.
+    pub unnamed: u64,
+    /// In falling order, those above the cut-off.
+    pub functions: Vec<HotFunction>,
+}
+
+/// One of them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HotFunction {
+    pub name: String,
+    /// The file that it is in.
+    pub file: String,
+    pub samples: u64,
+    /// Of all samples.
+    pub share: f64,
+    /// Who called it, by frame pointers, with the share of its samples, in falling order.
+    pub callers: Vec<(String, f64)>,
+}
+
+/// Name of all time in the kernel.
+pub const KERNEL: &str = "[kernel]";
+/// Functions with a smaller share of the samples are left out.
+pub const CUT_OFF: f64 = 0.005;
+
+/// All runs of a recording.
+pub fn parse(text: &str) -> Result<Vec<RunCounts>, String> {
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let runs: Result<Vec<RunCounts>, String> = lines
+        .map(|(at, line)| serde_json::from_str(line).map_err(|error| format!("line {}: {error}", at + 1)))
+        .collect();
+    runs.and_then(|runs| if runs.is_empty() { Err("no run in it".into()) } else { Ok(runs) })
+}
+
+/// The line of a recording.
+pub fn line(run: &RunCounts) -> Result<String, String> {
+    serde_json::to_string(run).map(|line| line + "\n").map_err(|error| error.to_string())
+}

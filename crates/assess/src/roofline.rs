@@ -1,0 +1,147 @@
+//! The roofline of a GPU with the program on it: a plot of characters, or SVG.
+
+use serde::Serialize;
+
+use crate::figures::RunFigures;
+
+/// What a GPU can do by its data sheet, without sparsity and tensor cores.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct GpuRoof {
+    pub name: &'static str,
+    pub bytes_per_second: f64,
+    pub fp64_per_second: f64,
+    pub fp32_per_second: f64,
+}
+
+/// GPUs by their data sheets (SXM; L4: PCIe).
+pub const GPUS: [GpuRoof; 4] = [
+    GpuRoof { name: "h200", bytes_per_second: 4.8e12, fp64_per_second: 34e12, fp32_per_second: 67e12 },
+    GpuRoof { name: "h100", bytes_per_second: 3.35e12, fp64_per_second: 34e12, fp32_per_second: 67e12 },
+    GpuRoof { name: "a100", bytes_per_second: 2.039e12, fp64_per_second: 9.7e12, fp32_per_second: 19.5e12 },
+    GpuRoof { name: "l4", bytes_per_second: 0.3e12, fp64_per_second: 0.47e12, fp32_per_second: 30.3e12 },
+];
+
+impl GpuRoof {
+    /// FLOPs a second at so many FLOPs a byte, at most.
+    pub fn attainable(&self, density: f64, peak: f64) -> f64 {
+        peak.min(density * self.bytes_per_second)
+    }
+}
+
+/// Decades of FLOPs a byte and of FLOPs a second.
+const X: (f64, f64) = (-2.0, 3.0);
+const Y: (f64, f64) = (6.0, 14.0);
+const COLUMNS: usize = 60;
+const LINES: usize = 12;
+
+/// Where the program is, if both were measured and are above zero.
+fn point(figures: &RunFigures) -> Option<(f64, f64)> {
+    let density = figures.density_at_most.filter(|density| *density > 0.0)?;
+    Some((density, figures.flops_per_second.filter(|rate| *rate > 0.0)?))
+}
+
+/// Position of a value among the decades, from 0 to 1.
+fn position(value: f64, (low, high): (f64, f64)) -> f64 {
+    ((value.log10() - low) / (high - low)).clamp(0.0, 1.0)
+}
+
+/// The plot for a terminal; `None` where the program is on no place of it.
+pub fn text(figures: &RunFigures, gpu: &GpuRoof) -> Option<String> {
+    let (density, rate) = point(figures)?;
+    let mut grid = vec![vec![' '; COLUMNS]; LINES];
+    let mut put = |column: usize, rate: f64, mark: char| {
+        let line = LINES - 1 - (position(rate, Y) * (LINES - 1) as f64).round() as usize;
+        grid[line][column] = mark;
+    };
+    for column in 0..COLUMNS {
+        let at = 10f64.powf(X.0 + (X.1 - X.0) * column as f64 / (COLUMNS - 1) as f64);
+        put(column, gpu.attainable(at, gpu.fp32_per_second), '-');
+        put(column, gpu.attainable(at, gpu.fp64_per_second), '=');
+    }
+    put((position(density, X) * (COLUMNS - 1) as f64).round() as usize, rate, 'x');
+    let mut out = String::from("  FLOP/s\n");
+    for (at, row) in grid.iter().enumerate() {
+        let decade = Y.1 - (Y.1 - Y.0) * at as f64 / (LINES - 1) as f64;
+        let mark = if at % 3 == 0 || at == LINES - 1 { format!("1e{decade:<4.1}") } else { String::new() };
+        let row: String = row.iter().collect();
+        out += &format!("  {mark:>7} |{}\n", row.trim_end());
+    }
+    out += &format!("  {:>7} +{}\n", "", "-".repeat(COLUMNS));
+    let step = COLUMNS / (X.1 - X.0) as usize;
+    let marks: String = (0..5).map(|at| format!("{:<step$}", 10f64.powi(X.0 as i32 + at))).collect();
+    out += &format!("  {:>7}  {marks}FLOPs/byte\n", "");
+    out += &format!("  x this program, = {} FP64, - FP32 (data sheet)\n", gpu.name.to_uppercase());
+    Some(out)
+}
+
+/// The plot as a picture of its own.
+pub fn svg(figures: &RunFigures, gpu: &GpuRoof, title: &str) -> String {
+    let (left, top, width, height) = (70.0, 50.0, 560.0, 320.0);
+    let x = |density: f64| left + position(density, X) * width;
+    let y = |rate: f64| top + (1.0 - position(rate, Y)) * height;
+    let mut body = String::new();
+    for decade in X.0 as i32..=X.1 as i32 {
+        let at = x(10f64.powi(decade));
+        body += &format!(
+            "<line class=\"grid\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{top}\" y2=\"{:.1}\"/>\n",
+            top + height
+        );
+        body += &format!(
+            "<text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\n",
+            top + height + 18.0,
+            10f64.powi(decade)
+        );
+    }
+    for decade in (Y.0 as i32..=Y.1 as i32).step_by(2) {
+        let at = y(10f64.powi(decade));
+        body += &format!(
+            "<line class=\"grid\" x1=\"{left}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\n",
+            left + width
+        );
+        body += &format!(
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">1e{decade}</text>\n",
+            left - 6.0,
+            at + 4.0
+        );
+    }
+    for (name, class, peak) in [("FP64", "fp64", gpu.fp64_per_second), ("FP32", "fp32", gpu.fp32_per_second)]
+    {
+        let (low, ridge, high) = (10f64.powf(X.0), peak / gpu.bytes_per_second, 10f64.powf(X.1));
+        let corners = [low, ridge, high].map(|at| format!("{:.1},{:.1}", x(at), y(gpu.attainable(at, peak))));
+        body += &format!("<polyline class=\"{class}\" points=\"{}\"/>\n", corners.join(" "));
+        let above = if class == "fp32" { -6.0 } else { 14.0 };
+        body += &format!(
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{} {name}</text>\n",
+            left + width,
+            y(peak) + above,
+            gpu.name.to_uppercase()
+        );
+    }
+    let note = match point(figures) {
+        Some((density, rate)) => {
+            body += &format!("<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"6\"/>\n", x(density), y(rate));
+            format!("at most {density:.3} FLOPs a byte, {rate:.3e} FLOP/s")
+        }
+        None => "the program's place was not measured".into(),
+    };
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 660 420\" width=\"660\" height=\"420\" role=\"img\">\n\
+         <title>Roofline of {title}</title>\n<style>svg{{background:#fff;font:12px sans-serif}}\
+         .grid{{stroke:#ddd}}polyline{{fill:none;stroke-width:2}}.fp64{{stroke:#333}}.fp32{{stroke:#888;stroke-dasharray:6 3}}\
+         circle{{fill:#c00}}</style>\n<text x=\"{left}\" y=\"20\" font-size=\"15\">{title}</text>\n\
+         <text x=\"{left}\" y=\"38\">{note}</text>\n{body}<text x=\"{:.1}\" y=\"412\" text-anchor=\"middle\">FLOPs a byte</text>\n</svg>\n",
+        left + width / 2.0,
+        title = escape(title),
+    )
+}
+
+/// Text inside XML.
+fn escape(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).fold(String::new(), |out, c| match c {
+        '&' => out + "&amp;",
+        '<' => out + "&lt;",
+        '>' => out + "&gt;",
+        '"' => out + "&quot;",
+        c => out + c.encode_utf8(&mut [0; 4]),
+    })
+}

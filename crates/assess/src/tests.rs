@@ -1,0 +1,266 @@
+//! Verdicts on programs of known operation counts, and the tables behind them.
+
+use std::collections::BTreeMap;
+
+use super::compare::{CompareTarget, compare};
+use super::flops::{CpuModel, Precision};
+use super::recording::{self, HotFunction, HotFunctions, PmuCounts, RunCounts};
+use super::report::{AssessReport, Given};
+use super::roofline::{self, GPUS};
+use super::text;
+use super::thresholds::Says;
+use super::verdict::{Coupling, MoveVerdict, SplitAnswers, amdahl};
+
+/// Counts by arithmetic: nothing of them was measured.
+fn computed(subject: &str, seconds: f64, counts: PmuCounts, items: Option<f64>) -> RunCounts {
+    RunCounts {
+        subject: subject.into(),
+        computed: true,
+        wall_seconds: seconds,
+        cpu_seconds: Some(seconds),
+        cpus: Some(64.0),
+        items,
+        counts,
+        ..RunCounts::default()
+    }
+}
+
+fn counts(flops: f64, instructions: f64, branches: (f64, f64), misses: f64) -> PmuCounts {
+    PmuCounts {
+        flops: BTreeMap::from([(Precision::Double, flops)]),
+        instructions: Some(instructions),
+        branches: Some(branches.0),
+        branch_misses: Some(branches.1),
+        llc_references: Some(misses.max(1.0)),
+        llc_misses: Some(misses),
+        ..PmuCounts::default()
+    }
+}
+
+/// `a[i] = b[i] + s * c[i]`: 2 FLOPs on 24 bytes and the line of `a` that is read before it is written, four elements an
+/// instruction, at 12 GB/s.
+fn triad() -> RunCounts {
+    let n: f64 = 2e8;
+    let bytes = 32.0 * n;
+    computed("triad", bytes / 12e9, counts(2.0 * n, n * 5.0 / 4.0, (n / 4.0, 10.0), bytes / 64.0), Some(n))
+}
+
+/// A product of two square matrices in blocks of 256: 2n³ FLOPs; each block is loaded n/256 times.
+fn dense_product() -> RunCounts {
+    let n: f64 = 4096.0;
+    let bytes = 2.0 * 8.0 * n * n * (n / 256.0) + 16.0 * n * n;
+    let flops = 2.0 * n.powi(3);
+    computed(
+        "dense product",
+        flops / 40e9,
+        counts(flops, flops / 4.0, (n.powi(3) / 32.0, n * n), bytes / 64.0),
+        Some(n * n),
+    )
+}
+
+/// `if x[i] < pivot { sum += x[i] }` over random numbers: half of one of two branches is a surprise.
+fn branchy_loop() -> RunCounts {
+    let n: f64 = 1e9;
+    computed(
+        "branchy loop",
+        n * 8.0 / 3e9,
+        counts(n / 2.0, n * 5.0, (2.0 * n, n / 2.0), n * 8.0 / 64.0),
+        Some(n),
+    )
+}
+
+/// A random cycle of pointers in 4 GB: every load misses, and waits for the one before.
+fn pointer_chase() -> RunCounts {
+    let n: f64 = 1e8;
+    computed("pointer chase", n * 100e-9, counts(0.0, n * 3.0, (n, 10.0), n), None)
+}
+
+fn report(run: RunCounts) -> AssessReport {
+    AssessReport::of(run, &Given::default(), GPUS[0])
+}
+
+#[test]
+fn known_programs_have_the_right_verdict() {
+    let density = |run: RunCounts| report(run).figures.density_at_most.unwrap();
+    assert!((density(triad()) - 1.0 / 16.0).abs() < 1e-9);
+    assert!((15.0..32.0).contains(&density(dense_product())));
+    for (run, verdict) in [
+        (triad(), MoveVerdict::MemoryBound),
+        (dense_product(), MoveVerdict::Suits),
+        (branchy_loop(), MoveVerdict::NotAsWritten),
+        (pointer_chase(), MoveVerdict::NotAsWritten),
+    ] {
+        let report = report(run);
+        assert_eq!(report.judgement.verdict, verdict, "{:#?}", report.judgement);
+        let page = text::page(&report, false);
+        assert!(page.contains("computed from known operation counts, not measured"), "{page}");
+        assert!(page.contains(verdict.text().split(':').next().unwrap()), "{page}");
+    }
+    let rows = |run| report(run).judgement.rows.iter().map(|row| row.says).collect::<Vec<_>>();
+    assert_eq!(rows(branchy_loop())[2], Says::Against);
+    assert_eq!(rows(pointer_chase())[3], Says::Against, "one miss in flight");
+    assert_eq!(rows(triad())[3], Says::For, "a stream");
+}
+
+#[test]
+fn a_serial_program_is_not_unsuitable_for_that_alone() {
+    let report = report(RunCounts { items: None, ..dense_product() });
+    assert_eq!(report.figures.threads_used, Some(1.0));
+    assert_eq!(report.judgement.verdict, MoveVerdict::SuitsIfParallel);
+    let few =
+        AssessReport::of(RunCounts { items: Some(64.0), ..dense_product() }, &Given::default(), GPUS[0]);
+    assert_eq!(few.judgement.verdict, MoveVerdict::TooSmall);
+}
+
+#[test]
+fn nothing_measured_is_no_verdict() {
+    let nothing =
+        RunCounts { items: Some(1e9), wall_seconds: 2.0, cpu_seconds: Some(2.0), ..RunCounts::default() };
+    let report_of = report(nothing);
+    assert_eq!(report_of.judgement.verdict, MoveVerdict::NotJudged);
+    let page = text::page(&report_of, false);
+    assert_eq!(page.matches("not measured").count(), 8, "{page}");
+    assert!(
+        page.contains("no bound: functions were not sampled") && page.contains("no place on it"),
+        "{page}"
+    );
+    let short = RunCounts { wall_seconds: 0.01, cpu_seconds: Some(0.008), ..dense_product() };
+    assert_eq!(report(short).judgement.verdict, MoveVerdict::NotJudged);
+    let integers = RunCounts { counts: counts(0.0, 1e10, (1e9, 1e6), 1e3), ..dense_product() };
+    assert_eq!(report(integers).judgement.verdict, MoveVerdict::NotJudged);
+}
+
+/// A script that is copied much has the weights the other way round: scalars weigh least.
+#[test]
+fn masks_of_intels_floating_point_event_weigh_by_width_and_precision() {
+    let cpuinfo = |vendor: &str, family: u32, model: u32, flags: &str| {
+        CpuModel::of(&format!(
+            "processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: {model}\nflags\t\t: fpu {flags}\n\n\
+             processor\t: 1\nvendor_id\t: other\n"
+        ))
+    };
+    let sapphire_rapids = cpuinfo("GenuineIntel", 6, 143, "avx2 avx512f");
+    let events = sapphire_rapids.flop_events();
+    let configs: Vec<u64> = events.iter().map(|event| event.config).collect();
+    assert_eq!(configs, [0x01c7, 0x02c7, 0x04c7, 0x08c7, 0x10c7, 0x20c7, 0x40c7, 0x80c7]);
+    let weights: Vec<u32> = events.iter().map(|event| event.weight).collect();
+    assert_eq!(weights, [1, 1, 2, 4, 4, 8, 8, 16]);
+    let doubles = events.iter().filter(|event| event.precision == Precision::Double);
+    assert_eq!(doubles.map(|event| event.config >> 8).sum::<u64>(), 0x55);
+    assert_eq!(cpuinfo("GenuineIntel", 6, 79, "avx2").flop_events().len(), 6, "Broadwell has no 512 bits");
+    for unknown in
+        [cpuinfo("GenuineIntel", 6, 175, "avx2"), cpuinfo("GenuineIntel", 6, 87, "avx512f avx512er")]
+    {
+        assert!(unknown.flop_events().is_empty() && unknown.flop_gap().is_some());
+        assert!(unknown.kernel_counts_last_level());
+    }
+    let zen1 = cpuinfo("AuthenticAMD", 0x17, 1, "").flop_events();
+    assert_eq!(
+        zen1.iter().map(|event| (event.config, event.precision)).collect::<Vec<_>>(),
+        [(0xf003, Precision::Double), (0x0f03, Precision::Single)]
+    );
+    let zen4 = cpuinfo("AuthenticAMD", 0x19, 17, "avx512f");
+    assert_eq!(zen4, CpuModel::Zen2 { fills: true });
+    assert_eq!((zen4.flop_events()[0].config, zen4.flop_events()[0].precision), (0x0f03, Precision::Any));
+    let arm =
+        |part: &str| CpuModel::of(&format!("processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: {part}\n"));
+    assert_eq!(arm("0xd40").flop_events().iter().map(|event| event.weight).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(arm("0xd4f").flop_events().iter().map(|event| event.weight).collect::<Vec<_>>(), [1, 1]);
+    assert_eq!(arm("0xd0c"), CpuModel::Other { intel: false });
+}
+
+#[test]
+fn three_of_five_recommend_a_split() {
+    let with = |run: RunCounts, split: SplitAnswers| {
+        AssessReport::of(run, &Given { split, ..Given::default() }, GPUS[0]).split
+    };
+    let none = SplitAnswers::default();
+    assert_eq!(with(dense_product(), none).split, None, "two, and three unknown");
+    let loose = SplitAnswers { coupling: Some(Coupling::Loose), ..none };
+    assert_eq!((with(dense_product(), loose).split, with(dense_product(), loose).votes), (Some(true), 3));
+    let close =
+        SplitAnswers { p99_seconds: Some(1e-3), coupling: Some(Coupling::Tight), exchange_bytes: Some(3e6) };
+    assert_eq!(with(dense_product(), close).split, Some(false));
+    let far =
+        SplitAnswers { p99_seconds: Some(0.05), coupling: Some(Coupling::Loose), exchange_bytes: Some(4e3) };
+    assert_eq!(with(RunCounts::default(), far).split, Some(true), "by flags alone");
+}
+
+fn hot(shares: &[(&str, u64)]) -> HotFunctions {
+    let samples = shares.iter().map(|(_, samples)| samples).sum();
+    let function = |(name, of): &(&str, u64)| HotFunction {
+        name: (*name).into(),
+        samples: *of,
+        share: *of as f64 / samples as f64,
+        ..HotFunction::default()
+    };
+    HotFunctions {
+        hertz: 99,
+        samples,
+        functions: shares.iter().map(function).collect(),
+        ..HotFunctions::default()
+    }
+}
+
+#[test]
+fn the_bound_is_amdahls() {
+    let profile = hot(&[("app::kernel(f64)", 800), ("[kernel]", 150), ("parse", 50)]);
+    let bound = amdahl(Some(&profile), &[], Some(10.0)).unwrap();
+    assert_eq!(bound.functions, ["app::kernel(f64)"], "the kernel's time cannot move");
+    assert!((bound.at_most.unwrap() - 5.0).abs() < 1e-9);
+    assert!((bound.with_gain.unwrap().1 - 1.0 / 0.28).abs() < 1e-9);
+    assert!(bound.share_interval.0 > 0.77 && bound.share_interval.1 < 0.83);
+    let chosen = amdahl(Some(&profile), &["kernel".into(), "parse".into()], None).unwrap();
+    assert_eq!((chosen.functions.len(), chosen.share), (2, 0.85));
+    assert!(amdahl(Some(&profile), &["nothing".into()], None).unwrap_err().contains("nothing"));
+    assert!(amdahl(Some(&hot(&[("f", 20)])), &[], None).unwrap_err().contains("too few"));
+}
+
+#[test]
+fn the_plot_has_the_program_under_the_roof() {
+    let figures = report(triad()).figures;
+    let plot = roofline::text(&figures, &GPUS[0]).unwrap();
+    assert_eq!(plot.matches('x').count(), 2, "the mark and its legend: {plot}");
+    let svg = roofline::svg(&figures, &GPUS[0], "a<b & c");
+    assert!(svg.contains("<circle") && svg.contains("a&lt;b &amp; c") && svg.ends_with("</svg>\n"));
+    assert!(!roofline::svg(&report(RunCounts::default()).figures, &GPUS[0], "x").contains("<circle"));
+}
+
+#[test]
+fn recordings_are_compared_with_their_spread_and_targets() {
+    let run = |wall: f64, misses: f64| RunCounts {
+        wall_seconds: wall,
+        cpu_seconds: Some(wall * 32.0),
+        items: Some(1000.0),
+        counts: PmuCounts { llc_references: Some(100.0), llc_misses: Some(misses), ..PmuCounts::default() },
+        ..dense_product()
+    };
+    let (before, after) = ([run(10.0, 40.0), run(12.0, 44.0)], [run(8.0, 20.0), run(8.8, 22.0)]);
+    let target = |text: &str| text.parse::<CompareTarget>().unwrap();
+    let met = |targets: &[&str]| {
+        compare(&before, &after, &targets.iter().map(|text| target(text)).collect::<Vec<_>>()).met
+    };
+    assert!(met(&["wall<=-20%", "items>=+20%", "llc_hit>=0.75", "utilization>=0.5"]));
+    assert!(!met(&["wall<=-30%"]) && !met(&["llc_hit>=0.8"]) && !met(&["wall<=-20%", "items>=+90%"]));
+    let diff = compare(&before, &after, &[target("wall<=-30%")]);
+    let wall = &diff.rows[0];
+    assert_eq!((wall.before.unwrap().mean, wall.overlap), (11.0, Some(false)));
+    assert!((wall.before.unwrap().deviation.unwrap() - 2f64.sqrt()).abs() < 1e-9);
+    let text = super::compare::text(&diff, false);
+    assert!(text.contains("✕ missed wall <= -30 %") && text.contains("-23.6 %"), "{text}");
+    // What was not measured misses its target.
+    let blind = RunCounts { counts: PmuCounts::default(), ..run(1.0, 0.0) };
+    assert!(!compare(&before, &[blind], &[target("llc_hit>=0.1")]).met);
+    for wrong in ["wall", "wall<=x", "speed>=1", "wall<=1>=2", "wall>=nan"] {
+        assert!(wrong.parse::<CompareTarget>().is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn a_recording_is_read_back() {
+    let text = recording::line(&triad()).unwrap() + &recording::line(&pointer_chase()).unwrap();
+    let runs = recording::parse(&text).unwrap();
+    assert_eq!((runs.len(), runs[0].counts.flops.len()), (2, 1));
+    assert!(recording::parse("").is_err());
+    assert!(recording::parse("{}\n").unwrap_err().starts_with("line 1"));
+}

@@ -1,0 +1,213 @@
+//! The report as one page for people.
+
+use host::terminal::{Colour, Painter, fit, printable, wrap};
+
+use crate::recording::HotFunctions;
+use crate::report::AssessReport;
+use crate::roofline;
+use crate::thresholds::Says;
+use crate::verdict::{MoveVerdict, TableRow};
+
+/// Functions on the page; JSON has all above the cut-off.
+const FUNCTIONS: usize = 12;
+const COLUMNS: usize = 100;
+
+/// The page.
+pub fn page(report: &AssessReport, colours: bool) -> String {
+    let paint = Painter::new(colours);
+    let (run, figures) = (&report.run, &report.figures);
+    let mut out = format!("{}\n", paint.bold(&fit(&printable(&format!("assess: {}", run.subject)), COLUMNS)));
+    if run.computed {
+        out += "  computed from known operation counts, not measured\n";
+    }
+    out += &format!("  wall time          {}{}\n", seconds(run.wall_seconds), ending(run.exit));
+    let mut line = |name: &str, value: Option<String>, note: &str| {
+        let value = value.unwrap_or_else(|| "not measured".into());
+        out += format!("  {name:<18} {value:<16} {note}").trim_end();
+        out += "\n";
+    };
+    line("CPU time", run.cpu_seconds.map(seconds), "all threads and children");
+    let threads =
+        run.threads.map_or(String::new(), |threads| format!("; at most {threads} threads at a time"));
+    line("threads used", figures.threads_used.map(number), &format!("CPU time over wall time{threads}"));
+    line("items a second", figures.items_per_second.map(number), "from --items");
+    line("instructions/cycle", figures.instructions_per_cycle.map(number), "");
+    line("FLOP/s", figures.flops_per_second.map(number), &precisions(report));
+    line(
+        "bytes/s, at least",
+        figures.bytes_per_second.map(number),
+        "64 bytes a last-level miss: a lower bound",
+    );
+    line("FLOPs/byte, at most", figures.density_at_most.map(number), "");
+    line("cache misses", figures.llc_miss_ratio.map(percent), "of references to the last level");
+    let counted = run.counts.counted_ratio.filter(|ratio| *ratio < 0.99);
+    if let Some(ratio) = counted {
+        line("events counted", Some(percent(ratio)), "of the time at least; counts are scaled");
+    }
+
+    out += &format!("\n{}\n", paint.bold("Verdict"));
+    out += &table(&report.judgement.rows, paint);
+    let verdict = report.judgement.verdict;
+    let colour = match verdict {
+        MoveVerdict::Suits | MoveVerdict::SuitsIfParallel => Colour::Green,
+        MoveVerdict::NotJudged => Colour::Cyan,
+        _ => Colour::Yellow,
+    };
+    out += &format!("  -> {}\n", paint.colour(colour, &wrap(verdict.text(), COLUMNS - 5, "     ")));
+
+    out += &format!("\n{}\n", paint.bold("Split into a CPU part and a GPU part"));
+    out += &table(&report.split.rows, paint);
+    let votes = report.split.votes;
+    out += &match report.split.split {
+        Some(true) => format!("  -> split: {votes} of 5 speak for it\n"),
+        Some(false) => format!("  -> keep one program: {votes} of 5 speak for a split, 3 are needed\n"),
+        None => {
+            format!("  -> not decided: {votes} of 5 speak for a split, 3 are needed, and rows are unknown\n")
+        }
+    };
+
+    out += &format!("\n{}\n", paint.bold("Hot functions"));
+    match &run.hot {
+        Some(hot) => out += &functions(hot),
+        None => out += "  not measured\n",
+    }
+    out += &format!("\n{}\n", paint.bold("Expected bound (Amdahl)"));
+    out += &bound(report);
+
+    out += &format!("\n{}\n", paint.bold("Roofline"));
+    match roofline::text(figures, &report.gpu) {
+        Some(plot) => out += &plot,
+        None => out += "  no place on it: FLOPs or bytes were not measured\n",
+    }
+    if !run.not_measured.is_empty() {
+        out += &format!("\n{}\n", paint.bold("Not measured"));
+        for (what, why) in &run.not_measured {
+            out += &format!("  {}\n", wrap(&printable(&format!("{what}: {why}")), COLUMNS - 2, "    "));
+        }
+    }
+    out
+}
+
+fn table(rows: &[TableRow], paint: Painter) -> String {
+    let line = |row: &TableRow| {
+        let (mark, colour, says) = match row.says {
+            Says::For => ("✓", Colour::Green, "for"),
+            Says::Between => ("~", Colour::Cyan, "between"),
+            Says::Against => ("!", Colour::Yellow, "against"),
+            Says::NotMeasured => {
+                ("?", Colour::Cyan, if row.value.is_some() { "not judged" } else { "not known" })
+            }
+        };
+        let limits = row.threshold.map_or(String::new(), |t| {
+            let (good, bad) = if t.lower_is_better { ('<', '>') } else { ('>', '<') };
+            let unit = |value: f64| format_value(row.what, value);
+            format!("for {good} {}, against {bad} {}", unit(t.good), unit(t.bad))
+        });
+        let value = row.value.map_or("-".into(), |value| format_value(row.what, value));
+        let text = format!("{:<17} {value:>10}  {says:<10}  {limits:<36} {}", row.what, row.note);
+        format!("  {} {}\n", paint.colour(colour, mark), text.trim_end())
+    };
+    rows.iter().map(line).collect()
+}
+
+fn format_value(what: &str, value: f64) -> String {
+    match what {
+        "branch misses" => percent(value),
+        "99th percentile" => seconds(value),
+        "data a call" => format!("{}B", number(value)),
+        _ => number(value),
+    }
+}
+
+fn functions(hot: &HotFunctions) -> String {
+    let mut out = String::new();
+    for function in hot.functions.iter().take(FUNCTIONS) {
+        let callers = function.callers.iter().take(2);
+        let callers: Vec<String> =
+            callers.map(|(name, share)| format!("{} {}", fit(name, 30), percent(*share))).collect();
+        let from = if callers.is_empty() { String::new() } else { format!("  <- {}", callers.join(", ")) };
+        let name = fit(&printable(&function.name), 48);
+        out += &format!("  {:>7}  {name}{}\n", percent(function.share), printable(&from));
+    }
+    let kernel = if hot.with_kernel { "" } else { "; without time in the kernel" };
+    out += &format!(
+        "  {} samples at {} Hz of CPU time{kernel}; a caller is by frame pointers\n",
+        hot.samples, hot.hertz
+    );
+    if hot.unnamed > 0 && hot.samples > 0 {
+        let share = percent(hot.unnamed as f64 / hot.samples as f64);
+        out += &format!("  {share} in code without symbols (stripped, or made at run time)\n");
+    }
+    if hot.lost > 0 {
+        out += &format!("  {} samples were lost\n", hot.lost);
+    }
+    out
+}
+
+fn bound(report: &AssessReport) -> String {
+    let Some(bound) = &report.amdahl else {
+        return format!("  {}\n", report.no_bound.as_deref().unwrap_or("no bound"));
+    };
+    let (low, high) = bound.share_interval;
+    let names = fit(&printable(&bound.functions.join(", ")), 70);
+    let mut out = format!("  moving {names}\n");
+    let limit = |share: f64| if share < 1.0 { format!("{:.2}", 1.0 / (1.0 - share)) } else { "any".into() };
+    out += &format!(
+        "  {} of the CPU time (95 %: {} to {}): at most {} times as fast (95 %: {} to {})\n",
+        percent(bound.share),
+        percent(low),
+        percent(high),
+        limit(bound.share),
+        limit(low),
+        limit(high)
+    );
+    if let Some((gain, speed_up)) = bound.with_gain {
+        out += &format!("  {speed_up:.2} times as fast if they become {} times as fast\n", number(gain));
+    }
+    out
+}
+
+fn precisions(report: &AssessReport) -> String {
+    let total: f64 = report.run.counts.flops.values().sum();
+    let parts = report.run.counts.flops.iter().filter(|_| total > 0.0);
+    let parts: Vec<String> = parts
+        .map(|(of, flops)| format!("{} {}", percent(flops / total), format!("{of:?}").to_lowercase()))
+        .collect();
+    parts.join(", ")
+}
+
+fn ending(exit: Option<i32>) -> String {
+    match exit {
+        None | Some(0) => String::new(),
+        Some(signal) if signal < 0 => format!("  (ended by signal {})", -signal),
+        Some(code) => format!("  (exit code {code})"),
+    }
+}
+
+/// Three digits and a prefix.
+pub fn number(value: f64) -> String {
+    let (scale, prefix) = match value.abs() {
+        size if size >= 1e12 => (1e12, " T"),
+        size if size >= 1e9 => (1e9, " G"),
+        size if size >= 1e6 => (1e6, " M"),
+        size if size >= 1e4 => (1e3, " k"),
+        _ => (1.0, ""),
+    };
+    let scaled = value / scale;
+    let digits = match scaled.abs() {
+        size if size >= 100.0 || scaled.fract() == 0.0 => 0,
+        size if size >= 10.0 => 1,
+        size if size >= 1.0 => 2,
+        _ => 3,
+    };
+    format!("{scaled:.digits$}{prefix}")
+}
+
+pub fn percent(ratio: f64) -> String {
+    format!("{:.1} %", ratio * 100.0)
+}
+
+/// Seconds with a unit that fits.
+pub fn seconds(value: f64) -> String {
+    if value < 1.0 { format!("{} ms", number(value * 1e3)) } else { format!("{value:.3} s") }
+}

@@ -1,0 +1,159 @@
+//! The command line of `assess`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use assess::compare::CompareTarget;
+use assess::report::Given;
+use assess::roofline::{GPUS, GpuRoof};
+use assess::verdict::{Coupling, SplitAnswers};
+use clap::{ArgGroup, Args, ValueEnum};
+
+/// Examples for `--help`.
+pub const AFTER_HELP: &str = "\
+Examples:
+  gpu-node-exporter assess -- ./simulate --steps 100
+  gpu-node-exporter assess --items 4000000 --p99 20ms --coupling loose --exchange 40kB -- ./score
+  gpu-node-exporter assess --record before.json -- ./simulate   add a run to a recording
+  gpu-node-exporter assess --compare before.json after.json --target 'wall<=-20%'
+  gpu-node-exporter assess --job 4711 --for 60s --record before.json
+                                                     a running owner, as ten runs of six seconds
+  gpu-node-exporter assess --read before.json --format svg --out roofline.svg
+
+The program has this command's standard input and output, and gets SIGTERM and SIGHUP from it. The report goes to standard \
+error, that of a running owner or of recordings to standard output, or to the file of --out.
+
+Counted is the program's own code, in all its threads and children. What no counter or permission is there for is marked as \
+not measured, with the reason. Bytes are those of last-level misses, a lower bound, so FLOPs a byte are an upper one.
+
+Exit codes: that of the program, 127 if it is not there, 126 if it cannot be run; if a signal ended the program, this command \
+ends by the same signal. Without a program: 0 done, 1 failed or a target missed, 2 no comparison; 64 wrong command line";
+
+/// What can be given.
+#[derive(Clone, Debug, Args)]
+#[command(group = ArgGroup::new("what").required(true).args(["command", "pid", "pod", "job", "read", "compare"]))]
+pub struct AssessArguments {
+    /// The program to run, and its arguments
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+    /// Watch a running process and its children
+    #[arg(long)]
+    pub pid: Option<u32>,
+    /// Watch the processes of a pod, by its name or UID
+    #[arg(long, value_name = "[NAMESPACE/]NAME")]
+    pub pod: Option<String>,
+    /// Watch the processes of a Slurm job
+    #[arg(long, value_name = "ID")]
+    pub job: Option<String>,
+    /// Report the newest run of a recording; nothing is run
+    #[arg(long, value_name = "FILE", conflicts_with = "record")]
+    pub read: Option<PathBuf>,
+    /// Compare two recordings, from before and after a change
+    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"])]
+    pub compare: Option<Vec<PathBuf>>,
+
+    /// How long a running owner is watched
+    #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    pub duration: Duration,
+    /// How to print the report; svg is the roofline
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: AssessFormat,
+    /// Write the report to this file
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Add what was counted to this recording, for --compare
+    #[arg(long, value_name = "FILE", conflicts_with = "compare")]
+    pub record: Option<PathBuf>,
+    /// What AFTER must reach, as `wall<=-20%` or `llc_hit>=0.9`; of wall, items, llc_hit and utilization
+    #[arg(long, value_name = "TARGET", requires = "compare")]
+    pub target: Vec<CompareTarget>,
+
+    /// Independent items that one run works on
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub items: Option<f64>,
+    /// What an answer of the program may take at the 99th percentile
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub p99: Option<Duration>,
+    /// How much the part for the GPU and the rest depend on each other
+    #[arg(long, value_enum)]
+    pub coupling: Option<CouplingArgument>,
+    /// Bytes that a call between them would exchange, as 40kB
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub exchange: Option<f64>,
+    /// A function that would move [default: each with a tenth of the time and more]
+    #[arg(long = "move", value_name = "FUNCTION")]
+    pub moved: Vec<String>,
+    /// How many times as fast it would be there
+    #[arg(long, value_name = "FACTOR", value_parser = positive)]
+    pub gain: Option<f64>,
+    /// GPU of the roofline
+    #[arg(long, default_value = "h200", value_parser = GPUS.map(|gpu| gpu.name))]
+    pub gpu: String,
+}
+
+/// How to print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AssessFormat {
+    /// One page for people
+    Text,
+    /// All of it, for programs
+    Json,
+    /// The roofline as a picture
+    Svg,
+}
+
+/// See [`Coupling`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CouplingArgument {
+    /// One call, one answer
+    Loose,
+    /// They share state, or talk within a step
+    Tight,
+}
+
+impl AssessArguments {
+    pub fn given(&self) -> Given {
+        Given {
+            split: SplitAnswers {
+                p99_seconds: self.p99.map(|p99| p99.as_secs_f64()),
+                coupling: self.coupling.map(|coupling| match coupling {
+                    CouplingArgument::Loose => Coupling::Loose,
+                    CouplingArgument::Tight => Coupling::Tight,
+                }),
+                exchange_bytes: self.exchange,
+            },
+            moved: self.moved.clone(),
+            gain: self.gain,
+        }
+    }
+
+    pub fn roof(&self) -> GpuRoof {
+        GPUS.into_iter().find(|gpu| gpu.name == self.gpu).unwrap_or(GPUS[0])
+    }
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| "a number is needed".to_owned())?;
+    if number.is_finite() && number > 0.0 { Ok(number) } else { Err("choose a number above 0".into()) }
+}
+
+fn bytes(text: &str) -> Result<f64, String> {
+    const UNITS: [(&str, f64); 6] =
+        [("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("KiB", 1024.0), ("MiB", 1048576.0), ("B", 1.0)];
+    let unit = UNITS.iter().find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?.trim(), *bytes)));
+    let (number, unit) = unit.unwrap_or((text, 1.0));
+    positive(number).map(|number| number * unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_units() {
+        let read = ["40kB", "1.5 MB", "64KiB", "12B", "100"].map(|text| bytes(text).unwrap());
+        assert_eq!(read, [40e3, 1.5e6, 65536.0, 12.0, 100.0]);
+        assert!(bytes("kB").is_err() && bytes("-1").is_err() && positive("inf").is_err());
+    }
+}

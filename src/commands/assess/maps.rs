@@ -1,0 +1,136 @@
+//! Which file the code at an address of a process is from.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use host::Host;
+
+/// A place in a file with code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CodePlace {
+    /// Index of the file; below [`FIRST_FILE`]: no file.
+    pub file: u32,
+    pub offset: u64,
+}
+
+/// Index of the first file.
+pub const FIRST_FILE: u32 = 2;
+
+impl CodePlace {
+    pub const KERNEL: CodePlace = CodePlace { file: 0, offset: 0 };
+    /// Mapped by no file that is known, as code made at run time.
+    pub const UNKNOWN: CodePlace = CodePlace { file: 1, offset: 0 };
+}
+
+#[derive(Clone, Debug)]
+struct Mapping {
+    start: u64,
+    end: u64,
+    offset: u64,
+    file: u32,
+}
+
+/// The mappings of each process that is alive.
+#[derive(Debug, Default)]
+pub struct AddressSpaces {
+    processes: HashMap<u32, Rc<Vec<Mapping>>>,
+    /// Path, and a process that has mapped it.
+    files: Vec<(String, u32)>,
+    by_path: HashMap<String, u32>,
+}
+
+impl AddressSpaces {
+    /// A file by its index: path, and a process that has mapped it.
+    pub fn file(&self, index: u32) -> Option<&(String, u32)> {
+        self.files.get(usize::try_from(index.checked_sub(FIRST_FILE)?).ok()?)
+    }
+
+    /// A child has what its parent had.
+    pub fn fork(&mut self, parent: u32, child: u32) {
+        if let Some(mappings) = self.processes.get(&parent) {
+            self.processes.insert(child, Rc::clone(mappings));
+        }
+    }
+
+    pub fn forget(&mut self, pid: u32) {
+        self.processes.remove(&pid);
+    }
+
+    /// A new mapping; older ones lose what it covers.
+    pub fn map(&mut self, pid: u32, start: u64, length: u64, offset: u64, file: &str) {
+        let end = start.saturating_add(length);
+        let file = self.index(file, pid);
+        let mappings = Rc::make_mut(self.processes.entry(pid).or_default());
+        mappings.retain(|old| old.end <= start || end <= old.start);
+        mappings.push(Mapping { start, end, offset, file });
+    }
+
+    /// What a running process has mapped, by `/proc/PID/maps`.
+    pub fn read_maps(&mut self, pid: u32, host: &Host) {
+        let text = std::fs::read_to_string(host.path(format!("/proc/{pid}/maps"))).unwrap_or_default();
+        for line in text.lines() {
+            let mut fields = line.split_ascii_whitespace();
+            let (Some(range), Some(rights), Some(offset)) = (fields.next(), fields.next(), fields.next())
+            else {
+                continue;
+            };
+            let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+            let bounds = range.split_once('-').and_then(|(start, end)| Some((hex(start)?, hex(end)?)));
+            let path = line.find(['/', '[']).map_or("", |at| &line[at..]);
+            if let (true, Some((start, end)), Some(offset)) = (rights.contains('x'), bounds, hex(offset)) {
+                self.map(pid, start, end.saturating_sub(start), offset, path);
+            }
+        }
+    }
+
+    pub fn place(&self, pid: u32, address: u64) -> CodePlace {
+        let mappings = self.processes.get(&pid).map_or(&[][..], |mappings| mappings);
+        let found = mappings.iter().find(|mapping| (mapping.start..mapping.end).contains(&address));
+        found.map_or(CodePlace::UNKNOWN, |mapping| CodePlace {
+            file: mapping.file,
+            offset: address - mapping.start + mapping.offset,
+        })
+    }
+
+    fn index(&mut self, path: &str, pid: u32) -> u32 {
+        if let Some(index) = self.by_path.get(path) {
+            return *index;
+        }
+        let index = FIRST_FILE + u32::try_from(self.files.len()).unwrap_or(u32::MAX - FIRST_FILE);
+        self.files.push((path.to_owned(), pid));
+        self.by_path.insert(path.to_owned(), index);
+        index
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_mapping_covers_an_older_one_and_a_child_has_its_parents() {
+        let mut spaces = AddressSpaces::default();
+        spaces.map(1, 0x1000, 0x1000, 0x400, "/bin/a");
+        let a = CodePlace { file: FIRST_FILE, offset: 0x500 };
+        assert_eq!(spaces.place(1, 0x1100), a);
+        spaces.fork(1, 2);
+        spaces.map(2, 0x1000, 0x800, 0, "/bin/b");
+        assert_eq!((spaces.place(1, 0x1100), spaces.place(2, 0x1100).file), (a, FIRST_FILE + 1));
+        assert_eq!(spaces.file(FIRST_FILE + 1).unwrap(), &("/bin/b".to_owned(), 2));
+        spaces.forget(2);
+        assert_eq!(
+            (spaces.place(2, 0x1100), spaces.place(1, 0x2000)),
+            (CodePlace::UNKNOWN, CodePlace::UNKNOWN)
+        );
+    }
+
+    #[test]
+    fn maps_of_this_process_have_its_code() {
+        let mut spaces = AddressSpaces::default();
+        let pid = std::process::id();
+        spaces.read_maps(pid, &Host::new("/"));
+        let place = spaces.place(pid, maps_of_this_process_have_its_code as *const () as u64);
+        let (path, _) = spaces.file(place.file).unwrap();
+        assert_eq!(path.as_str(), std::env::current_exe().unwrap().to_str().unwrap());
+    }
+}

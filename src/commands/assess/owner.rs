@@ -1,0 +1,257 @@
+//! Watches what runs already: a process, a pod, a Slurm job.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Duration;
+
+use assess::recording::RunCounts;
+use attribution::{cgroup, names, proc};
+use host::Host;
+use host::stop::Stop;
+use host::terminal::progress;
+use model::clock::Mono;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+use super::arguments::AssessArguments;
+use super::counters::{CounterReading, RunCounters, Watched, reason};
+use super::samples::CpuClock;
+use super::symbols::Symbols;
+use super::{processor, threads};
+use crate::collectors::cpu::cpu_groups::online;
+
+/// Spans that the time is divided into: the spread of a recording is that of its spans.
+const SPANS: u32 = 10;
+const TICK: Duration = Duration::from_millis(100);
+
+/// What is watched.
+struct WatchedOwner {
+    name: String,
+    pids: Vec<u32>,
+}
+
+/// Watches it. Gives the whole time, and its spans.
+pub fn watch(
+    arguments: &AssessArguments,
+    host: &Host,
+    stop: &Stop,
+) -> Result<(RunCounts, Vec<RunCounts>), String> {
+    let owner = find(arguments, host)?;
+    let (cpu, model) = processor(host);
+    raise_descriptors();
+    let tasks = tasks(host, &owner.pids);
+    if tasks.is_empty() {
+        return Err(format!("{} has no process that can be read", owner.name));
+    }
+    let mut counters = RunCounters::open(Watched::Threads(&tasks), cpu);
+    let mut gaps = std::mem::take(&mut counters.gaps);
+    let cpus = online(host).unwrap_or_default();
+    let clock = CpuClock::open(Watched::Threads(&tasks), &cpus)
+        .and_then(|mut clock| clock.start(&owner.pids, host).map(|()| clock));
+    if let Err(error) = &clock {
+        gaps.insert("hot functions".into(), reason(error));
+    }
+    let mut clock = clock.ok();
+    counters.start().map_err(|error| error.to_string())?;
+    let status = |pid: &u32| std::fs::read(host.path(format!("/proc/{pid}/status"))).unwrap_or_default();
+    let allowed = owner.pids.iter().filter_map(|pid| proc::status(&status(pid)).1).reduce(|a, b| a.or(&b));
+    let base = RunCounts {
+        subject: owner.name.clone(),
+        processor: model,
+        cpus: allowed.map(|cpus| cpus.len() as f64),
+        threads: Some(tasks.len() as u64),
+        not_measured: gaps,
+        ..RunCounts::default()
+    };
+
+    let start = SpanEdge::take(&mut counters, host, &owner.pids);
+    let (mut spans, mut last) = (Vec::new(), start.clone());
+    for span in 1..=SPANS {
+        let until = start.at + arguments.duration * span / SPANS;
+        while Mono::now() < until && !stop.stopped() && is_alive(host, &owner.pids) {
+            stop.wait_until(until.min(Mono::now() + TICK));
+            if let Some(clock) = &mut clock {
+                clock.drain();
+            }
+        }
+        progress(&format!(
+            "assess: {} s of {} s",
+            Mono::now().since(start.at).as_secs(),
+            arguments.duration.as_secs()
+        ));
+        let now = SpanEdge::take(&mut counters, host, &owner.pids);
+        // What is left over of a span after its end says nothing.
+        if now.at.since(last.at) * 2 * SPANS >= arguments.duration {
+            spans.push(now.since(&last, &counters, &base));
+        }
+        last = now;
+        if stop.stopped() || !is_alive(host, &owner.pids) {
+            break;
+        }
+    }
+    progress("");
+    let mut whole = last.since(&start, &counters, &base);
+    whole.threads =
+        owner.pids.iter().map(|pid| threads(host, *pid as i32)).sum::<u64>().max(tasks.len() as u64).into();
+    whole.hot = clock.map(|clock| Symbols::new(&clock.spaces, host).functions(&clock.profile));
+    Ok((whole, spans))
+}
+
+/// All that counts, at one end of a span.
+#[derive(Clone)]
+struct SpanEdge {
+    at: Mono,
+    counters: Option<CounterReading>,
+    /// By `/proc`, of processes that are alive.
+    ticks: BTreeMap<u32, u64>,
+}
+
+impl SpanEdge {
+    fn take(counters: &mut RunCounters, host: &Host, pids: &[u32]) -> SpanEdge {
+        let ticks = |pid: &u32| Some((*pid, proc::read_stat(&host.path(format!("/proc/{pid}"))).ok()?.ticks));
+        SpanEdge {
+            at: Mono::now(),
+            counters: counters.read().ok(),
+            ticks: pids.iter().filter_map(ticks).collect(),
+        }
+    }
+
+    fn since(&self, before: &SpanEdge, counters: &RunCounters, base: &RunCounts) -> RunCounts {
+        let counted = before.counters.as_ref().zip(self.counters.as_ref());
+        let (counts, clocked) = counted.map(|(old, new)| counters.between(old, new)).unwrap_or_default();
+        let ticks = self
+            .ticks
+            .iter()
+            .map(|(pid, new)| new - before.ticks.get(pid).copied().unwrap_or(*new).min(*new));
+        let by_proc = ticks.sum::<u64>() as f64 / ticks_per_second();
+        RunCounts {
+            wall_seconds: self.at.since(before.at).as_secs_f64(),
+            cpu_seconds: Some(clocked.unwrap_or(by_proc)),
+            counts,
+            ..base.clone()
+        }
+    }
+}
+
+fn ticks_per_second() -> f64 {
+    use nix::unistd::{SysconfVar, sysconf};
+    sysconf(SysconfVar::CLK_TCK).ok().flatten().map_or(100.0, |ticks| ticks as f64)
+}
+
+fn find(arguments: &AssessArguments, host: &Host) -> Result<WatchedOwner, String> {
+    if let Some(pid) = arguments.pid {
+        let name = std::fs::read_to_string(host.path(format!("/proc/{pid}/comm")));
+        let name = name.map_err(|_| format!("there is no process {pid}"))?;
+        return Ok(WatchedOwner { name: format!("process {pid} ({})", name.trim()), pids: vec![pid] });
+    }
+    let mut found: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+    let mut pods: BTreeMap<String, Option<String>> = BTreeMap::new();
+    for pid in processes(host).map_err(|error| format!("cannot list processes: {error}"))? {
+        let bytes = std::fs::read(host.path(format!("/proc/{pid}/cgroup"))).unwrap_or_default();
+        let membership = cgroup::membership(&bytes);
+        let name = match (&arguments.pod, &arguments.job) {
+            (Some(wanted), _) => membership.pod_uid.as_ref().and_then(|uid| {
+                let container = membership.outermost_container.as_deref();
+                let known = pods.entry(uid.clone()).or_insert_with(|| {
+                    names::look(host, Some(uid), container)
+                        .map(|names| format!("{}/{}", names.namespace, names.pod))
+                });
+                let by_name = known.as_ref().filter(|name| is_pod(name, wanted));
+                by_name
+                    .cloned()
+                    .or_else(|| (uid == wanted).then(|| uid.clone()))
+                    .map(|name| format!("pod {name}"))
+            }),
+            (None, Some(id)) => {
+                membership.job.filter(|job| job.id == *id).map(|job| format!("Slurm job {}", job.id))
+            }
+            (None, None) => None,
+        };
+        if let Some(name) = name {
+            found.entry(name).or_default().push(pid);
+        }
+    }
+    let names: Vec<&str> = found.keys().map(String::as_str).collect();
+    match names.as_slice() {
+        [] => Err("no process on this node belongs to it, by the control groups in /proc".into()),
+        [_] => Ok(found
+            .into_iter()
+            .map(|(name, pids)| WatchedOwner { name, pids })
+            .next()
+            .expect("one was found")),
+        several => Err(format!("several are meant: {}", several.join(", "))),
+    }
+}
+
+fn is_pod(name: &str, wanted: &str) -> bool {
+    name == wanted || name.split_once('/').is_some_and(|(_, pod)| pod == wanted)
+}
+
+fn processes(host: &Host) -> io::Result<Vec<u32>> {
+    let entries = std::fs::read_dir(host.path("/proc"))?;
+    Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// Every thread of these processes.
+fn tasks(host: &Host, pids: &[u32]) -> Vec<i32> {
+    let of =
+        |pid: &u32| std::fs::read_dir(host.path(format!("/proc/{pid}/task"))).into_iter().flatten().flatten();
+    pids.iter().flat_map(of).filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+fn is_alive(host: &Host, pids: &[u32]) -> bool {
+    pids.iter().any(|pid| host.path(format!("/proc/{pid}/stat")).exists())
+}
+
+/// Each thread has a descriptor for each event.
+fn raise_descriptors() {
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct CommandLine {
+        #[command(flatten)]
+        arguments: AssessArguments,
+    }
+
+    const UID: &str = "0a1b2c3d-0a1b-2c3d-4e5f-0a1b2c3d4e5f";
+
+    fn found(of: &[&str]) -> Result<(String, Vec<u32>), String> {
+        let dir = tempfile::TempDir::new().unwrap();
+        let pod = format!(
+            "/kubepods.slice/kubepods-pod{}.slice/cri-containerd-{}.scope",
+            UID.replace('-', "_"),
+            "a".repeat(64)
+        );
+        for (pid, group) in
+            [(11, pod.as_str()), (12, "/system.slice/slurmstepd.scope/job_42/step_0"), (13, "/")]
+        {
+            let folder = dir.path().join(format!("proc/{pid}"));
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("cgroup"), format!("0::{group}\n")).unwrap();
+            std::fs::write(folder.join("comm"), "train\n").unwrap();
+        }
+        std::fs::create_dir_all(dir.path().join(format!("var/log/pods/ml_train-0_{UID}"))).unwrap();
+        let line = CommandLine::parse_from([&["assess"], of].concat());
+        find(&line.arguments, &Host::new(dir.path())).map(|owner| (owner.name, owner.pids))
+    }
+
+    #[test]
+    fn owners_are_found_by_their_control_groups() {
+        for asked in ["train-0", "ml/train-0"] {
+            assert_eq!(found(&["--pod", asked]), Ok(("pod ml/train-0".into(), vec![11])));
+        }
+        assert_eq!(found(&["--pod", UID]), Ok((format!("pod {UID}"), vec![11])));
+        assert_eq!(found(&["--job", "42"]), Ok(("Slurm job 42".into(), vec![12])));
+        assert_eq!(found(&["--pid", "13"]), Ok(("process 13 (train)".into(), vec![13])));
+        assert!(found(&["--pid", "14"]).unwrap_err().contains("no process 14"));
+        assert!(found(&["--pod", "other/train-0"]).is_err() && found(&["--job", "4"]).is_err());
+    }
+}
