@@ -394,6 +394,15 @@ def main():
     expect(status == 403, f"without a certificate /metrics answers {status}")
     pod.stop()
     print("probes over TLS, metrics for clients with a certificate alone")
+
+    # As root with the host's devices: the kernel log, and the kubelet without a relay.
+    (host / "dev/kmsg").touch()
+    pod = Pod(host, specification("privileged=true", "kernelLog=true")).start()
+    series(r'^gpu_exporter_collector_up\{.*collector="kmsg".*\} 1')
+    series(r'^gpu_kubelet_allocated_devices\{.*resource="nvidia.com/gpu".*\} 1')
+    expect(list(pod.running) == ["exporter"], f"containers {list(pod.running)}")
+    pod.stop()
+    print("privileged: the kernel log too")
     kubelet.stop(0)
 
 
@@ -403,3 +412,5 @@ finally:
     for log in WORK.glob("tmp*/*.log"):
         if sys.exc_info()[0]:
             print(f"{log.name}:\n{log.read_text()}", file=sys.stderr)
+    subprocess.run(["umount", "--quiet", WORK / "node/run"])
+    shutil.rmtree(WORK, ignore_errors=True)
