@@ -3,6 +3,7 @@
 //! - [`collectors`]: sources of batches, one thread and cadence each · [`serve`]: wiring of the daemon
 //! - [`drop_in`]: what dcgm-exporter's page has, by the settings
 //! - [`control`]: the local socket · [`lifecycle`]: signals and systemd
+//! - [`recorder`]: the minutes before a fault, written to a file
 //! - [`commands`]: everything the command line does beside serving
 
 #![forbid(unsafe_code)]
@@ -13,5 +14,6 @@ pub mod control;
 pub mod drop_in;
 pub mod lifecycle;
 pub mod log;
+pub mod recorder;
 pub mod serve;
 pub mod views;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::collectors::nvml::switch::Switch;
 use crate::collectors::{self, Context, Parts, module};
 use crate::control::{Request, orders};
+use crate::recorder::FlightRecorder;
 use crate::views::canary::CanaryFacts;
 use crate::{control, drop_in, lifecycle};
 use dcgm::list::FieldList;
@@ -30,6 +31,7 @@ use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, BuildInfo, METRICS, MetricId};
 use model::clock::{Mono, unix_seconds};
 use model::persisted::{FaultBooks, Inventory, SwitchFault};
+use model::sync::lock;
 use settings::Config;
 use settings::mig_layout::DeclaredLayout;
 
@@ -91,6 +93,13 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>, fields: FieldList) 
     let (faults, remember_faults) = faults(&config, &state);
     let (wrong_results, remember_wrong_results) = wrong_results(&state);
     let (history, remember_history) = history(&config, &state, &inbox);
+    let build = BuildInfo {
+        version: env!("CARGO_PKG_VERSION").into(),
+        revision: option_env!("GNE_REVISION").unwrap_or("unknown").into(),
+    };
+    // Both hooks run on the ledger's thread: no lock is ever waited for.
+    let recorder =
+        FlightRecorder::new(&config, build.clone(), Arc::clone(&inbox)).map(|it| Arc::new(Mutex::new(it)));
     let settings = LedgerSettings {
         max_series: config.metrics.max_series as usize,
         off: HashSet::clone(&off),
@@ -107,13 +116,18 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>, fields: FieldList) 
         owners: config.owners.clone(),
         declared,
         recent: RecentWindows { xids: config.dcgm.xid_window, clock_events: config.dcgm.clock_events_window },
-        build: BuildInfo {
-            version: env!("CARGO_PKG_VERSION").into(),
-            revision: option_env!("GNE_REVISION").unwrap_or("unknown").into(),
-        },
+        build,
     };
     let watchdog = sd_notify::watchdog_enabled().is_some();
     let hooks = Hooks {
+        pass: {
+            let recorder = recorder.clone();
+            Box::new(move |batch| {
+                if let Some(recorder) = &recorder {
+                    lock(recorder).pass(batch);
+                }
+            })
+        },
         publish: {
             let (board, responses) = (Arc::clone(&board), Arc::clone(&responses));
             let node_labels = node_labels(&config);
@@ -123,6 +137,9 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>, fields: FieldList) 
                 profiling.look(&snapshot);
                 board.publish(snapshot);
                 responses.refresh(Mono::now());
+                if let Some(recorder) = &recorder {
+                    lock(recorder).look(&board.current());
+                }
             })
         },
         beat: Box::new(move || {
