@@ -1,8 +1,10 @@
 //! The commands beside `serve`.
 
 pub mod assets;
+pub mod bundle;
 pub mod canary;
 pub mod doctor;
+pub mod recording;
 pub mod topology;
 pub mod window;
 

@@ -292,6 +292,9 @@ pub async fn read(
         ["snapshot", "json"] => ResponseFormat::Json,
         ["snapshot", "text"] => ResponseFormat::Text,
         ["snapshot", "openmetrics"] => ResponseFormat::OpenMetrics,
+        ["events"] => ResponseFormat::Events,
+        ["owners"] => ResponseFormat::Owners,
+        ["topology"] => ResponseFormat::Topology,
         ["status"] => {
             let (pid, version) = (std::process::id(), env!("CARGO_PKG_VERSION"));
             let sequence = snapshots.current().sequence;
@@ -299,7 +302,7 @@ pub async fn read(
         }
         _ => {
             return Err(format!(
-                "unknown request {request:?}; known: snapshot json, snapshot text, snapshot openmetrics, status, \
+                "unknown request {request:?}; known: snapshot json, snapshot text, snapshot openmetrics, events, owners, topology, status, \
                  driver release, driver resume, driver status, gpm off, gpm on, canary status, canary clear, \
                  nvswitch clear"
             ));

@@ -13,6 +13,7 @@ mod dcgm;
 mod files;
 mod inhibitions;
 mod promql;
+mod recorder;
 mod reasons;
 mod rollouts;
 mod rules;

@@ -44,6 +44,7 @@ mod owners;
 mod podresources;
 mod privileges;
 mod prometheus;
+mod recorder;
 mod samplers;
 mod samples;
 mod state;

@@ -232,7 +232,8 @@ pub fn decode(file: impl Read) -> Result<Recording, RecordingError> {
     let mut lines = BufReader::new(decoder.take(MAX_CONTENT)).lines();
     let first = lines.next().ok_or_else(|| RecordingError::Other("it is empty".into()))?;
     let first = first.map_err(|error| RecordingError::Other(error.to_string()))?;
-    let first: Value = serde_json::from_str(&first).map_err(|error| RecordingError::Other(error.to_string()))?;
+    let first: Value =
+        serde_json::from_str(&first).map_err(|error| RecordingError::Other(error.to_string()))?;
     if first["format"] != FORMAT {
         return Err(RecordingError::Other("its first line names another format".into()));
     }

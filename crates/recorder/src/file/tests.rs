@@ -16,8 +16,7 @@ fn gpu(index: u32) -> Gpu {
 
 /// A visit at this second, with a second of samples of these watts.
 fn batch(gpu: &Gpu, second: u64, watts: impl Fn(u64) -> f64) -> Batch {
-    let part =
-        BatchKey { collector: CollectorName::Nvml, gpu: Some(gpu.clone()), tier: Tier::Normal };
+    let part = BatchKey { collector: CollectorName::Nvml, gpu: Some(gpu.clone()), tier: Tier::Normal };
     let mut rows = Rows::default();
     rows.of(gpu).put(&m::gpu_power_watts, (), watts(0)).unwrap();
     let stamp = |n: u64| second * 1_000_000 + n * 20_000 + 3_600_000_000;
@@ -25,13 +24,7 @@ fn batch(gpu: &Gpu, second: u64, watts: impl Fn(u64) -> f64) -> Batch {
     let drained =
         vec![Drained::Samples { buffer: SampleBuffer::Power, offset_micros: 3_600_000_000, samples }];
     let calls = vec![CallCost { call: "nvmlDeviceGetPowerUsage".into(), nanos: 12_345 }];
-    Batch {
-        rows,
-        drained,
-        calls,
-        nanos: 20_000,
-        ..Batch::new(part, 1, Mono(second * SECOND), None)
-    }
+    Batch { rows, drained, calls, nanos: 20_000, ..Batch::new(part, 1, Mono(second * SECOND), None) }
 }
 
 fn header(frozen: &Frozen) -> Header {
@@ -64,11 +57,9 @@ fn what_passed_is_in_the_file_at_its_rate_and_time() {
     }
     let mut other = batch(&gpu(3), 40, |_| 100.0);
     other.processes = Some(vec![GpuProcess { pid: 7, instance: None, memory: Some(1) }]);
-    other.gaps =
-        vec![Gap { call: "nvmlX".into(), metrics: Vec::new(), missing: failed("GPU is lost") }];
+    other.gaps = vec![Gap { call: "nvmlX".into(), metrics: Vec::new(), missing: failed("GPU is lost") }];
     let sums = vec![Row { metric: m::gpu_power_watts.id(), labels: Vec::new(), value: 0.5 }];
-    other.drained =
-        vec![Drained::Gpm(GpmWindow { subject: Subject::Gpu(gpu(3)), seconds: 1.0, sums })];
+    other.drained = vec![Drained::Gpm(GpmWindow { subject: Subject::Gpu(gpu(3)), seconds: 1.0, sums })];
     ring.take(&other);
     let recording = decode(recorded(&mut ring, 41).as_slice()).unwrap();
     assert_eq!((recording.truncated.as_deref(), recording.header.node.as_str()), (None, "node1"));
@@ -122,9 +113,7 @@ fn a_truncated_file_gives_what_it_has_and_says_so() {
     let mut ring = Ring::new(Duration::from_secs(120));
     let mut noise = 1.0;
     for second in 0..100 {
-        ring.take(&batch(&gpu(0), second, |n| {
-            noise + n as f64 * (second as f64).sin().abs()
-        }));
+        ring.take(&batch(&gpu(0), second, |n| noise + n as f64 * (second as f64).sin().abs()));
         noise += 1.7;
     }
     let whole = recorded(&mut ring, 100);
