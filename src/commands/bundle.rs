@@ -31,7 +31,7 @@ const MAX_RECORDINGS: u64 = 64 << 20;
 const LOG_LINES: &str = "5000";
 const LOG_TIMEOUT: Duration = Duration::from_secs(20);
 /// Where the names of work are in our documents.
-const OWNER_KEYS: [&str; 18] = [
+const OWNER_KEYS: [&str; 17] = [
     "owner",
     "namespace",
     "pod",
@@ -44,12 +44,11 @@ const OWNER_KEYS: [&str; 18] = [
     "user",
     "cgroup",
     "process",
+    "process_name",
     "hpc_job",
     "claim",
     "claim_namespace",
-    "resource_claim",
-    "vm",
-    "processes",
+    "vm_id",
 ];
 const REMOVED: &str = "[removed]";
 
@@ -171,13 +170,18 @@ impl Redaction {
             ];
             rules.into_iter().filter_map(|(rule, with)| Some((Regex::new(rule).ok()?, with))).collect()
         });
+        // Most texts of a recording have none of these.
+        let lower = text.to_ascii_lowercase();
+        let marks = ["pass", "secret", "token", "cred", "key", "auth", "bearer", "basic", "://", "$2"];
         let mut text = text.to_owned();
-        for (rule, with) in SECRETS.iter() {
-            text = rule.replace_all(&text, *with).into_owned();
+        if marks.iter().any(|mark| lower.contains(mark)) {
+            for (rule, with) in SECRETS.iter() {
+                text = rule.replace_all(&text, *with).into_owned();
+            }
         }
-        if self.owners {
+        if self.owners && !text.starts_with("GPU-") {
             static NAMES: LazyLock<Option<Regex>> =
-                LazyLock::new(|| Regex::new(r"((?:name|process|owner|user)=)[^,\s]+").ok());
+                LazyLock::new(|| Regex::new(r#"((?:name|process|owner|user)=)("[^"]*"|[^,\s}]+)"#).ok());
             if let Some(names) = &*NAMES {
                 text = names.replace_all(&text, "${1}[removed]").into_owned();
             }
@@ -223,8 +227,15 @@ impl Redaction {
     fn clean(&mut self, value: &mut Value) {
         match value {
             Value::Object(object) => {
+                if self.owners && object.keys().any(|key| key.contains("name=")) {
+                    // Series of a recording: their labels are in the key.
+                    let series = std::mem::take(object).into_iter();
+                    *object = series.map(|(key, value)| (self.text(&key), value)).collect();
+                }
                 for (key, value) in object {
-                    if self.owners && OWNER_KEYS.contains(&key.as_str()) {
+                    // A unit of systemd has a dot, one of a GPU has none.
+                    let unit = key == "unit" && value.as_str().is_some_and(|unit| unit.contains('.'));
+                    if self.owners && (unit || OWNER_KEYS.contains(&key.as_str())) {
                         self.remove(value);
                     } else {
                         self.clean(value);

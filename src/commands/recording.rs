@@ -92,6 +92,7 @@ fn events(out: &mut String, lines: &[Value]) {
 fn happened(out: &mut String, header: &Header, lines: &[Value]) {
     out.push_str("\nfailed and slow calls, processes\n");
     let mut failures: BTreeMap<String, u64> = BTreeMap::new();
+    let mut listed: BTreeMap<String, String> = BTreeMap::new();
     for line in lines {
         let about = line["gpu"].as_u64().map_or("node".to_owned(), |gpu| format!("GPU {gpu}"));
         let at = time(header.unix(line["t"].as_f64().unwrap_or(0.0)));
@@ -110,7 +111,12 @@ fn happened(out: &mut String, header: &Header, lines: &[Value]) {
             }
         } else if let Some(processes) = line["processes"].as_array() {
             let pids: Vec<String> = processes.iter().map(|process| process["pid"].to_string()).collect();
-            let _ = writeln!(out, "  {at}  {about}  processes: {}", pids.join(" "));
+            let pids = pids.join(" ");
+            // A list is there once a block, too.
+            if listed.get(&about).map_or("", String::as_str) != pids {
+                let _ = writeln!(out, "  {at}  {about}  processes: {pids}");
+                listed.insert(about, pids);
+            }
         }
     }
     for (what, count) in failures.iter().filter(|(_, count)| **count > 1) {

@@ -38,7 +38,8 @@ fn each_alert_of_a_node_that_pages_has_a_recording() {
         }
     }
     let unknown = RECORDED.iter().map(|(name, _)| *name).chain(OF_THE_FLEET);
-    problems.extend(unknown.filter(|name| !paging.contains(*name)).map(|name| format!("{name} does not page")));
+    problems
+        .extend(unknown.filter(|name| !paging.contains(*name)).map(|name| format!("{name} does not page")));
     let recorded = TICKETS.iter().filter(|condition| condition.pages_after().is_some());
     problems.extend(recorded.map(|condition| format!("{condition:?} is recorded and is a ticket")));
     report(problems);

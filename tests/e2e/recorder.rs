@@ -7,9 +7,9 @@ use std::process::{Command, Output};
 use super::node::{Metrics, Node, Setup};
 use super::prometheus::Server;
 
-/// With a recording as soon as a fault is there.
+/// With a recording soon after a fault, when all sources have reported it.
 fn setup(scenario: &str) -> Setup {
-    Setup::new(scenario).with("RECORDER__AFTER", "200ms")
+    Setup::new(scenario).with("RECORDER__AFTER", "2s")
 }
 
 fn recordings(node: &Node) -> Vec<PathBuf> {
@@ -55,14 +55,15 @@ fn prometheus(node: &Node) -> Server {
 
 #[test]
 fn a_recording_of_a_fault_becomes_a_scenario_that_fires_the_same_alert() {
-    let alert = r#"sum by (gpu, reason) (ALERTS{alertname="GpuUnhealthy",alertstate="firing",gpu="2",reason="lost"})"#;
+    let alert = r#"sum by (gpu, reason) (ALERTS{alertname="GpuUnhealthy",alertstate="firing",gpu="2",reason="fatal_xid"})"#;
     let node = setup("tests/scenarios/lost-gpu2.toml").start();
     let file = record(&node, "lost");
     assert_eq!(prometheus(&node).wait_number(alert), 1.0);
 
     let (code, text) = read(&node, &file, "text");
     assert_eq!(code, Some(0), "{text}");
-    for part in ["GPU 2  Lost", "xid 79", "nvmlDeviceGet", "W mean", "GPU has fallen off the bus"] {
+    for part in ["GPU 2  Lost", "xid  gpu 2  code 79", "nvmlDeviceGet", "W mean", "it has fallen off the bus"]
+    {
         assert!(text.contains(part), "{part}: {text}");
     }
     let (_, document) = read(&node, &file, "json");
@@ -78,10 +79,11 @@ fn a_recording_of_a_fault_becomes_a_scenario_that_fires_the_same_alert() {
 
     let scenario = node.root().join("scenario.toml");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools/recording-to-scenario.py");
-    let made = Command::new("python3").arg(script).arg(&file).args(["--lead", "3"]).output().unwrap();
+    let made = Command::new("python3").arg(script).arg(&file).args(["--gate", "fault"]).output().unwrap();
     assert!(made.status.success(), "{}", said(&made).1);
     fs::write(&scenario, &made.stdout).unwrap();
-    let played = Setup::new(scenario.to_str().unwrap()).start();
+    let played = Node::start(scenario.to_str().unwrap());
+    played.sim().open_gate("fault").unwrap();
     assert_eq!(prometheus(&played).wait_number(alert), 1.0, "{}", fs::read_to_string(&scenario).unwrap());
     played.wait_metrics("the others", |m| m.all("gpu_up", &[]) == [1.0, 1.0, 0.0, 1.0]);
 }
@@ -158,7 +160,7 @@ fn a_bundle_has_what_a_case_needs_and_no_secret_or_name() {
         assert!(fs::read_to_string(inside.join("config.toml")).unwrap().contains("rack = \"row4\""));
         for recording in fs::read_dir(inside.join("recordings")).unwrap() {
             let (code, text) = read(&node, &recording.unwrap().path(), "text");
-            assert!(code == Some(0) && text.contains("xid 79"), "{text}");
+            assert!(code == Some(0) && text.contains("xid  gpu 1  code 79"), "{text}");
         }
     }
 }

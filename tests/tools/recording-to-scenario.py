@@ -108,6 +108,10 @@ def fault_steps(header, lines, snapshot, begin):
     """What the driver and the kernel log said, as steps."""
     offset = header["written"]["unix_seconds"] - header["written"]["monotonic_seconds"]
     readings = [line for line in lines if "t" in line]
+    lost = {}
+    for line in readings:
+        if line.get("failed") and "lost" in line["text"]:
+            lost.setdefault(line["gpu"], line["t"] - begin)
     for event in document(lines, "events").get("events", []):
         at = event["unix_seconds"] - offset - begin
         if at < 0 or event["old"]:
@@ -121,6 +125,8 @@ def fault_steps(header, lines, snapshot, begin):
             line = re.search(r"Xid \(PCI:[^)]*\): \d+, (?:pid=[^,]*, )?(?:name=[^,]*, )?(.*)", event["text"])
             if line:
                 xid["text"] = line[1]
+            # It was heard of after the GPU was lost, but a lost GPU sends none.
+            at = min(at, lost.get(gpu, at))
             yield at, gpu, {"xid": xid, "repeat": min(event["repeats"] + 1, 100)}
         elif event["kind"] == "driver_event" and gpu is not None:
             yield at, gpu, {"event": {"type": event["code"]}}
@@ -134,8 +140,7 @@ def fault_steps(header, lines, snapshot, begin):
     for (gpu, fault), at in first.items():
         state = next((g for g in snapshot.get("gpus", []) if g["gpu"] == gpu), {})
         if fault in ("Lost", "Failing"):
-            failed = [line["t"] - begin for line in readings if line.get("failed") and line["gpu"] == gpu]
-            yield min(failed + [at]), gpu, {"lost": True}
+            yield lost.get(gpu, at), gpu, {"lost": True}
         elif fault == "Stuck":
             visits = [line["t"] - begin for line in readings if "calls" in line and line["gpu"] == gpu]
             call = re.search(r"nvml\w+", state.get("text", ""))

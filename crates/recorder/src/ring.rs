@@ -6,7 +6,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
 use std::time::Duration;
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
@@ -56,20 +55,27 @@ pub(crate) fn seconds_of(code: u8) -> f64 {
     (f64::from(code) / 4.0).exp2() * 1e-9
 }
 
+/// A block that has ended, in the ring.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    from: Mono,
+    to: Mono,
+    /// Length before and after compression.
+    length: usize,
+    deflated: usize,
+}
+
 /// A block that has ended.
 #[derive(Debug)]
 pub(crate) struct Block {
-    from: Mono,
-    to: Mono,
-    /// Length before compression.
-    length: usize,
-    deflated: Box<[u8]>,
+    mark: Mark,
+    deflated: Vec<u8>,
 }
 
 impl Block {
     /// Its entries, in order; none if it cannot be read, which only a fault of ours can cause.
     pub(crate) fn entries(&self) -> Vec<Entry> {
-        let (mut bytes, mut entries) = (Vec::with_capacity(self.length), Vec::new());
+        let (mut bytes, mut entries) = (Vec::with_capacity(self.mark.length), Vec::new());
         let mut inflate = Decompress::new_with_window_bits(false, WINDOW_BITS);
         if !matches!(
             inflate.decompress_vec(&self.deflated, &mut bytes, FlushDecompress::Finish),
@@ -87,13 +93,13 @@ impl Block {
 }
 
 /// The blocks of a moment.
-#[derive(Clone, Debug)]
-pub struct Frozen(pub(crate) Vec<Arc<Block>>);
+#[derive(Debug)]
+pub struct Frozen(pub(crate) Vec<Block>);
 
 impl Frozen {
     /// The time that they are about.
     pub fn span(&self) -> Option<(Mono, Mono)> {
-        Some((self.0.first()?.from, self.0.last()?.to))
+        Some((self.0.first()?.mark.from, self.0.last()?.mark.to))
     }
 }
 
@@ -102,7 +108,9 @@ impl Frozen {
 pub struct Ring {
     /// How far back it goes.
     keep: Duration,
-    blocks: VecDeque<Arc<Block>>,
+    blocks: VecDeque<Mark>,
+    /// Their compressed bytes, one after the other: in one place, so that the heap has no holes.
+    bytes: VecDeque<u8>,
     open: OpenBlock,
     /// Indexes of the GPUs seen, as bits.
     gpus: u64,
@@ -122,7 +130,7 @@ struct OpenBlock {
 impl Ring {
     /// An empty ring that goes so far back.
     pub fn new(keep: Duration) -> Ring {
-        Ring { keep, blocks: VecDeque::new(), open: OpenBlock::default(), gpus: 0 }
+        Ring { keep, blocks: VecDeque::new(), bytes: VecDeque::new(), open: OpenBlock::default(), gpus: 0 }
     }
 
     /// Takes what passes from the driver.
@@ -142,13 +150,16 @@ impl Ring {
 
     /// Compressed bytes in the ring.
     pub fn bytes(&self) -> usize {
-        self.blocks.iter().map(|block| block.deflated.len()).sum()
+        self.bytes.len()
     }
 
     /// What is in the ring now.
     pub fn freeze(&mut self, now: Mono) -> Frozen {
         self.end_block(now);
-        Frozen(self.blocks.iter().map(Arc::clone).collect())
+        let mut bytes = self.bytes.iter().copied();
+        let block =
+            |mark: &Mark| Block { mark: *mark, deflated: bytes.by_ref().take(mark.deflated).collect() };
+        Frozen(self.blocks.iter().map(block).collect())
     }
 
     fn end_block(&mut self, now: Mono) {
@@ -159,26 +170,26 @@ impl Ring {
         let done = deflate.compress_vec(&self.open.bytes, &mut deflated, FlushCompress::Finish);
         self.open.clear();
         // Without its end, which needs more room than there was, a block cannot be read.
-        if matches!(done, Ok(Status::StreamEnd)) {
-            let deflated = deflated.into_boxed_slice();
-            self.blocks.push_back(Arc::new(Block { from, to: now, length, deflated }));
-        }
+        let new = if matches!(done, Ok(Status::StreamEnd)) { deflated.len() } else { 0 };
         let most = NODE_BYTES + GPU_BYTES * self.gpus.count_ones() as usize;
-        let mut bytes = self.bytes();
         while let Some(oldest) = self.blocks.front() {
-            if bytes <= most && now.since(oldest.to) <= self.keep {
+            if self.bytes.len() + new <= most && now.since(oldest.to) <= self.keep {
                 break;
             }
-            bytes -= oldest.deflated.len();
+            self.bytes.drain(..oldest.deflated);
             self.blocks.pop_front();
+        }
+        if new > 0 {
+            self.bytes.reserve_exact(most.saturating_sub(self.bytes.len()).max(new));
+            self.bytes.extend(&deflated);
+            self.blocks.push_back(Mark { from, to: now, length, deflated: new });
         }
     }
 }
 
 impl OpenBlock {
     fn clear(&mut self) {
-        // Given back: what is open is small for most of its time.
-        self.bytes = Vec::new();
+        self.bytes.clear();
         self.subjects.clear();
         self.calls.clear();
         self.last.clear();
@@ -207,6 +218,9 @@ impl OpenBlock {
 
     fn take(&mut self, batch: &Batch) {
         self.from.get_or_insert(batch.taken);
+        if self.bytes.capacity() == 0 {
+            self.bytes.reserve_exact(BLOCK_BYTES + (BLOCK_BYTES >> 1));
+        }
         let (at, about) = (millis(batch.taken), batch.part.gpu.as_ref());
         let gpu = about.map(|gpu| gpu.gpu);
         for (subject, rows) in batch.rows.groups() {
