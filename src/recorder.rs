@@ -17,7 +17,7 @@ use model::sample::Batch;
 use model::snapshot::Snapshot;
 use recorder::file::{self, Header, Written};
 use recorder::ring::{Frozen, Ring};
-use recorder::trigger::{Pace, RecordedFault, Trigger};
+use recorder::trigger::{RecordedFault, RecordingPace, Trigger};
 use settings::Config;
 
 /// The documents of a recording, as `/api/v1` serves them.
@@ -45,7 +45,7 @@ impl FlightRecorder {
         let settings = &config.recorder;
         settings.enabled.then(|| FlightRecorder {
             ring: Ring::new(settings.duration),
-            trigger: Trigger::new(Pace { after: settings.after, pause: settings.pause }),
+            trigger: Trigger::new(RecordingPace { after: settings.after, pause: settings.pause }),
             folder: RecordingFolder::of(config),
             build,
             inbox,

@@ -27,7 +27,7 @@ use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::ring::{Entry, Frozen, seconds_of};
+use crate::ring::{Frozen, RingEntry, seconds_of};
 use crate::trigger::RecordedFault;
 use model::catalog::schema::{KnownLabel, LabelText};
 use model::catalog::{METRICS, MetricId, SampleBuffer, Subject};
@@ -112,14 +112,14 @@ pub struct Recording {
 
 /// Makes the bytes of a file. `documents` are JSON texts by name.
 pub fn encode(header: &Header, frozen: &Frozen, documents: &[(&str, String)]) -> io::Result<Vec<u8>> {
-    let mut lines = Lines { out: GzEncoder::new(Vec::new(), Compression::default()), count: 0 };
+    let mut lines = LineWriter { out: GzEncoder::new(Vec::new(), Compression::default()), count: 0 };
     lines.put(&serde_json::to_string(header)?)?;
     for block in &frozen.0 {
         let (mut subjects, mut calls) = (Vec::new(), Vec::new());
         for entry in block.entries() {
             match entry {
-                Entry::Subject(subject) => subjects.push(subject),
-                Entry::Calls(names) => calls.push(names),
+                RingEntry::Subject(subject) => subjects.push(subject),
+                RingEntry::Calls(names) => calls.push(names),
                 other => {
                     if let Some(line) = line(other, &subjects, &calls) {
                         lines.put(&line.to_string())?;
@@ -136,12 +136,12 @@ pub fn encode(header: &Header, frozen: &Frozen, documents: &[(&str, String)]) ->
     lines.out.finish()
 }
 
-struct Lines {
+struct LineWriter {
     out: GzEncoder<Vec<u8>>,
     count: u64,
 }
 
-impl Lines {
+impl LineWriter {
     fn put(&mut self, line: &str) -> io::Result<()> {
         self.count += 1;
         self.out.write_all(line.as_bytes())?;
@@ -149,11 +149,11 @@ impl Lines {
     }
 }
 
-fn line(entry: Entry, subjects: &[Subject], calls: &[Vec<String>]) -> Option<Value> {
+fn line(entry: RingEntry, subjects: &[Subject], calls: &[Vec<String>]) -> Option<Value> {
     let t = |at: u64| at as f64 / 1000.0;
     Some(match entry {
-        Entry::Subject(_) | Entry::Calls(_) => return None,
-        Entry::Samples { gpu, buffer, at, steps, differences } => {
+        RingEntry::Subject(_) | RingEntry::Calls(_) => return None,
+        RingEntry::Samples { gpu, buffer, at, steps, differences } => {
             let (unit, scale) = match buffer {
                 SampleBuffer::Power => ("watts", 10.0),
                 SampleBuffer::Utilization => ("ratio", 1000.0),
@@ -165,12 +165,12 @@ fn line(entry: Entry, subjects: &[Subject], calls: &[Vec<String>]) -> Option<Val
             json!({ "t": t(at), "gpu": gpu, "samples": buffer.known(), "unit": unit, "step_ms": steps,
                 "values": sums.collect::<Vec<_>>() })
         }
-        Entry::Rows { at, subject, rows } => {
+        RingEntry::Rows { at, subject, rows } => {
             json!({ "t": t(at), "subject": labels(subjects.get(subject as usize)?), "values": values(&rows) })
         }
-        Entry::Window { at, subject, seconds, rows } => json!({ "t": t(at),
+        RingEntry::Window { at, subject, seconds, rows } => json!({ "t": t(at),
             "subject": labels(subjects.get(subject as usize)?), "gpm_seconds": digits(seconds), "values": values(&rows) }),
-        Entry::Visit { at, gpu, tier, nanos, calls: list, codes } => {
+        RingEntry::Visit { at, gpu, tier, nanos, calls: list, codes } => {
             let names = calls.get(list as usize)?;
             let mut times: BTreeMap<&str, f64> = BTreeMap::new();
             for (name, code) in names.iter().zip(codes) {
@@ -180,10 +180,10 @@ fn line(entry: Entry, subjects: &[Subject], calls: &[Vec<String>]) -> Option<Val
             let times: serde_json::Map<String, Value> = times.into_iter().map(rounded).collect();
             json!({ "t": t(at), "gpu": gpu, "tier": tier.known(), "seconds": seconds_from(nanos), "calls": times })
         }
-        Entry::Failed { at, gpu, call, text } => {
+        RingEntry::Failed { at, gpu, call, text } => {
             json!({ "t": t(at), "gpu": gpu, "failed": call, "text": text })
         }
-        Entry::Processes { at, gpu, processes } => {
+        RingEntry::Processes { at, gpu, processes } => {
             json!({ "t": t(at), "gpu": gpu, "processes": processes })
         }
     })

@@ -27,7 +27,7 @@ const NODE_BYTES: usize = 28 << 10;
 
 /// What passed, as a block holds it. Times are milliseconds of the monotonic clock.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Entry {
+pub(crate) enum RingEntry {
     /// The next number of a subject in this block.
     Subject(Subject),
     /// The next number of a list of calls in this block.
@@ -74,7 +74,7 @@ pub(crate) struct Block {
 
 impl Block {
     /// Its entries, in order; none if it cannot be read, which only a fault of ours can cause.
-    pub(crate) fn entries(&self) -> Vec<Entry> {
+    pub(crate) fn entries(&self) -> Vec<RingEntry> {
         let (mut bytes, mut entries) = (Vec::with_capacity(self.mark.length), Vec::new());
         let mut inflate = Decompress::new_with_window_bits(false, WINDOW_BITS);
         if !matches!(
@@ -112,6 +112,8 @@ pub struct Ring {
     /// Their compressed bytes, one after the other: in one place, so that the heap has no holes.
     bytes: VecDeque<u8>,
     open: OpenBlock,
+    /// Kept: made for each block, its tables would leave holes in the heap.
+    deflate: Compress,
     /// Indexes of the GPUs seen, as bits.
     gpus: u64,
 }
@@ -130,7 +132,14 @@ struct OpenBlock {
 impl Ring {
     /// An empty ring that goes so far back.
     pub fn new(keep: Duration) -> Ring {
-        Ring { keep, blocks: VecDeque::new(), bytes: VecDeque::new(), open: OpenBlock::default(), gpus: 0 }
+        Ring {
+            keep,
+            blocks: VecDeque::new(),
+            bytes: VecDeque::new(),
+            open: OpenBlock::default(),
+            deflate: Compress::new_with_window_bits(Compression::fast(), false, WINDOW_BITS),
+            gpus: 0,
+        }
     }
 
     /// Takes what passes from the driver.
@@ -166,8 +175,8 @@ impl Ring {
         let Some(from) = self.open.from.take() else { return };
         let length = self.open.bytes.len();
         let mut deflated = Vec::with_capacity(length + 64);
-        let mut deflate = Compress::new_with_window_bits(Compression::fast(), false, WINDOW_BITS);
-        let done = deflate.compress_vec(&self.open.bytes, &mut deflated, FlushCompress::Finish);
+        self.deflate.reset();
+        let done = self.deflate.compress_vec(&self.open.bytes, &mut deflated, FlushCompress::Finish);
         self.open.clear();
         // Without its end, which needs more room than there was, a block cannot be read.
         let new = if matches!(done, Ok(Status::StreamEnd)) { deflated.len() } else { 0 };
@@ -195,7 +204,7 @@ impl OpenBlock {
         self.last.clear();
     }
 
-    fn put(&mut self, entry: &Entry) {
+    fn put(&mut self, entry: &RingEntry) {
         let bytes = std::mem::take(&mut self.bytes);
         // A vector takes everything.
         self.bytes = postcard::to_extend(entry, bytes).unwrap_or_default();
@@ -212,7 +221,7 @@ impl OpenBlock {
         }
         let number = self.subjects.len() as u32;
         self.subjects.insert(subject.clone(), number);
-        self.put(&Entry::Subject(subject.clone()));
+        self.put(&RingEntry::Subject(subject.clone()));
         number
     }
 
@@ -230,12 +239,12 @@ impl OpenBlock {
             };
             let rows: Vec<_> = rows.iter().filter(changed).map(short).collect();
             if !rows.is_empty() {
-                self.put(&Entry::Rows { at, subject: number, rows });
+                self.put(&RingEntry::Rows { at, subject: number, rows });
             }
         }
         for gap in &batch.gaps {
             if let Missing::Failed { text, .. } = &gap.missing {
-                self.put(&Entry::Failed { at, gpu, call: gap.call.clone(), text: text.clone() });
+                self.put(&RingEntry::Failed { at, gpu, call: gap.call.clone(), text: text.clone() });
             }
         }
         for drained in &batch.drained {
@@ -246,7 +255,7 @@ impl OpenBlock {
                 (Drained::Gpm(window), _) => {
                     let subject = self.subject(&window.subject);
                     let rows = window.sums.iter().map(short).collect();
-                    self.put(&Entry::Window { at, subject, seconds: window.seconds as f32, rows });
+                    self.put(&RingEntry::Window { at, subject, seconds: window.seconds as f32, rows });
                 }
                 (Drained::Samples { .. }, None) => {}
             }
@@ -254,7 +263,7 @@ impl OpenBlock {
         if let (Some(gpu), Some(processes)) = (gpu, &batch.processes)
             && self.changed(("processes", gpu), hash(processes))
         {
-            self.put(&Entry::Processes { at, gpu, processes: processes.clone() });
+            self.put(&RingEntry::Processes { at, gpu, processes: processes.clone() });
         }
         self.visit(batch, at, gpu);
     }
@@ -267,10 +276,10 @@ impl OpenBlock {
         let next = self.calls.len() as u32;
         let calls = *self.calls.entry(names).or_insert(next);
         if calls == next {
-            self.put(&Entry::Calls(batch.calls.iter().map(|call| call.call.clone()).collect()));
+            self.put(&RingEntry::Calls(batch.calls.iter().map(|call| call.call.clone()).collect()));
         }
         let codes = batch.calls.iter().map(|call| code_of(call.nanos)).collect();
-        self.put(&Entry::Visit { at, gpu, tier: batch.part.tier, nanos: batch.nanos, calls, codes });
+        self.put(&RingEntry::Visit { at, gpu, tier: batch.part.tier, nanos: batch.nanos, calls, codes });
     }
 
     fn samples(&mut self, gpu: &Gpu, buffer: SampleBuffer, offset: i64, samples: &[(u64, f64)]) {
@@ -290,7 +299,7 @@ impl OpenBlock {
             differences.push(value.saturating_sub(last));
             (before, last) = (stamp, value);
         }
-        self.put(&Entry::Samples { gpu: gpu.gpu, buffer, at, steps, differences });
+        self.put(&RingEntry::Samples { gpu: gpu.gpu, buffer, at, steps, differences });
     }
 }
 

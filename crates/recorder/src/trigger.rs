@@ -1,7 +1,7 @@
 //! When a recording is made: a fault that pages begins, [`model::health::Condition::pages_after`] decides which do.
 //!
 //! Faults that come together, or while a recording waits for what follows its fault, are in one recording. A fault of one
-//! GPU that comes again within [`Pace::pause`] makes no other one, and between two recordings are [`SHORTEST`].
+//! GPU that comes again within [`RecordingPace::pause`] makes no other one, and between two recordings are [`SHORTEST`].
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const MAX_NAMED: usize = 256;
 
 /// When recordings are made.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct RecordingPace {
     /// How long after the fault the recording goes on.
     pub after: Duration,
     /// Shortest time between two recordings of one fault of one GPU.
@@ -49,7 +49,7 @@ type FaultKey = (String, String, Option<u64>);
 
 /// What a look at a snapshot found.
 #[derive(Debug, Default, PartialEq)]
-pub struct Due {
+pub struct RecordingDue {
     /// The faults whose recording is to be written now.
     pub faults: Option<Vec<RecordedFault>>,
     /// Faults that make no recording, because one was made or there are too many.
@@ -59,7 +59,7 @@ pub struct Due {
 /// Decides from one snapshot after the other.
 #[derive(Debug)]
 pub struct Trigger {
-    pace: Pace,
+    pace: RecordingPace,
     /// Conditions that hold: since when, and whether they have paged.
     held: HashMap<FaultKey, (Mono, bool)>,
     /// When faults were recorded.
@@ -72,7 +72,7 @@ pub struct Trigger {
 }
 
 impl Trigger {
-    pub fn new(pace: Pace) -> Trigger {
+    pub fn new(pace: RecordingPace) -> Trigger {
         Trigger {
             pace,
             held: HashMap::new(),
@@ -85,8 +85,8 @@ impl Trigger {
     }
 
     /// Looks at a new snapshot. What holds before the daemon is ready is from before it watched.
-    pub fn look(&mut self, snapshot: &Snapshot) -> Due {
-        let (now, mut due) = (snapshot.taken, Due::default());
+    pub fn look(&mut self, snapshot: &Snapshot) -> RecordingDue {
+        let (now, mut due) = (snapshot.taken, RecordingDue::default());
         for (key, fault) in self.begun(snapshot) {
             let paused = self.recorded.get(&key).is_some_and(|at| now.since(*at) < self.pace.pause);
             if !snapshot.ready {
@@ -187,22 +187,25 @@ mod tests {
     }
 
     fn trigger() -> Trigger {
-        Trigger::new(Pace { after: Duration::from_secs(5), pause: Duration::from_secs(600) })
+        Trigger::new(RecordingPace { after: Duration::from_secs(5), pause: Duration::from_secs(600) })
     }
 
-    fn names(due: Due) -> Option<Vec<String>> {
+    fn names(due: RecordingDue) -> Option<Vec<String>> {
         due.faults.map(|faults| faults.into_iter().map(|fault| fault.fault).collect())
     }
 
     #[test]
     fn faults_that_come_together_are_one_recording_that_has_what_follows() {
         let mut trigger = trigger();
-        assert_eq!(trigger.look(&snapshot(1, &[])), Due::default());
-        assert_eq!(trigger.look(&snapshot(2, &[Condition::FatalXid])), Due::default());
-        assert_eq!(trigger.look(&snapshot(4, &[Condition::FatalXid, Condition::Lost])), Due::default());
+        assert_eq!(trigger.look(&snapshot(1, &[])), RecordingDue::default());
+        assert_eq!(trigger.look(&snapshot(2, &[Condition::FatalXid])), RecordingDue::default());
+        assert_eq!(
+            trigger.look(&snapshot(4, &[Condition::FatalXid, Condition::Lost])),
+            RecordingDue::default()
+        );
         let due = trigger.look(&snapshot(7, &[Condition::Lost]));
         assert_eq!(names(due), Some(vec!["FatalXid".into(), "Lost".into()]));
-        assert_eq!(trigger.look(&snapshot(8, &[Condition::Lost])), Due::default());
+        assert_eq!(trigger.look(&snapshot(8, &[Condition::Lost])), RecordingDue::default());
     }
 
     #[test]
@@ -243,14 +246,14 @@ mod tests {
     fn what_held_before_the_daemon_was_ready_and_what_does_not_page_make_none() {
         let mut trigger = trigger();
         let early = Snapshot { ready: false, ..snapshot(1, &[Condition::FatalXid]) };
-        assert_eq!(trigger.look(&early), Due::default());
+        assert_eq!(trigger.look(&early), RecordingDue::default());
         for second in 2..30 {
             let due = trigger.look(&snapshot(second, &[Condition::FatalXid, Condition::PowerCap]));
-            assert_eq!(due, Due::default());
+            assert_eq!(due, RecordingDue::default());
         }
         // It comes and goes without a fault: only one that lasts pages.
         for second in 30..60 {
-            assert_eq!(trigger.look(&snapshot(second, &[Condition::HwPowerBrake])), Due::default());
+            assert_eq!(trigger.look(&snapshot(second, &[Condition::HwPowerBrake])), RecordingDue::default());
         }
         let lasting = (60..120).filter_map(|second| {
             trigger.look(&snapshot(second, &[Condition::HwPowerBrake])).faults.map(|_| second)
