@@ -67,12 +67,12 @@ struct Mark {
 
 /// A block that has ended.
 #[derive(Debug)]
-pub(crate) struct Block {
+pub(crate) struct RingBlock {
     mark: Mark,
     deflated: Vec<u8>,
 }
 
-impl Block {
+impl RingBlock {
     /// Its entries, in order; none if it cannot be read, which only a fault of ours can cause.
     pub(crate) fn entries(&self) -> Vec<RingEntry> {
         let (mut bytes, mut entries) = (Vec::with_capacity(self.mark.length), Vec::new());
@@ -94,7 +94,7 @@ impl Block {
 
 /// The blocks of a moment.
 #[derive(Debug)]
-pub struct Frozen(pub(crate) Vec<Block>);
+pub struct Frozen(pub(crate) Vec<RingBlock>);
 
 impl Frozen {
     /// The time that they are about.
@@ -167,7 +167,7 @@ impl Ring {
         self.end_block(now);
         let mut bytes = self.bytes.iter().copied();
         let block =
-            |mark: &Mark| Block { mark: *mark, deflated: bytes.by_ref().take(mark.deflated).collect() };
+            |mark: &Mark| RingBlock { mark: *mark, deflated: bytes.by_ref().take(mark.deflated).collect() };
         Frozen(self.blocks.iter().map(block).collect())
     }
 
