@@ -274,8 +274,8 @@ settings! {
 
     /// The flight recorder: after a fault that pages, the last minutes at full rate go to a file.
     recorder: Recorder {
-        /// Keep the last minutes in memory, some 30 KiB a GPU, and write them after a fault.
-        enabled: bool = true;
+        /// Keep the last minutes in memory, some 1 MiB for eight GPUs, and write them after a fault.
+        enabled: bool = false;
         /// Directory of the recordings; "" for `recordings` in `state.dir`.
         dir: PathBuf = PathBuf::new(), Optional;
         /// Maximum bytes of all recordings. The oldest ones go.
