@@ -1,11 +1,13 @@
 //! The commands beside `serve`.
 
 pub mod assets;
+pub mod bundle;
 pub mod canary;
 pub mod compat_diff;
 pub mod doctor;
 pub mod health;
 pub mod manual;
+pub mod recording;
 pub mod topology;
 pub mod window;
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use crate::collectors::nvml::switch::Switch;
 use crate::collectors::{self, Context, Parts, module};
 use crate::control::{Request, orders};
 use crate::local_socket::LocalSocket;
+use crate::recorder::FlightRecorder;
 use crate::views::canary::CanaryFacts;
 use crate::{control, drop_in, lifecycle, listeners, nvrx};
 use access::Access;
@@ -33,6 +34,7 @@ use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, BuildInfo, METRICS, MetricId};
 use model::clock::{Mono, unix_seconds};
 use model::persisted::{FaultBooks, Inventory, SwitchFault};
+use model::sync::lock;
 use model::trends::POINTS;
 use settings::mig_layout::DeclaredLayout;
 use settings::{Config, HideOwners};
@@ -96,6 +98,13 @@ pub fn run(
     let (faults, remember_faults) = faults(&config, &state);
     let (wrong_results, remember_wrong_results) = wrong_results(&state);
     let (history, remember_history) = history(&config, &state, &inbox);
+    let build = BuildInfo {
+        version: env!("CARGO_PKG_VERSION").into(),
+        revision: option_env!("GNE_REVISION").unwrap_or("unknown").into(),
+    };
+    // Both hooks run on the ledger's thread: no lock is ever waited for.
+    let recorder =
+        FlightRecorder::new(&config, build.clone(), Arc::clone(&inbox)).map(|it| Arc::new(Mutex::new(it)));
     let settings = LedgerSettings {
         max_series: config.metrics.max_series as usize,
         off: HashSet::clone(&off),
@@ -116,13 +125,18 @@ pub fn run(
             clock_events: config.dcgm.clock_events_window,
             trend_step: trend_step(&config),
         },
-        build: BuildInfo {
-            version: env!("CARGO_PKG_VERSION").into(),
-            revision: option_env!("GNE_REVISION").unwrap_or("unknown").into(),
-        },
+        build,
     };
     let watchdog = sd_notify::watchdog_enabled().is_some();
     let hooks = Hooks {
+        pass: {
+            let recorder = recorder.clone();
+            Box::new(move |batch| {
+                if let Some(recorder) = &recorder {
+                    lock(recorder).pass(batch);
+                }
+            })
+        },
         publish: {
             let (board, responses) = (Arc::clone(&board), Arc::clone(&responses));
             let nameless = nameless.clone();
@@ -134,6 +148,9 @@ pub fn run(
                 board.publish(snapshot);
                 for responses in [&responses].into_iter().chain(&nameless) {
                     responses.refresh(Mono::now());
+                }
+                if let Some(recorder) = &recorder {
+                    lock(recorder).look(&board.current());
                 }
             })
         },

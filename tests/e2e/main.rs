@@ -54,6 +54,7 @@ mod page;
 mod podresources;
 mod privileges;
 mod prometheus;
+mod recorder;
 mod samplers;
 mod samples;
 mod schedulers;

@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use model::canary::CanaryEvent;
-use model::catalog::{CollectorName, DriverError, Gpu, SamplerEnd, Tier};
+use model::catalog::{CollectorName, DriverError, Gpu, RecordingOutcome, SamplerEnd, Tier};
 use model::clock::Mono;
 use model::driver_module::ModuleState;
 use model::fact::Fact;
@@ -99,6 +99,8 @@ pub enum LedgerEvent {
     ReadsKernelLog(Option<Mono>),
     /// What earlier daemons knew beyond a reboot, read late; `None`: it cannot be read yet.
     History(Option<NodeHistory>),
+    /// What became of the recordings of so many faults, or of one recording.
+    Recording(RecordingOutcome, u64),
     /// An operator says that the NVSwitches were reset: who, and why.
     SwitchesCleared(String),
 }
