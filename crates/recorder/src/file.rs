@@ -8,10 +8,10 @@
 //! then, in order of reading, one of
 //!   t, gpu, samples ("power" or "utilization"), unit ("watts" or "ratio"), step_ms[], values[]
 //!                 the driver's own samples, the first one at t, each step_ms after the one before
-//!   t, subject (labels), values       series that changed: `name{label="value"}` and value, of 7 digits. In each
-//!                 stretch of 20 s or less every series has its value once more
+//!   t, subject (labels), values       series that changed: `name{label="value"}` and value in the driver's resolution.
+//!                 The first such lines have the values at the beginning, of series that were read since
 //!   t, subject, gpm_seconds, values   what the profiling counters added in so many seconds
-//!   t, gpu, tier, seconds, calls      a visit to the driver: its time, and the time of each call within 10 %
+//!   t, gpu, tier, seconds, calls      a visit to the driver: its time and the time of each call, within 10 %
 //!   t, gpu, failed, text              a call that failed
 //!   t, gpu, processes[]               processes on the GPU, when they changed
 //! then           events, owners, topology, snapshot: the documents of /api/v1 at the time of writing
@@ -25,13 +25,12 @@ use flate2::Compression;
 use flate2::bufread::GzDecoder;
 use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use crate::ring::{Frozen, RingEntry, seconds_of};
+use crate::ring::{Frozen, RingEntry, RingName, SeriesValues, parts, parts_of_sample, seconds_of};
 use crate::trigger::RecordedFault;
 use model::catalog::schema::{KnownLabel, LabelText};
-use model::catalog::{METRICS, MetricId, SampleBuffer, Subject};
-use model::clock::Mono;
+use model::catalog::{MetricId, SampleBuffer, Subject, Tier, def};
 
 /// The version of the format that is written, and the only one that is read.
 pub const VERSION: u32 = 1;
@@ -114,17 +113,17 @@ pub struct Recording {
 pub fn encode(header: &Header, frozen: &Frozen, documents: &[(&str, String)]) -> io::Result<Vec<u8>> {
     let mut lines = LineWriter { out: GzEncoder::new(Vec::new(), Compression::default()), count: 0 };
     lines.put(&serde_json::to_string(header)?)?;
-    for block in &frozen.0 {
-        let (mut subjects, mut calls) = (Vec::new(), Vec::new());
-        for entry in block.entries() {
-            match entry {
-                RingEntry::Subject(subject) => subjects.push(subject),
-                RingEntry::Calls(names) => calls.push(names),
-                other => {
-                    if let Some(line) = line(other, &subjects, &calls) {
-                        lines.put(&line.to_string())?;
-                    }
-                }
+    let names = Names::of(frozen);
+    let mut series = frozen.begin.clone();
+    for line in names.rows(millis(header.from), series.all()) {
+        lines.put(&line.to_string())?;
+    }
+    for block in &frozen.blocks {
+        let mut at = (block.from.0 / 1_000_000) as i64;
+        for (step, entry) in block.entries() {
+            at += step;
+            for line in names.lines(at, entry, &mut series) {
+                lines.put(&line.to_string())?;
             }
         }
     }
@@ -149,48 +148,100 @@ impl LineWriter {
     }
 }
 
-fn line(entry: RingEntry, subjects: &[Subject], calls: &[Vec<String>]) -> Option<Value> {
-    let t = |at: u64| at as f64 / 1000.0;
-    Some(match entry {
-        RingEntry::Subject(_) | RingEntry::Calls(_) => return None,
-        RingEntry::Samples { gpu, buffer, at, steps, differences } => {
-            let (unit, scale) = match buffer {
-                SampleBuffer::Power => ("watts", 10.0),
-                SampleBuffer::Utilization => ("ratio", 1000.0),
-            };
-            let sums = differences.iter().scan(0i64, |sum, difference| {
-                *sum += i64::from(*difference);
-                Some(*sum as f64 / scale)
-            });
-            json!({ "t": t(at), "gpu": gpu, "samples": buffer.known(), "unit": unit, "step_ms": steps,
-                "values": sums.collect::<Vec<_>>() })
-        }
-        RingEntry::Rows { at, subject, rows } => {
-            json!({ "t": t(at), "subject": labels(subjects.get(subject as usize)?), "values": values(&rows) })
-        }
-        RingEntry::Window { at, subject, seconds, rows } => json!({ "t": t(at),
-            "subject": labels(subjects.get(subject as usize)?), "gpm_seconds": digits(seconds), "values": values(&rows) }),
-        RingEntry::Visit { at, gpu, tier, nanos, calls: list, codes } => {
-            let names = calls.get(list as usize)?;
-            let mut times: BTreeMap<&str, f64> = BTreeMap::new();
-            for (name, code) in names.iter().zip(codes) {
-                *times.entry(name).or_default() += seconds_of(code);
-            }
-            let rounded = |(name, time): (&str, f64)| (name.to_owned(), json!((time * 1e8).round() / 1e8));
-            let times: serde_json::Map<String, Value> = times.into_iter().map(rounded).collect();
-            json!({ "t": t(at), "gpu": gpu, "tier": tier.known(), "seconds": seconds_from(nanos), "calls": times })
-        }
-        RingEntry::Failed { at, gpu, call, text } => {
-            json!({ "t": t(at), "gpu": gpu, "failed": call, "text": text })
-        }
-        RingEntry::Processes { at, gpu, processes } => {
-            json!({ "t": t(at), "gpu": gpu, "processes": processes })
-        }
-    })
+/// What the numbers of a ring stand for.
+#[derive(Default)]
+struct Names {
+    subjects: Vec<Subject>,
+    series: Vec<(u32, MetricId, Vec<LabelText>)>,
+    calls: Vec<String>,
+    visits: Vec<(Option<u32>, Tier, Vec<u32>)>,
 }
 
-fn seconds_from(nanos: u64) -> f64 {
-    nanos as f64 * 1e-9
+impl Names {
+    fn of(frozen: &Frozen) -> Names {
+        let mut names = Names::default();
+        for name in frozen.names() {
+            match name {
+                RingName::Subject(subject) => names.subjects.push(subject),
+                RingName::Series(subject, metric, labels) => names.series.push((subject, metric, labels)),
+                RingName::Call(call) => names.calls.push(call),
+                RingName::Visit(gpu, tier, calls) => names.visits.push((gpu, tier, calls)),
+            }
+        }
+        names
+    }
+
+    fn lines(&self, at: i64, entry: RingEntry, series: &mut SeriesValues) -> Vec<Value> {
+        let t = at as f64 / 1e3;
+        let line = match entry {
+            RingEntry::Rows(rows) => return self.rows(at, series.add(&rows).into_iter()),
+            RingEntry::Window(millis, rows) => {
+                let mut lines = self.rows(at, series.add(&rows).into_iter());
+                lines.iter_mut().for_each(|line| line["gpm_seconds"] = json!(f64::from(millis) / 1e3));
+                return lines;
+            }
+            RingEntry::Samples { gpu, buffer, stretches, differences } => {
+                let unit = match buffer {
+                    SampleBuffer::Power => "watts",
+                    SampleBuffer::Utilization => "ratio",
+                };
+                let sums = differences.iter().scan(0i64, |sum, difference| {
+                    *sum += i64::from(*difference);
+                    Some(*sum as f64 / parts_of_sample(buffer))
+                });
+                let steps = stretches.iter().flat_map(|(count, micros)| {
+                    std::iter::repeat_n(f64::from(*micros) / 1e3, *count as usize)
+                });
+                let steps: Vec<f64> = std::iter::once(0.0).chain(steps).collect();
+                json!({ "t": t, "gpu": gpu, "samples": buffer.known(), "unit": unit, "step_ms": steps,
+                    "values": sums.collect::<Vec<_>>() })
+            }
+            RingEntry::Visit(visit, code, codes) => {
+                let Some((gpu, tier, calls)) = self.visits.get(visit as usize) else { return Vec::new() };
+                let mut times: BTreeMap<&str, f64> = BTreeMap::new();
+                for (call, code) in calls.iter().zip(codes) {
+                    let Some(name) = self.calls.get(*call as usize) else { continue };
+                    *times.entry(name).or_default() += seconds_of(code);
+                }
+                let rounded = |seconds: f64| (seconds * 1e8).round() / 1e8;
+                times.values_mut().for_each(|time| *time = rounded(*time));
+                json!({ "t": t, "gpu": gpu, "tier": tier.known(), "seconds": rounded(seconds_of(code)), "calls": times })
+            }
+            RingEntry::Failed { gpu, call, text } => {
+                json!({ "t": t, "gpu": gpu, "failed": call, "text": text })
+            }
+            RingEntry::Processes { gpu, processes } => json!({ "t": t, "gpu": gpu, "processes": processes }),
+        };
+        vec![line]
+    }
+
+    /// A line for each subject.
+    fn rows(&self, at: i64, values: impl Iterator<Item = (u32, i64)>) -> Vec<Value> {
+        let mut subjects: BTreeMap<u32, Map<String, Value>> = BTreeMap::new();
+        for (number, value) in values {
+            let Some((subject, metric, labels)) = self.series.get(number as usize) else { continue };
+            let Some(def) = def(*metric) else { continue };
+            let pairs = def.labels.iter().zip(labels).map(|(def, text)| {
+                let text = text.text(def).replace('\\', "\\\\").replace('"', "\\\"");
+                format!("{}=\"{text}\"", def.name)
+            });
+            let pairs: Vec<String> = pairs.collect();
+            let name = match pairs.as_slice() {
+                [] => def.name.to_owned(),
+                pairs => format!("{}{{{}}}", def.name, pairs.join(",")),
+            };
+            subjects.entry(*subject).or_default().insert(name, number_of(value, parts(*metric)));
+        }
+        let line = |(subject, values): (u32, Map<String, Value>)| {
+            let subject = labels(self.subjects.get(subject as usize)?);
+            Some(json!({ "t": at as f64 / 1e3, "subject": subject, "values": values }))
+        };
+        subjects.into_iter().filter_map(line).collect()
+    }
+}
+
+fn millis(seconds: f64) -> i64 {
+    (seconds * 1e3).round() as i64
 }
 
 fn seconds(nanos: u64) -> f64 {
@@ -198,32 +249,17 @@ fn seconds(nanos: u64) -> f64 {
     (nanos / 1_000_000) as f64 / 1000.0
 }
 
-/// The number with the digits that it has.
-fn digits(value: f32) -> Value {
-    serde_json::from_str(&value.to_string()).unwrap_or(Value::Null)
+/// The number of so many parts of a unit, with the digits that it has.
+fn number_of(value: i64, parts: f64) -> Value {
+    let number = value as f64 / parts;
+    // As an integer where it is one.
+    if parts <= 1.0 { json!(number.round() as i64) } else { json!(number) }
 }
 
 fn labels(subject: &Subject) -> Value {
     let names = subject.kind().labels().iter().map(|label| label.name.to_owned());
     let texts = subject.label_values().into_iter().map(|text| Value::from(text.to_string()));
     Value::Object(names.zip(texts).collect())
-}
-
-fn values(rows: &[(MetricId, Vec<LabelText>, f32)]) -> Value {
-    let named = rows.iter().filter_map(|(metric, labels, value)| {
-        let def = METRICS.get(usize::from(metric.0))?;
-        let pairs = def.labels.iter().zip(labels).map(|(def, text)| {
-            let text = text.text(def).replace('\\', "\\\\").replace('"', "\\\"");
-            format!("{}=\"{text}\"", def.name)
-        });
-        let pairs: Vec<String> = pairs.collect();
-        let name = match pairs.as_slice() {
-            [] => def.name.to_owned(),
-            pairs => format!("{}{{{}}}", def.name, pairs.join(",")),
-        };
-        Some((name, digits(*value)))
-    });
-    Value::Object(named.collect())
 }
 
 /// Reads a file. What a truncated one has is read, and why it ends.
@@ -260,11 +296,6 @@ pub fn decode(file: impl Read) -> Result<Recording, RecordingError> {
         }
     }
     Ok(Recording { header, lines: read, truncated })
-}
-
-/// The moment of the monotonic clock, as the lines have it.
-pub fn t_of(at: Mono) -> f64 {
-    seconds(at.0)
 }
 
 #[cfg(test)]

@@ -1,52 +1,61 @@
-//! What passed in the last minutes, in a bounded ring of compressed blocks.
+//! What passed in the last minutes, in a ring of blocks of bytes.
 //!
-//! An entry goes into the open block. A block ends after [`BLOCK_SPAN`] or [`BLOCK_BYTES`], is deflated, and leaves the
-//! ring by its age or when the ring is full. Each block can be read alone: the subjects and lists of calls that its
-//! entries number are in it, and its first row of each series has the value whether that changed or not.
+//! An entry goes into the newest block, as integers of variable length: a series by its number, its value as the
+//! difference to the value before, in the driver's resolution. A full block is followed by a new one, and the oldest leaves
+//! by its age or when the ring is full. Numbers hold for the whole ring; `begin` has the values before the oldest block.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 use serde::{Deserialize, Serialize};
 
-use model::catalog::schema::LabelText;
-use model::catalog::{CollectorName, Gpu, MetricId, SampleBuffer, Subject, Tier};
+use model::catalog::schema::{LabelText, Unit};
+use model::catalog::{CollectorName, Gpu, MetricId, SampleBuffer, Subject, Tier, def};
 use model::clock::Mono;
 use model::owners::GpuProcess;
 use model::sample::{Batch, Drained, Missing, Row};
 
-const BLOCK_SPAN: Duration = Duration::from_secs(20);
-const BLOCK_BYTES: usize = 24 << 10;
-/// 4 KiB of history: the compressor's tables stay small, and what repeats does so sooner.
-const WINDOW_BITS: u8 = 12;
-/// Compressed bytes for each GPU, and for the node beside them.
-const GPU_BYTES: usize = 28 << 10;
-const NODE_BYTES: usize = 28 << 10;
+/// A block has so many bytes, or one entry alone.
+const BLOCK_BYTES: usize = 14 << 10;
+/// Blocks for each GPU, and for the node beside them.
+const GPU_BLOCKS: usize = 2;
+/// Bytes of names for each GPU and the node: beyond them, as MIG devices come and go, the ring begins anew.
+const GPU_NAMES: usize = 24 << 10;
+/// Samples of a buffer count as evenly spaced if each is so close to its place.
+const JITTER_MICROS: u64 = 2_000;
+/// No value: the series has none yet.
+const NONE: i64 = i64::MIN;
 
-/// What passed, as a block holds it. Times are milliseconds of the monotonic clock.
+/// What a number stands for, numbered by kind in this order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) enum RingEntry {
-    /// The next number of a subject in this block.
+pub(crate) enum RingName {
     Subject(Subject),
-    /// The next number of a list of calls in this block.
-    Calls(Vec<String>),
-    /// Samples of the driver's buffer: distances in milliseconds, differences in tenths of a watt or of a percent.
-    Samples { gpu: u32, buffer: SampleBuffer, at: u64, steps: Vec<u32>, differences: Vec<i32> },
-    /// Series that changed.
-    Rows { at: u64, subject: u32, rows: Vec<(MetricId, Vec<LabelText>, f32)> },
-    /// What GPM counted between two of its samples.
-    Window { at: u64, subject: u32, seconds: f32, rows: Vec<(MetricId, Vec<LabelText>, f32)> },
-    /// A visit: how long it took, and its calls with [`code_of`] their times.
-    Visit { at: u64, gpu: Option<u32>, tier: Tier, nanos: u64, calls: u32, codes: Vec<u8> },
-    /// A call that failed.
-    Failed { at: u64, gpu: Option<u32>, call: String, text: String },
-    /// The processes on a GPU, when they changed.
-    Processes { at: u64, gpu: u32, processes: Vec<GpuProcess> },
+    /// Of the subject with this number.
+    Series(u32, MetricId, Vec<LabelText>),
+    Call(String),
+    /// Visits to a GPU or the node that made the calls of these numbers.
+    Visit(Option<u32>, Tier, Vec<u32>),
 }
 
-/// The time of a call in one byte, within 10 %: a quarter of a power of two of nanoseconds.
+/// What passed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum RingEntry {
+    /// Samples of the driver's buffer: stretches of so many samples at so many microseconds, and differences of values.
+    Samples { gpu: u32, buffer: SampleBuffer, stretches: Vec<(u32, u32)>, differences: Vec<i32> },
+    /// Series of one subject that changed: distance to the number before, difference to the value before.
+    Rows(Vec<(i32, i64)>),
+    /// What GPM counted between two of its samples in so many milliseconds.
+    Window(u32, Vec<(i32, i64)>),
+    /// A visit by its number; [`code_of`] its time and the times of its calls.
+    Visit(u32, u8, Vec<u8>),
+    /// A call that failed.
+    Failed { gpu: Option<u32>, call: String, text: String },
+    /// The processes on a GPU, when they changed.
+    Processes { gpu: u32, processes: Vec<GpuProcess> },
+}
+
+/// A time in one byte, within 10 %: a quarter of a power of two of nanoseconds.
 fn code_of(nanos: u64) -> u8 {
     (4.0 * (nanos.max(1) as f64).log2()).round() as u8
 }
@@ -55,52 +64,102 @@ pub(crate) fn seconds_of(code: u8) -> f64 {
     (f64::from(code) / 4.0).exp2() * 1e-9
 }
 
-/// A block that has ended, in the ring.
-#[derive(Clone, Copy, Debug)]
-struct Mark {
-    from: Mono,
-    to: Mono,
-    /// Length before and after compression.
-    length: usize,
-    deflated: usize,
+/// Parts of one unit that are told apart: what the driver resolves, or what is measured.
+pub(crate) fn parts(metric: MetricId) -> f64 {
+    match def(metric).map_or(Unit::None, |def| def.unit) {
+        Unit::Watts | Unit::Joules => 10.0,
+        Unit::Seconds => 1e3,
+        Unit::Ratio => 1e4,
+        Unit::Hertz => 1e-6,
+        Unit::Bytes | Unit::BytesPerSecond => 1.0 / 1024.0,
+        Unit::Celsius | Unit::Lanes | Unit::None => 1.0,
+    }
 }
 
-/// A block that has ended.
-#[derive(Debug)]
+/// The same of samples.
+pub(crate) fn parts_of_sample(buffer: SampleBuffer) -> f64 {
+    match buffer {
+        SampleBuffer::Power => 10.0,
+        SampleBuffer::Utilization => 100.0,
+    }
+}
+
+/// A block of entries.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct RingBlock {
-    mark: Mark,
-    deflated: Vec<u8>,
+    pub(crate) from: Mono,
+    to: Mono,
+    bytes: Vec<u8>,
 }
 
 impl RingBlock {
-    /// Its entries, in order; none if it cannot be read, which only a fault of ours can cause.
-    pub(crate) fn entries(&self) -> Vec<RingEntry> {
-        let (mut bytes, mut entries) = (Vec::with_capacity(self.mark.length), Vec::new());
-        let mut inflate = Decompress::new_with_window_bits(false, WINDOW_BITS);
-        if !matches!(
-            inflate.decompress_vec(&self.deflated, &mut bytes, FlushDecompress::Finish),
-            Ok(Status::StreamEnd)
-        ) {
-            return entries;
-        }
-        let mut rest = bytes.as_slice();
-        while let Ok((entry, after)) = postcard::take_from_bytes(rest) {
-            entries.push(entry);
-            rest = after;
-        }
-        entries
+    /// Its entries in order, each with the milliseconds since the one before; the first, since the block's beginning.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (i64, RingEntry)> {
+        read(&self.bytes)
     }
 }
 
-/// The blocks of a moment.
+fn read<'a, T: Deserialize<'a>>(mut bytes: &'a [u8]) -> impl Iterator<Item = T> {
+    std::iter::from_fn(move || {
+        let (item, rest) = postcard::take_from_bytes(bytes).ok()?;
+        bytes = rest;
+        Some(item)
+    })
+}
+
+/// The newest value of each series, by its number.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SeriesValues(Vec<i64>);
+
+impl SeriesValues {
+    /// Adds the differences. Gives number and value of each series.
+    pub(crate) fn add(&mut self, rows: &[(i32, i64)]) -> Vec<(u32, i64)> {
+        let mut number = 0i64;
+        let mut add = |(distance, difference): &(i32, i64)| {
+            number += i64::from(*distance);
+            let at = usize::try_from(number).unwrap_or_default();
+            if self.0.len() <= at {
+                self.0.resize(at + 1, NONE);
+            }
+            let before = if self.0[at] == NONE { 0 } else { self.0[at] };
+            self.0[at] = before.saturating_add(*difference);
+            (at as u32, self.0[at])
+        };
+        rows.iter().map(&mut add).collect()
+    }
+
+    /// Number and value of each series that has one.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (u32, i64)> {
+        (0..).zip(self.0.iter().copied()).filter(|(_, value)| *value != NONE)
+    }
+}
+
+/// The ring at a moment.
 #[derive(Debug)]
-pub struct Frozen(pub(crate) Vec<RingBlock>);
+pub struct Frozen {
+    pub(crate) blocks: Vec<RingBlock>,
+    /// Values before the first block, of series that were read since.
+    pub(crate) begin: SeriesValues,
+    names: Vec<u8>,
+}
 
 impl Frozen {
-    /// The time that they are about.
+    /// The time that it is about.
     pub fn span(&self) -> Option<(Mono, Mono)> {
-        Some((self.0.first()?.mark.from, self.0.last()?.mark.to))
+        Some((self.blocks.first()?.from, self.blocks.last()?.to))
     }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = RingName> {
+        read(&self.names)
+    }
+}
+
+/// What is known of a series.
+#[derive(Clone, Copy, Debug)]
+struct SeriesState {
+    value: i64,
+    /// When it was read last.
+    seen: Mono,
 }
 
 /// The ring.
@@ -108,25 +167,22 @@ impl Frozen {
 pub struct Ring {
     /// How far back it goes.
     keep: Duration,
-    blocks: VecDeque<Mark>,
-    /// Their compressed bytes, one after the other: in one place, so that the heap has no holes.
-    bytes: VecDeque<u8>,
-    open: OpenBlock,
-    /// Kept: made for each block, its tables would leave holes in the heap.
-    deflate: Compress,
+    blocks: VecDeque<RingBlock>,
+    begin: SeriesValues,
+    /// Numbers of subjects, series, calls and visits, by a hash of each.
+    numbers: HashMap<u64, u32>,
+    names: Vec<u8>,
+    subjects: u32,
+    calls: u32,
+    visits: u32,
+    series: Vec<SeriesState>,
+    /// A hash of the processes on each GPU, as the newest block has them.
+    processes: HashMap<u32, u64>,
+    /// The milliseconds at the newest entry.
+    at: u64,
     /// Indexes of the GPUs seen, as bits.
     gpus: u64,
-}
-
-/// The block that entries go into.
-#[derive(Debug, Default)]
-struct OpenBlock {
-    from: Option<Mono>,
-    bytes: Vec<u8>,
-    subjects: HashMap<Subject, u32>,
-    calls: HashMap<u64, u32>,
-    /// Values and lists of processes, by a hash of what they are about.
-    last: HashMap<u64, u64>,
+    scratch: Vec<u8>,
 }
 
 impl Ring {
@@ -135,11 +191,38 @@ impl Ring {
         Ring {
             keep,
             blocks: VecDeque::new(),
-            bytes: VecDeque::new(),
-            open: OpenBlock::default(),
-            deflate: Compress::new_with_window_bits(Compression::fast(), false, WINDOW_BITS),
+            begin: SeriesValues::default(),
+            numbers: HashMap::new(),
+            names: Vec::new(),
+            subjects: 0,
+            calls: 0,
+            visits: 0,
+            series: Vec::new(),
+            processes: HashMap::new(),
+            at: 0,
             gpus: 0,
+            scratch: Vec::new(),
         }
+    }
+
+    /// Bytes of entries and names.
+    pub fn bytes(&self) -> usize {
+        self.blocks.iter().map(|block| block.bytes.capacity()).sum::<usize>() + self.names.capacity()
+    }
+
+    /// What is in the ring now.
+    pub fn freeze(&mut self, now: Mono) -> Frozen {
+        if let Some(newest) = self.blocks.back_mut() {
+            newest.to = now;
+        }
+        let from = self.blocks.front().map_or(now, |oldest| oldest.from);
+        let mut begin = self.begin.clone();
+        for (value, series) in begin.0.iter_mut().zip(&self.series) {
+            if series.seen < from {
+                *value = NONE;
+            }
+        }
+        Frozen { blocks: self.blocks.iter().cloned().collect(), begin, names: self.names.clone() }
     }
 
     /// Takes what passes from the driver.
@@ -147,168 +230,192 @@ impl Ring {
         if batch.part.collector != CollectorName::Nvml {
             return;
         }
-        if let Some(gpu) = &batch.part.gpu {
-            self.gpus |= 1u64.checked_shl(gpu.gpu).unwrap_or(0);
-        }
-        self.open.take(batch);
-        let span = self.open.from.map_or(Duration::ZERO, |from| batch.taken.since(from));
-        if span >= BLOCK_SPAN || self.open.bytes.len() >= BLOCK_BYTES {
-            self.end_block(batch.taken);
-        }
-    }
-
-    /// Compressed bytes in the ring.
-    pub fn bytes(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// What is in the ring now.
-    pub fn freeze(&mut self, now: Mono) -> Frozen {
-        self.end_block(now);
-        let mut bytes = self.bytes.iter().copied();
-        let block =
-            |mark: &Mark| RingBlock { mark: *mark, deflated: bytes.by_ref().take(mark.deflated).collect() };
-        Frozen(self.blocks.iter().map(block).collect())
-    }
-
-    fn end_block(&mut self, now: Mono) {
-        let Some(from) = self.open.from.take() else { return };
-        let length = self.open.bytes.len();
-        let mut deflated = Vec::with_capacity(length + 64);
-        self.deflate.reset();
-        let done = self.deflate.compress_vec(&self.open.bytes, &mut deflated, FlushCompress::Finish);
-        self.open.clear();
-        // Without its end, which needs more room than there was, a block cannot be read.
-        let new = if matches!(done, Ok(Status::StreamEnd)) { deflated.len() } else { 0 };
-        let most = NODE_BYTES + GPU_BYTES * self.gpus.count_ones() as usize;
-        while let Some(oldest) = self.blocks.front() {
-            if self.bytes.len() + new <= most && now.since(oldest.to) <= self.keep {
-                break;
-            }
-            self.bytes.drain(..oldest.deflated);
-            self.blocks.pop_front();
-        }
-        if new > 0 {
-            self.bytes.reserve_exact(most.saturating_sub(self.bytes.len()).max(new));
-            self.bytes.extend(&deflated);
-            self.blocks.push_back(Mark { from, to: now, length, deflated: new });
-        }
-    }
-}
-
-impl OpenBlock {
-    fn clear(&mut self) {
-        self.bytes.clear();
-        self.subjects.clear();
-        self.calls.clear();
-        self.last.clear();
-    }
-
-    fn put(&mut self, entry: &RingEntry) {
-        let bytes = std::mem::take(&mut self.bytes);
-        // A vector takes everything.
-        self.bytes = postcard::to_extend(entry, bytes).unwrap_or_default();
-    }
-
-    /// Whether this is another value than the last one about the same.
-    fn changed(&mut self, about: impl Hash, value: u64) -> bool {
-        self.last.insert(hash(about), value) != Some(value)
-    }
-
-    fn subject(&mut self, subject: &Subject) -> u32 {
-        if let Some(number) = self.subjects.get(subject) {
-            return *number;
-        }
-        let number = self.subjects.len() as u32;
-        self.subjects.insert(subject.clone(), number);
-        self.put(&RingEntry::Subject(subject.clone()));
-        number
-    }
-
-    fn take(&mut self, batch: &Batch) {
-        self.from.get_or_insert(batch.taken);
-        if self.bytes.capacity() == 0 {
-            self.bytes.reserve_exact(BLOCK_BYTES + (BLOCK_BYTES >> 1));
-        }
-        let (at, about) = (millis(batch.taken), batch.part.gpu.as_ref());
+        let (now, about) = (batch.taken, batch.part.gpu.as_ref());
         let gpu = about.map(|gpu| gpu.gpu);
+        self.gpus |= gpu.map_or(0, |gpu| 1u64.checked_shl(gpu).unwrap_or(0));
+        if self.names.len() > GPU_NAMES * (1 + self.gpus.count_ones() as usize) {
+            *self = Ring { gpus: self.gpus, ..Ring::new(self.keep) };
+        }
         for (subject, rows) in batch.rows.groups() {
-            let number = self.subject(subject);
-            let changed = |row: &&Row| {
-                self.changed((number, row.metric, &row.labels), u64::from((row.value as f32).to_bits()))
-            };
-            let rows: Vec<_> = rows.iter().filter(changed).map(short).collect();
+            let rows = self.differences(subject, rows, now, true);
             if !rows.is_empty() {
-                self.put(&RingEntry::Rows { at, subject: number, rows });
+                self.put(now, now, &RingEntry::Rows(rows));
             }
         }
         for gap in &batch.gaps {
             if let Missing::Failed { text, .. } = &gap.missing {
-                self.put(&RingEntry::Failed { at, gpu, call: gap.call.clone(), text: text.clone() });
+                self.put(now, now, &RingEntry::Failed { gpu, call: gap.call.clone(), text: text.clone() });
             }
         }
         for drained in &batch.drained {
             match (drained, about) {
                 (Drained::Samples { buffer, offset_micros, samples }, Some(gpu)) => {
-                    self.samples(gpu, *buffer, *offset_micros, samples);
+                    self.samples(now, gpu, *buffer, *offset_micros, samples);
                 }
                 (Drained::Gpm(window), _) => {
-                    let subject = self.subject(&window.subject);
-                    let rows = window.sums.iter().map(short).collect();
-                    self.put(&RingEntry::Window { at, subject, seconds: window.seconds as f32, rows });
+                    let rows = self.differences(&window.subject, &window.sums, now, false);
+                    self.put(now, now, &RingEntry::Window((window.seconds * 1e3).round() as u32, rows));
                 }
                 (Drained::Samples { .. }, None) => {}
             }
         }
-        if let (Some(gpu), Some(processes)) = (gpu, &batch.processes)
-            && self.changed(("processes", gpu), hash(processes))
-        {
-            self.put(&RingEntry::Processes { at, gpu, processes: processes.clone() });
+        if let (Some(gpu), Some(processes)) = (gpu, &batch.processes) {
+            let new = hash(processes);
+            // A new block is without them.
+            if self.processes.get(&gpu) != Some(&new) {
+                self.put(now, now, &RingEntry::Processes { gpu, processes: processes.clone() });
+                self.processes.insert(gpu, new);
+            }
         }
-        self.visit(batch, at, gpu);
+        if !batch.calls.is_empty() {
+            let visit = self.visit(batch, gpu);
+            let codes = batch.calls.iter().map(|call| code_of(call.nanos)).collect();
+            self.put(now, now, &RingEntry::Visit(visit, code_of(batch.nanos), codes));
+        }
     }
 
-    fn visit(&mut self, batch: &Batch, at: u64, gpu: Option<u32>) {
-        if batch.calls.is_empty() {
-            return;
+    /// Adds an entry about this moment.
+    fn put(&mut self, now: Mono, at: Mono, entry: &RingEntry) {
+        let millis = at.0 / 1_000_000;
+        let mut step = millis as i64 - self.at as i64;
+        let mut bytes = self.coded(&(step, entry));
+        if self.blocks.back().is_none_or(|block| block.bytes.len() + bytes.len() > BLOCK_BYTES) {
+            self.begin_block(now);
+            step = millis as i64 - self.at as i64;
+            bytes = self.coded(&(step, entry));
         }
-        let names = hash(batch.calls.iter().map(|call| call.call.as_str()).collect::<Vec<_>>());
-        let next = self.calls.len() as u32;
-        let calls = *self.calls.entry(names).or_insert(next);
-        if calls == next {
-            self.put(&RingEntry::Calls(batch.calls.iter().map(|call| call.call.clone()).collect()));
+        if let Some(block) = self.blocks.back_mut() {
+            block.bytes.extend(&bytes);
+            block.to = now;
         }
-        let codes = batch.calls.iter().map(|call| code_of(call.nanos)).collect();
-        self.put(&RingEntry::Visit { at, gpu, tier: batch.part.tier, nanos: batch.nanos, calls, codes });
+        self.at = millis;
+        self.scratch = bytes;
     }
 
-    fn samples(&mut self, gpu: &Gpu, buffer: SampleBuffer, offset: i64, samples: &[(u64, f64)]) {
+    /// The bytes of an entry, to be put back.
+    fn coded(&mut self, entry: &(i64, &RingEntry)) -> Vec<u8> {
+        self.scratch.clear();
+        // A vector takes everything.
+        postcard::to_extend(entry, std::mem::take(&mut self.scratch)).unwrap_or_default()
+    }
+
+    fn begin_block(&mut self, now: Mono) {
+        let most = BLOCK_BYTES * GPU_BLOCKS * (1 + self.gpus.count_ones() as usize);
+        let mut held: usize = self.blocks.iter().map(|block| block.bytes.len().max(BLOCK_BYTES)).sum();
+        let mut bytes = Vec::new();
+        while let Some(oldest) = self.blocks.front() {
+            if held + BLOCK_BYTES <= most && now.since(oldest.to) <= self.keep {
+                break;
+            }
+            held -= oldest.bytes.len().max(BLOCK_BYTES);
+            for (_, entry) in oldest.entries() {
+                if let RingEntry::Rows(rows) | RingEntry::Window(_, rows) = entry {
+                    self.begin.add(&rows);
+                }
+            }
+            // Used again, so that the heap has no holes.
+            bytes = self.blocks.pop_front().map(|block| block.bytes).unwrap_or_default();
+        }
+        bytes.clear();
+        bytes.shrink_to(BLOCK_BYTES);
+        bytes.reserve_exact(BLOCK_BYTES);
+        self.blocks.push_back(RingBlock { from: now, to: now, bytes });
+        self.at = now.0 / 1_000_000;
+        self.processes.clear();
+    }
+
+    /// The number of this, and whether it is new.
+    fn number(&mut self, hash: u64, next: u32) -> (u32, bool) {
+        let number = *self.numbers.entry(hash).or_insert(next);
+        (number, number == next)
+    }
+
+    fn name(&mut self, name: &RingName) {
+        self.names = postcard::to_extend(name, std::mem::take(&mut self.names)).unwrap_or_default();
+    }
+
+    fn differences(&mut self, about: &Subject, rows: &[Row], now: Mono, changed: bool) -> Vec<(i32, i64)> {
+        let of_subject = hash(("subject", about));
+        let (subject, new) = self.number(of_subject, self.subjects);
+        if new {
+            self.subjects += 1;
+            self.name(&RingName::Subject(about.clone()));
+        }
+        let (mut found, mut before) = (Vec::new(), 0);
+        for row in rows {
+            let next = self.series.len() as u32;
+            let (number, new) = self.number(hash((of_subject, row.metric, &row.labels)), next);
+            if new {
+                self.series.push(SeriesState { value: NONE, seen: now });
+                self.name(&RingName::Series(subject, row.metric, row.labels.clone()));
+            }
+            let series = &mut self.series[number as usize];
+            series.seen = now;
+            let value = (row.value * parts(row.metric)).round() as i64;
+            if changed && series.value == value {
+                continue;
+            }
+            let last = if series.value == NONE { 0 } else { series.value };
+            series.value = value;
+            found.push((number as i32 - before, value.saturating_sub(last)));
+            before = number as i32;
+        }
+        found
+    }
+
+    fn visit(&mut self, batch: &Batch, gpu: Option<u32>) -> u32 {
+        let names = batch.calls.iter().map(|call| call.call.as_str());
+        let about = hash(("visit", gpu, batch.part.tier, names.clone().collect::<Vec<_>>()));
+        let (visit, new) = self.number(about, self.visits);
+        if new {
+            self.visits += 1;
+            let mut calls = Vec::new();
+            for name in names {
+                let (call, new) = self.number(hash(("call", name)), self.calls);
+                if new {
+                    self.calls += 1;
+                    self.name(&RingName::Call(name.to_owned()));
+                }
+                calls.push(call);
+            }
+            self.name(&RingName::Visit(gpu, batch.part.tier, calls));
+        }
+        visit
+    }
+
+    fn samples(&mut self, now: Mono, gpu: &Gpu, buffer: SampleBuffer, offset: i64, samples: &[(u64, f64)]) {
         let Some((first, _)) = samples.first() else { return };
-        let scale = match buffer {
-            SampleBuffer::Power => 10.0,
-            SampleBuffer::Utilization => 1000.0,
+        let at = Mono(u64::try_from((i128::from(*first) - i128::from(offset)) * 1000).unwrap_or(0));
+        let scale = parts_of_sample(buffer);
+        let mut last = 0;
+        let difference = |(_, value): &(u64, f64)| {
+            let value = (value * scale).round() as i32;
+            value.saturating_sub(std::mem::replace(&mut last, value))
         };
-        let wall = |stamp: u64| i128::from(stamp) - i128::from(offset);
-        let at = u64::try_from(wall(*first) / 1000).unwrap_or(0);
-        let (mut before, mut last) = (*first / 1000, 0);
-        let mut steps = Vec::with_capacity(samples.len());
-        let mut differences = Vec::with_capacity(samples.len());
-        for (stamp, value) in samples {
-            let (stamp, value) = (stamp / 1000, (value * scale).round() as i32);
-            steps.push(u32::try_from(stamp.saturating_sub(before)).unwrap_or(u32::MAX));
-            differences.push(value.saturating_sub(last));
-            (before, last) = (stamp, value);
-        }
-        self.put(&RingEntry::Samples { gpu: gpu.gpu, buffer, at, steps, differences });
+        let differences = samples.iter().map(difference).collect();
+        let stamps: Vec<u64> = samples.iter().map(|(stamp, _)| *stamp).collect();
+        let entry = RingEntry::Samples { gpu: gpu.gpu, buffer, stretches: stretches(&stamps), differences };
+        self.put(now, at, &entry);
     }
 }
 
-fn short(row: &Row) -> (MetricId, Vec<LabelText>, f32) {
-    (row.metric, row.labels.clone(), row.value as f32)
-}
-
-fn millis(at: Mono) -> u64 {
-    at.0 / 1_000_000
+/// Stretches of evenly spaced stamps: how many follow, and the microseconds between two. The first stamp is in none.
+fn stretches(stamps: &[u64]) -> Vec<(u32, u32)> {
+    let mut found: Vec<(u32, u32)> = Vec::new();
+    // Where the stretches lead to, not what was read: their errors do not add up.
+    let mut begin = stamps.first().copied().unwrap_or(0);
+    for stamp in stamps.iter().skip(1) {
+        if let Some((count, step)) = found.last_mut() {
+            let reached = begin + u64::from(*count) * u64::from(*step);
+            if (reached + u64::from(*step)).abs_diff(*stamp) <= JITTER_MICROS {
+                *count += 1;
+                continue;
+            }
+            begin = reached;
+        }
+        found.push((1, u32::try_from(stamp.saturating_sub(begin)).unwrap_or(u32::MAX)));
+    }
+    found
 }
 
 fn hash(about: impl Hash) -> u64 {

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::ring::Ring;
 use model::catalog::{self as m, CollectorName, Gpu, Tier};
+use model::clock::Mono;
 use model::owners::GpuProcess;
 use model::sample::{Batch, BatchKey, CallCost, Drained, Gap, GpmWindow, Missing, Row, Rows};
 
@@ -68,12 +69,12 @@ fn what_passed_is_in_the_file_at_its_rate_and_time() {
     let samples: Vec<&Value> = of(&recording, "samples").collect();
     assert_eq!(samples.len(), 30);
     assert_eq!((&samples[0]["t"], &samples[0]["unit"]), (&json!(10.0), &json!("watts")));
-    assert_eq!(samples[0]["step_ms"][1], 20);
+    assert_eq!(samples[0]["step_ms"][1], 20.0);
     assert_eq!((&samples[0]["values"][0], &samples[0]["values"][49]), (&json!(100.0), &json!(114.7)));
     let rows: Vec<&Value> = of(&recording, "subject").collect();
-    assert_eq!(rows[0]["values"]["gpu_power_watts"], 100);
+    assert_eq!(rows[0]["values"]["gpu_power_watts"], 100.0);
     assert_eq!(rows[0]["subject"]["uuid"], "GPU-3");
-    assert!(rows.len() < 6, "a value that stays is there once a block: {rows:?}");
+    assert_eq!(rows.len(), 2, "a value that stays is there once, and what GPM counted: {rows:?}");
     let call = of(&recording, "calls").next().unwrap();
     let time = call["calls"]["nvmlDeviceGetPowerUsage"].as_f64().unwrap();
     assert!((time / 12_345e-9 - 1.0).abs() < 0.1, "{time}");
@@ -141,9 +142,58 @@ fn what_is_no_recording_or_of_another_version_is_refused() {
     );
 }
 
+/// The values of each series that the lines lead to, in order of time.
+fn replayed(recording: &Recording) -> BTreeMap<String, f64> {
+    let mut values = BTreeMap::new();
+    for line in of(recording, "subject") {
+        for (name, value) in line["values"].as_object().unwrap() {
+            values.insert(format!("{} {name}", line["subject"]["gpu"]), value.as_f64().unwrap());
+        }
+    }
+    values
+}
+
 proptest! {
+    // Each case of the second has minutes.
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
     #[test]
     fn any_bytes_are_refused_or_read(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         let _ = decode(bytes.as_slice());
+    }
+
+    #[test]
+    fn whatever_left_the_ring_the_values_at_its_end_are_those_read_last(
+        watts in prop::collection::vec((0u32..4, 0.0..1000.0f64, 0u64..60_000_000), 1..300)
+    ) {
+        let mut ring = Ring::new(Duration::from_secs(20));
+        let mut last = BTreeMap::new();
+        let mut all = BTreeMap::new();
+        for (second, (index, value, jitter)) in watts.iter().enumerate() {
+            let mut batch = batch(&gpu(*index), second as u64, |n| value + n as f64);
+            let Drained::Samples { samples, .. } = &mut batch.drained[0] else { panic!("samples") };
+            // A gap in the middle, anywhere.
+            samples[25..].iter_mut().for_each(|(stamp, _)| *stamp += jitter);
+            all.insert(second, (*index, *value, samples.clone()));
+            ring.take(&batch);
+            last.insert(format!("\"{index}\" gpu_power_watts"), *value);
+        }
+        let recording = decode(recorded(&mut ring, watts.len() as u64).as_slice()).unwrap();
+        prop_assert_eq!(&recording.truncated, &None);
+        let replayed = replayed(&recording);
+        for (name, value) in &replayed {
+            prop_assert!((value - last[name]).abs() <= 0.051, "{} {} {}", name, value, last[name]);
+        }
+        for line in of(&recording, "samples") {
+            let (index, value, samples) = &all[&(line["t"].as_f64().unwrap() as usize)];
+            prop_assert_eq!(line["gpu"].as_u64().unwrap(), u64::from(*index));
+            let mut at = 0.0;
+            for (n, step) in line["step_ms"].as_array().unwrap().iter().enumerate() {
+                at += step.as_f64().unwrap();
+                let is = (samples[n].0 - samples[0].0) as f64 / 1e3;
+                prop_assert!((at - is).abs() <= 2.0, "{} for {}", at, is);
+                prop_assert!((line["values"][n].as_f64().unwrap() - value - n as f64).abs() <= 0.051);
+            }
+        }
     }
 }
