@@ -21,6 +21,7 @@ use serde_json::Value;
 use super::{OutputFormat, doctor};
 use crate::control;
 use crate::recorder::folder::RecordingFolder;
+use exposition::nameless::OWNER_LABELS;
 use model::clock::unix_seconds;
 use model::plain_file;
 use settings::Loaded;
@@ -30,26 +31,8 @@ const MAX_RECORDINGS: u64 = 64 << 20;
 /// Lines of the log, and the time that the journal has for them.
 const LOG_LINES: &str = "5000";
 const LOG_TIMEOUT: Duration = Duration::from_secs(20);
-/// Where the names of work are in our documents.
-const OWNER_KEYS: [&str; 17] = [
-    "owner",
-    "namespace",
-    "pod",
-    "pod_uid",
-    "container",
-    "container_id",
-    "slurm_job",
-    "slurm_step",
-    "slurm_account",
-    "user",
-    "cgroup",
-    "process",
-    "process_name",
-    "hpc_job",
-    "claim",
-    "claim_namespace",
-    "vm_id",
-];
+/// Where the names of work are in our documents, beside those of labels.
+const OWNER_KEYS: [&str; 3] = ["cgroup", "process", "slurm_step"];
 const REMOVED: &str = "[removed]";
 
 /// What stays out.
@@ -235,7 +218,7 @@ impl Redaction {
                 for (key, value) in object {
                     // A unit of systemd has a dot, one of a GPU has none.
                     let unit = key == "unit" && value.as_str().is_some_and(|unit| unit.contains('.'));
-                    if self.owners && (unit || OWNER_KEYS.contains(&key.as_str())) {
+                    if self.owners && (unit || names_owner(key)) {
                         self.remove(value);
                     } else {
                         self.clean(value);
@@ -268,6 +251,11 @@ impl Redaction {
             _ => {}
         }
     }
+}
+
+/// Whether this key has a name of work. A process id is none.
+fn names_owner(key: &str) -> bool {
+    (OWNER_LABELS.contains(&key) && key != "pid") || OWNER_KEYS.contains(&key)
 }
 
 /// The archive, and the list of its content.

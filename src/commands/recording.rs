@@ -92,7 +92,7 @@ fn events(out: &mut String, lines: &[Value]) {
 fn happened(out: &mut String, header: &Header, lines: &[Value]) {
     out.push_str("\nfailed and slow calls, processes\n");
     let mut failures: BTreeMap<String, u64> = BTreeMap::new();
-    let mut listed: BTreeMap<String, String> = BTreeMap::new();
+    let mut listed: BTreeMap<(String, String), String> = BTreeMap::new();
     for line in lines {
         let about = line["gpu"].as_u64().map_or("node".to_owned(), |gpu| format!("GPU {gpu}"));
         let at = time(header.unix(line["t"].as_f64().unwrap_or(0.0)));
@@ -113,9 +113,10 @@ fn happened(out: &mut String, header: &Header, lines: &[Value]) {
             let pids: Vec<String> = processes.iter().map(|process| process["pid"].to_string()).collect();
             let pids = pids.join(" ");
             // A list is there once a block, too.
-            if listed.get(&about).map_or("", String::as_str) != pids {
-                let _ = writeln!(out, "  {at}  {about}  processes: {pids}");
-                listed.insert(about, pids);
+            let list = (about, line["tier"].to_string());
+            if listed.get(&list).map_or("", String::as_str) != pids {
+                let _ = writeln!(out, "  {at}  {}  processes: {pids}", list.0);
+                listed.insert(list, pids);
             }
         }
     }

@@ -79,7 +79,9 @@ impl RecordingFolder {
         let path = self.dir.join(name);
         let unfinished = self.dir.join(format!("{PREFIX}{UNFINISHED}"));
         let _ = fs::remove_file(&unfinished);
-        let written = write_new(&unfinished, bytes).and_then(|()| fs::rename(&unfinished, &path));
+        let written = write_new(&unfinished, bytes)
+            .and_then(|()| fs::rename(&unfinished, &path))
+            .and_then(|()| fs::File::open(&self.dir)?.sync_all());
         if written.is_err() {
             let _ = fs::remove_file(&unfinished);
         }

@@ -13,7 +13,7 @@
 //!   t, subject, gpm_seconds, values   what the profiling counters added in so many seconds
 //!   t, gpu, tier, seconds, calls      a visit to the driver: its time and the time of each call, within 10 %
 //!   t, gpu, failed, text              a call that failed
-//!   t, gpu, processes[]               processes on the GPU, when they changed
+//!   t, gpu, tier, processes[]         processes on the GPU that this tier lists, when they changed
 //! then           events, owners, topology, snapshot: the documents of /api/v1 at the time of writing
 //! last line      end: how many lines came before. Without it the file is truncated
 //! ```
@@ -148,7 +148,7 @@ impl LineWriter {
     }
 }
 
-/// What the numbers of a ring stand for.
+/// What the numbers of a ring mean.
 #[derive(Default)]
 struct Names {
     subjects: Vec<Subject>,
@@ -210,7 +210,9 @@ impl Names {
             RingEntry::Failed { gpu, call, text } => {
                 json!({ "t": t, "gpu": gpu, "failed": call, "text": text })
             }
-            RingEntry::Processes { gpu, processes } => json!({ "t": t, "gpu": gpu, "processes": processes }),
+            RingEntry::Processes { gpu, tier, processes } => {
+                json!({ "t": t, "gpu": gpu, "tier": tier.known(), "processes": processes })
+            }
         };
         vec![line]
     }

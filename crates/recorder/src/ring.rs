@@ -17,17 +17,17 @@ use model::owners::GpuProcess;
 use model::sample::{Batch, Drained, Missing, Row};
 
 /// A block has so many bytes, or one entry alone.
-const BLOCK_BYTES: usize = 14 << 10;
+const BLOCK_BYTES: usize = 10 << 10;
 /// Blocks for each GPU, and for the node beside them.
 const GPU_BLOCKS: usize = 2;
-/// Bytes of names for each GPU and the node: beyond them, as MIG devices come and go, the ring begins anew.
+/// Bytes of names for each GPU and the node: beyond them, as MIG devices come and go, the ring begins again.
 const GPU_NAMES: usize = 24 << 10;
 /// Samples of a buffer count as evenly spaced if each is so close to its place.
 const JITTER_MICROS: u64 = 2_000;
 /// No value: the series has none yet.
 const NONE: i64 = i64::MIN;
 
-/// What a number stands for, numbered by kind in this order.
+/// What a number means, numbered by kind in this order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum RingName {
     Subject(Subject),
@@ -51,8 +51,8 @@ pub(crate) enum RingEntry {
     Visit(u32, u8, Vec<u8>),
     /// A call that failed.
     Failed { gpu: Option<u32>, call: String, text: String },
-    /// The processes on a GPU, when they changed.
-    Processes { gpu: u32, processes: Vec<GpuProcess> },
+    /// The processes on a GPU that a tier lists, when they changed.
+    Processes { gpu: u32, tier: Tier, processes: Vec<GpuProcess> },
 }
 
 /// A time in one byte, within 10 %: a quarter of a power of two of nanoseconds.
@@ -64,7 +64,7 @@ pub(crate) fn seconds_of(code: u8) -> f64 {
     (f64::from(code) / 4.0).exp2() * 1e-9
 }
 
-/// Parts of one unit that are told apart: what the driver resolves, or what is measured.
+/// Parts of one unit that are kept apart: what the driver resolves, or what is measured.
 pub(crate) fn parts(metric: MetricId) -> f64 {
     match def(metric).map_or(Unit::None, |def| def.unit) {
         Unit::Watts | Unit::Joules => 10.0,
@@ -176,8 +176,8 @@ pub struct Ring {
     calls: u32,
     visits: u32,
     series: Vec<SeriesState>,
-    /// A hash of the processes on each GPU, as the newest block has them.
-    processes: HashMap<u32, u64>,
+    /// A hash of the processes that a tier lists on a GPU, as the newest block has them.
+    processes: HashMap<(u32, Tier), u64>,
     /// The milliseconds at the newest entry.
     at: u64,
     /// Indexes of the GPUs seen, as bits.
@@ -262,9 +262,10 @@ impl Ring {
         if let (Some(gpu), Some(processes)) = (gpu, &batch.processes) {
             let new = hash(processes);
             // A new block is without them.
-            if self.processes.get(&gpu) != Some(&new) {
-                self.put(now, now, &RingEntry::Processes { gpu, processes: processes.clone() });
-                self.processes.insert(gpu, new);
+            let tier = batch.part.tier;
+            if self.processes.get(&(gpu, tier)) != Some(&new) {
+                self.put(now, now, &RingEntry::Processes { gpu, tier, processes: processes.clone() });
+                self.processes.insert((gpu, tier), new);
             }
         }
         if !batch.calls.is_empty() {
