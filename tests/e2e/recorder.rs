@@ -9,7 +9,7 @@ use super::prometheus::Server;
 
 /// With a recording soon after a fault, when all sources have reported it.
 fn setup(scenario: &str) -> Setup {
-    Setup::new(scenario).with("RECORDER__AFTER", "2s")
+    Setup::new(scenario).with("RECORDER__ENABLED", "true").with("RECORDER__AFTER", "2s")
 }
 
 fn recordings(node: &Node) -> Vec<PathBuf> {

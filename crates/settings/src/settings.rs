@@ -299,8 +299,8 @@ settings! {
 
     /// The flight recorder: after a fault that pages, the last minutes at full rate go to a file.
     recorder: Recorder {
-        /// Keep the last minutes in memory, some 0.4 MiB for eight GPUs, and write them after a fault.
-        enabled: bool = true;
+        /// Keep the last minutes in memory, some 0.7 MiB for eight GPUs, and write them after a fault.
+        enabled: bool = false;
         /// Directory of the recordings; "" for `recordings` in `state.dir`. The unit file permits writes below `state.dir`
         /// alone: for another directory add ReadWritePaths= with `systemctl edit`.
         dir: PathBuf = PathBuf::new(), Optional;
