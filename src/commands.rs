@@ -2,12 +2,14 @@
 
 pub mod assess;
 pub mod assets;
+pub mod bundle;
 pub mod canary;
 pub mod compat_diff;
 pub mod doctor;
 pub mod health;
 pub mod manual;
 pub mod pod;
+pub mod recording;
 pub mod topology;
 pub mod window;
 

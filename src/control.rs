@@ -145,6 +145,9 @@ pub async fn read(request: &str, state: &AppState) -> Result<Bytes, String> {
         ["snapshot", "json"] => ResponseFormat::Json,
         ["snapshot", "text"] => ResponseFormat::Text,
         ["snapshot", "openmetrics"] => ResponseFormat::OpenMetrics,
+        ["events"] => ResponseFormat::Events,
+        ["owners"] => ResponseFormat::Owners,
+        ["topology"] => ResponseFormat::Topology,
         ["status"] => {
             let (pid, version) = (std::process::id(), env!("CARGO_PKG_VERSION"));
             let sequence = state.snapshots.current().sequence;
@@ -153,7 +156,8 @@ pub async fn read(request: &str, state: &AppState) -> Result<Bytes, String> {
         ["health", ref gpus @ ..] => return Ok(HealthAnswer::of(state.fresh(), gpus).json().into()),
         _ => {
             return Err(format!(
-                "unknown request {request:?}; known: snapshot json, snapshot text, snapshot openmetrics, status, health, \
+                "unknown request {request:?}; known: snapshot json, snapshot text, snapshot openmetrics, events, owners, \
+                 topology, status, health, \
                  driver release, driver resume, driver status, gpm off, gpm on, canary status, canary clear, \
                  nvswitch clear"
             ));

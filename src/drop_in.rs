@@ -25,7 +25,7 @@ pub fn page(settings: &Dcgm, fields: FieldList) -> PageConfig {
 }
 
 /// The node's name as dcgm-exporter finds it: what Kubernetes hands over, else the host's.
-fn node_name() -> String {
+pub fn node_name() -> String {
     let given = std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
     given.unwrap_or_else(|| nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned())
 }

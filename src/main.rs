@@ -31,6 +31,8 @@ Examples:
   gpu-node-exporter serve --listen 127.0.0.1:9500    serve there only
   gpu-node-exporter check-config --config new.toml   try a configuration before it counts
   gpu-node-exporter snapshot --format json           what the running daemon publishes
+  gpu-node-exporter snapshot --recording FILE        the minutes before a fault
+  gpu-node-exporter doctor --bundle case.tar.gz      all that a support case needs
   gpu-node-exporter metrics | less                   every metric, its labels and meaning
   gpu-node-exporter health                           whether work can start here, as an exit code
   gpu-node-exporter doctor                           what works on this machine, and how to fix the rest
@@ -81,11 +83,15 @@ enum Command {
         #[arg(long, value_enum, default_value = "text")]
         format: DocsFormat,
     },
-    /// Ask the running daemon for what it publishes, through its local socket
+    /// Ask the running daemon for what it publishes, through its local socket; or read a recording
     Snapshot {
         /// How to print it: text is Prometheus text format 0.0.4, openmetrics is OpenMetrics 1.0
         #[arg(long, value_parser = ["json", "text", "openmetrics"], default_value = "text")]
         format: String,
+        /// Read this file of the flight recorder instead, as text or JSON: the minutes before a fault. Needs no daemon;
+        /// exit code 1 if the file is truncated, after what could be read
+        #[arg(long, value_name = "FILE")]
+        recording: Option<PathBuf>,
     },
     /// Ask the running daemon whether work can start on this node: an exit code and one line of reasons
     ///
@@ -107,6 +113,13 @@ enum Command {
         /// exit code 0 if they do, else 1
         #[arg(long, value_name = "X.Y")]
         cuda: Option<Cuda>,
+        /// Write an archive (.tar.gz) for a support case: configuration, what the daemon publishes, events,
+        /// recordings, the newest log lines, and what doctor finds; without secrets
+        #[arg(long, value_name = "FILE", conflicts_with_all = ["cuda", "format"])]
+        bundle: Option<PathBuf>,
+        /// Leave the names of pods, jobs, users and processes out of the bundle
+        #[arg(long, requires = "bundle")]
+        without_owners: bool,
     },
     /// Run small CUDA programs that prove that GPUs compute rightly, at their rate, now
     ///
@@ -253,7 +266,13 @@ fn main() -> ExitCode {
             DocsFormat::Markdown => docs::markdown(),
             DocsFormat::Text => docs::text(),
         }),
-        Command::Snapshot { format } => with_socket(overrides, |socket, _| {
+        Command::Snapshot { format, recording: Some(file) } => {
+            match commands::recording::run(&file, &format) {
+                Ok((whole, text)) => exit_with(if whole { 0 } else { EXIT_FAILED }, &text),
+                Err(error) => fail(EXIT_FAILED, error),
+            }
+        }
+        Command::Snapshot { format, recording: None } => with_socket(overrides, |socket, _| {
             let answer = control::fetch(socket, &format!("snapshot {format}"))?;
             String::from_utf8(answer).map_err(io::Error::other)
         }),
@@ -261,7 +280,11 @@ fn main() -> ExitCode {
             let (code, text) = commands::health::run(&loaded.config, &arguments);
             exit_with(code, &text)
         }),
-        Command::Doctor { format, cuda } => with_config(overrides, |loaded| {
+        Command::Doctor { bundle: Some(file), without_owners, .. } => with_config(overrides, |loaded| {
+            log::to_stderr(tracing::Level::ERROR);
+            finish(commands::bundle::run(&loaded, &file, without_owners))
+        }),
+        Command::Doctor { format, cuda, .. } => with_config(overrides, |loaded| {
             log::to_stderr(tracing::Level::ERROR);
             match doctor::run(&loaded.config, cuda, format) {
                 Ok((well, text)) => exit_with(if well { 0 } else { EXIT_FAILED }, &text),

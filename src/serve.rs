@@ -15,6 +15,7 @@ use crate::collectors::{self, Context, LiveConfig, Parts, module};
 use crate::control::{Request, orders};
 use crate::listeners::Listening;
 use crate::local_socket::LocalSocket;
+use crate::recorder::FlightRecorder;
 use crate::reload::{Configuration, Reloader};
 use crate::views::canary::CanaryFacts;
 use crate::{control, drop_in, lifecycle, listeners, nvrx};
@@ -90,6 +91,13 @@ pub fn run(configuration: Configuration, overrides: Overrides, access: Option<Ac
     let (wrong_results, remember_wrong_results) = wrong_results(&state);
     let (events, remember_events) = events(&state);
     let (history, remember_history) = history(&config, &state, &inbox);
+    let build = BuildInfo {
+        version: env!("CARGO_PKG_VERSION").into(),
+        revision: option_env!("GNE_REVISION").unwrap_or("unknown").into(),
+    };
+    // Both hooks run on the ledger's thread: no lock is ever waited for.
+    let recorder =
+        FlightRecorder::new(&config, build.clone(), Arc::clone(&inbox)).map(|it| Arc::new(Mutex::new(it)));
     let settings = LedgerSettings {
         seen,
         faults,
@@ -98,14 +106,19 @@ pub fn run(configuration: Configuration, overrides: Overrides, access: Option<Ac
         events,
         configured: unix_seconds(),
         live: LiveSettings::of(&config, declared),
-        build: BuildInfo {
-            version: env!("CARGO_PKG_VERSION").into(),
-            revision: option_env!("GNE_REVISION").unwrap_or("unknown").into(),
-        },
+        build,
     };
     let watchdog = sd_notify::watchdog_enabled().is_some();
     let additions = Arc::new(Mutex::new(Additions::of(&config, &fields, &listening)));
     let hooks = Hooks {
+        pass: {
+            let recorder = recorder.clone();
+            Box::new(move |batch| {
+                if let Some(recorder) = &recorder {
+                    lock(recorder).pass(batch);
+                }
+            })
+        },
         publish: {
             let (board, responses) = (Arc::clone(&board), Arc::clone(&responses));
             let (nameless, additions) = (nameless.clone(), Arc::clone(&additions));
@@ -117,6 +130,9 @@ pub fn run(configuration: Configuration, overrides: Overrides, access: Option<Ac
                 board.publish(snapshot);
                 for responses in [&responses].into_iter().chain(&nameless) {
                     responses.refresh(Mono::now());
+                }
+                if let Some(recorder) = &recorder {
+                    lock(recorder).look(&board.current());
                 }
             })
         },

@@ -16,6 +16,7 @@ mod kubernetes;
 mod migrating;
 mod promql;
 mod reasons;
+mod recorder;
 mod release;
 mod rollouts;
 mod rules;

@@ -56,6 +56,7 @@ mod pod;
 mod podresources;
 mod privileges;
 mod prometheus;
+mod recorder;
 mod reload;
 mod samplers;
 mod samples;

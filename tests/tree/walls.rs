@@ -6,7 +6,7 @@ use super::report;
 use super::sources::{crates, product, read};
 
 /// Each crate and the crates of this workspace that it may depend on: the roles of the design.
-const GRAPH: [(&str, &[&str]); 12] = [
+const GRAPH: [(&str, &[&str]); 13] = [
     ("access", &["model"]),
     ("assess", &["host"]),
     ("attribution", &["host", "model"]),
@@ -16,6 +16,7 @@ const GRAPH: [(&str, &[&str]); 12] = [
     ("host", &["model"]),
     ("ledger", &["model", "settings"]),
     ("model", &[]),
+    ("recorder", &["model"]),
     ("sampler", &["host", "model"]),
     ("settings", &["dcgm", "model"]),
     ("topology", &["host", "model"]),

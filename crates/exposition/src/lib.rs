@@ -14,7 +14,7 @@ pub mod docs;
 pub mod fixtures;
 pub mod format;
 pub mod http;
-mod nameless;
+pub mod nameless;
 mod openmetrics;
 mod page;
 mod paths;

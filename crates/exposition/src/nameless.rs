@@ -6,7 +6,7 @@ use model::catalog::MetricDef;
 use model::snapshot::{Event, EventKind, Snapshot};
 
 /// Labels that name an owner, its processes or what it asked for. A metric with one of them is left out.
-const OWNER_LABELS: [&str; 15] = [
+pub const OWNER_LABELS: [&str; 15] = [
     "claim",
     "claim_namespace",
     "container",

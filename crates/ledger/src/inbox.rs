@@ -7,7 +7,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 use super::LiveSettings;
 use model::canary::CanaryEvent;
-use model::catalog::{CollectorName, DriverError, Gpu, SamplerEnd, Tier};
+use model::catalog::{CollectorName, DriverError, Gpu, RecordingOutcome, SamplerEnd, Tier};
 use model::clock::Mono;
 use model::driver_module::ModuleState;
 use model::fact::Fact;
@@ -102,6 +102,8 @@ pub enum LedgerEvent {
     History(Option<NodeHistory>),
     /// The configuration was loaded again, and when, in seconds since 1970; `None`: it cannot be used.
     Reloaded(Option<Box<LiveSettings>>, f64),
+    /// What became of the recordings of so many faults, or of one recording.
+    Recording(RecordingOutcome, u64),
     /// An operator says that the NVSwitches were reset: who, and why.
     SwitchesCleared(String),
 }

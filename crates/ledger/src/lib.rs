@@ -205,6 +205,7 @@ impl Ledger {
         counters.born(&m::gpu_exporter_sampler_ends_total, &Node {});
         counters.born(&m::gpu_exporter_driver_error_kinds_total, &Node {});
         counters.born(&m::gpu_exporter_facts_lost_total, &Node {});
+        counters.born(&m::gpu_exporter_recordings_total, &Node {});
         for counter in [
             &m::gpu_exporter_sampler_starts_total,
             &m::gpu_exporter_batches_discarded_total,
@@ -389,6 +390,10 @@ impl Ledger {
                 self.configure(*settings);
             }
             LedgerEvent::Reloaded(None, _) => self.reloads.failed(),
+            LedgerEvent::Recording(outcome, count) => {
+                let recordings = &m::gpu_exporter_recordings_total;
+                self.counters.add(recordings, &Node {}, (outcome,), count as f64);
+            }
             LedgerEvent::ReadsKernelLog(since) => self.faults.reads_kernel_log(since),
         }
     }

@@ -6,6 +6,7 @@ use super::inbox::Inbox;
 use super::{KnownWrongResults, Ledger, LedgerSettings, NodeHistory, PersistedFaults, SeenGpus};
 use model::clock::{Cadence, Mono, unix_seconds};
 use model::event_history::EventHistory;
+use model::sample::Batch;
 use model::snapshot::Snapshot;
 
 /// Shortest pause between two publications.
@@ -13,6 +14,8 @@ const SHORTEST: Duration = Duration::from_millis(100);
 
 /// What else happens on the ledger's beat. Nothing here may block.
 pub struct Hooks {
+    /// Called with each batch before it is folded.
+    pub pass: Box<dyn FnMut(&Batch) + Send>,
     /// Stores a new snapshot for its readers.
     pub publish: Box<dyn FnMut(Snapshot) + Send>,
     /// Called after each publication: feeds the watchdog.
@@ -66,6 +69,7 @@ pub fn run(settings: LedgerSettings, interval: Duration, inbox: &Inbox, mut hook
             ledger.event(event);
         }
         for batch in pending.batches {
+            (hooks.pass)(&batch);
             urgent |= ledger.fold(batch);
         }
         for (life, fact) in pending.facts {

@@ -851,6 +851,10 @@ metrics! {
     gpu_exporter_sample_gap_seconds_total: Counter<Gpu, (SampleBuffer,)>, Seconds, Computed, "0.1.0";
     /// Faults and driver events lost to a full queue.
     gpu_exporter_facts_lost_total: Counter<Node, (FaultSource,)>, None, Computed, "0.1.0";
+    /// Recordings of faults, by outcome.
+    ///
+    /// `gpu-node-exporter snapshot --recording FILE` reads one; `suppressed` counts faults, the others count files.
+    gpu_exporter_recordings_total: Counter<Node, (RecordingOutcome,)>, None, Computed, "0.1.0";
     /// Records read from the kernel log, by outcome.
     ///
     /// `old` records are from before the exporter started watching: in the list of events, in no counter.

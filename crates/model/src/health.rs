@@ -3,6 +3,8 @@
 //! The ledger evaluates once a publication; the snapshot carries the result. Metrics, status page, JSON, `/readyz` and
 //! `doctor` read it and derive nothing. Where a number decides, the limit is the device's own.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::catalog::schema::LabelText;
@@ -132,6 +134,20 @@ conditions! {
     PcieWidthNarrowed  Degraded None, CheckHardware;
     PcieGenerationLow  Note     None, Ignore;
     CallFailed         Degraded None, Ignore;
+}
+
+impl Condition {
+    /// How long the condition lasts until it pages; `None`: it never does. The flight recorder goes by this alone, and a
+    /// test compares it with the alerts that page.
+    pub fn pages_after(self) -> Option<Duration> {
+        match self {
+            // These come and go without a fault, and their alerts wait as well.
+            Condition::FabricDown | Condition::HwPowerBrake | Condition::HwThermalSlowdown => {
+                Some(Duration::from_secs(60))
+            }
+            _ => (self.level() == HealthLevel::Faulty).then_some(Duration::ZERO),
+        }
+    }
 }
 
 /// The value of one series of this publication.

@@ -299,6 +299,25 @@ settings! {
         dir: PathBuf = "/var/lib/gpu-node-exporter".into(), Required;
     }
 
+    /// The flight recorder: after a fault that pages, the last minutes at full rate go to a file.
+    recorder: Recorder {
+        /// Keep the last minutes in memory, some 0.7 MiB for eight GPUs, and write them after a fault.
+        enabled: bool = false;
+        /// Directory of the recordings; "" for `recordings` in `state.dir`. The unit file permits writes below `state.dir`
+        /// alone: for another directory add ReadWritePaths= with `systemctl edit`.
+        dir: PathBuf = PathBuf::new(), Optional;
+        /// Maximum bytes of all recordings. The oldest ones go.
+        max_bytes: u32 = 64 << 20, 1 << 20..=u32::MAX;
+        /// Maximum number of recordings. The oldest ones go.
+        max_files: u32 = 100, 1..=10_000;
+        /// Time before the fault that a recording covers, less if the GPUs do much at a time.
+        duration: Duration = minutes(2), secs(10)..=minutes(5);
+        /// Time after the fault that a recording covers.
+        after: Duration = secs(5), ms(0)..=minutes(1);
+        /// Shortest time between two recordings of one fault of one GPU. Between any two is a minute.
+        pause: Duration = minutes(10), secs(1)..=hours(24);
+    }
+
     /// The host's file system.
     host: Host {
         /// Directory with the host's /proc, /sys, /dev/kmsg, /run and /etc: "/", or the mount point of the host's

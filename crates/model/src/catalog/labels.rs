@@ -147,6 +147,8 @@ labels! {
     KmsgOutcome "outcome" { Fault "fault", Driver "driver", NotOurs "not_ours", Malformed "malformed", Old "old" }
     /// Process of the exporter.
     Role "role" { Serve "serve", Sampler "sampler", Canary "canary", Topology "topology" }
+    /// What became of the flight recorder's recording of a fault that pages. `failed`: could not be written, as on a full disk. `suppressed`: the fault was recorded shortly before, or there are too many.
+    RecordingOutcome "outcome" { Written "written", Failed "failed", Suppressed "suppressed" }
     /// Kind of a failed driver call, by NVML's return code.
     DriverError "error" {
         NoPermission "no_permission", NotFound "not_found", InsufficientPower "insufficient_power",

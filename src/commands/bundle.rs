@@ -1,0 +1,346 @@
+//! `gpu-node-exporter doctor --bundle FILE`: what a support case needs, in one compressed archive.
+//!
+//! No value of a key that may be secret is in it, and with `--without-owners` no name of work, user or process. What
+//! cannot be had is named in `CONTENT.txt` with its reason; the bundle is written all the same.
+
+use std::collections::BTreeSet;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::LazyLock;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use regex_lite::Regex;
+use serde_json::Value;
+
+use super::{OutputFormat, doctor};
+use crate::control;
+use crate::recorder::folder::RecordingFolder;
+use exposition::nameless::OWNER_LABELS;
+use model::clock::unix_seconds;
+use model::plain_file;
+use settings::Loaded;
+
+/// Bytes of recordings, the newest first.
+const MAX_RECORDINGS: u64 = 64 << 20;
+/// Lines of the log, and the time that the journal has for them.
+const LOG_LINES: &str = "5000";
+const LOG_TIMEOUT: Duration = Duration::from_secs(20);
+/// Where the names of work are in our documents, beside those of labels.
+const OWNER_KEYS: [&str; 3] = ["cgroup", "process", "slurm_step"];
+const REMOVED: &str = "[removed]";
+
+/// What stays out.
+#[derive(Debug)]
+struct Redaction {
+    /// Whether names of work stay out.
+    owners: bool,
+    /// Those that were met: they are removed from lines of text, too.
+    names: BTreeSet<String>,
+}
+
+/// Writes the bundle. Gives what to print.
+pub fn run(loaded: &Loaded, file: &Path, without_owners: bool) -> Result<String, String> {
+    let named = |error: io::Error| format!("{}: {error}", file.display());
+    let mut redaction = Redaction { owners: without_owners, names: BTreeSet::new() };
+    let mut archive = Archive::create(file).map_err(named)?;
+    let mut write = || {
+        // Documents before texts: they have the names.
+        ask_daemon(loaded, &mut archive, &mut redaction)?;
+        recordings(loaded, &mut archive, &mut redaction)?;
+        archive.put("config.toml", Ok(redaction.text(&loaded.to_toml()).into_bytes()))?;
+        let found =
+            doctor::run(&loaded.config, None, OutputFormat::Text).map(|(_, text)| redaction.text(&text));
+        archive.put("doctor.txt", found.map(String::into_bytes))?;
+        archive.put("log.txt", journal().map(|log| redaction.text(&log).into_bytes()))?;
+        archive.finish()
+    };
+    let content = write().map_err(named)?;
+    Ok(format!("{content}\nwritten: {}. Look through it before you send it.\n", file.display()))
+}
+
+/// What the daemon publishes.
+fn ask_daemon(loaded: &Loaded, archive: &mut Archive, redaction: &mut Redaction) -> io::Result<()> {
+    let fetch = |request: &str| match loaded.config.control.path() {
+        Some(socket) => control::fetch(socket, request).map_err(|error| error.to_string()),
+        None => Err("control.socket is empty, so there is no socket to ask the daemon through".to_owned()),
+    };
+    for document in ["snapshot", "events", "owners", "topology"] {
+        let of_owners = redaction.owners && document == "owners";
+        let request = if document == "snapshot" { "snapshot json".into() } else { document.to_owned() };
+        let json = fetch(&request).and_then(|bytes| redaction.document(&bytes));
+        // The document still says which names are to be removed from the others.
+        let json = if of_owners { Err("left out: --without-owners".to_owned()) } else { json };
+        archive.put(&format!("{document}.json"), json)?;
+    }
+    Ok(())
+}
+
+fn recordings(loaded: &Loaded, archive: &mut Archive, redaction: &mut Redaction) -> io::Result<()> {
+    let folder = RecordingFolder::of(&loaded.config);
+    let found = match folder.list() {
+        Ok(found) => found,
+        Err(error) => {
+            let none = format!("none: {}: {error}", folder.dir().display());
+            return archive.put("recordings", Err(none));
+        }
+    };
+    let mut bytes = 0;
+    for recording in found.into_iter().rev() {
+        bytes += recording.bytes;
+        let name = recording.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let content = match bytes <= MAX_RECORDINGS {
+            true => {
+                plain_file::read(&recording.path, MAX_RECORDINGS as usize).map_err(|error| error.to_string())
+            }
+            false => Err("left out: too large together with the newer ones".to_owned()),
+        };
+        let content = content.and_then(|content| redaction.recording(content));
+        archive.put(&format!("recordings/{name}"), content)?;
+    }
+    Ok(())
+}
+
+/// The newest lines of the daemon's log.
+fn journal() -> Result<String, String> {
+    let (sender, answer) = channel();
+    let ask = move || {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a program of the system that opens no GPU, and is left behind if it hangs"
+        )]
+        let mut journal = Command::new("journalctl");
+        journal.args([
+            "--unit",
+            "gpu-node-exporter",
+            "--lines",
+            LOG_LINES,
+            "--no-pager",
+            "--output",
+            "short-iso",
+        ]);
+        let _ = sender.send(journal.stdin(Stdio::null()).output());
+    };
+    host::thread::spawn("journal", 256, ask).map_err(|error| error.to_string())?;
+    match answer.recv_timeout(LOG_TIMEOUT) {
+        Ok(Ok(output)) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        Ok(Ok(output)) => Err(format!("journalctl: {}", String::from_utf8_lossy(&output.stderr).trim())),
+        Ok(Err(error)) => Err(format!("journalctl: {error}")),
+        Err(_) => Err(format!("journalctl has not answered within {} s", LOG_TIMEOUT.as_secs())),
+    }
+}
+
+impl Redaction {
+    /// A text without secrets, and without the names that were met.
+    fn text(&self, text: &str) -> String {
+        static SECRETS: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
+            let rules = [
+                // `password = "x"`, `api-key: x`, `"token":"x"`, in TOML, YAML, JSON and log lines; a header's scheme with it.
+                (
+                    r#"(?i)([\w.-]*(?:passw(?:or)?d|passphrase|secret|token|credential|api[_-]?key|private[_-]?key|authorization)[\w.-]*["']?\s*[:=]\s*)("[^"]*"|'[^']*'|(?:(?:bearer|basic)\s+)?[^\s,;}]+)"#,
+                    "${1}\"[removed]\"",
+                ),
+                (r"(?i)\b(bearer|basic)\s+[A-Za-z0-9+/=._~-]{8,}", "${1} [removed]"),
+                // User and password in an address.
+                (r"://[^/\s@]+@", "://[removed]@"),
+                (r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----", "[removed]"),
+                (r"\$2[abxy]\$\d\d\$[./A-Za-z0-9]{20,}", "[removed]"),
+            ];
+            rules.into_iter().filter_map(|(rule, with)| Some((Regex::new(rule).ok()?, with))).collect()
+        });
+        // Most texts of a recording have none of these.
+        let lower = text.to_ascii_lowercase();
+        let marks = ["pass", "secret", "token", "cred", "key", "auth", "bearer", "basic", "://", "$2"];
+        let mut text = text.to_owned();
+        if marks.iter().any(|mark| lower.contains(mark)) {
+            for (rule, with) in SECRETS.iter() {
+                text = rule.replace_all(&text, *with).into_owned();
+            }
+        }
+        if self.owners && !text.starts_with("GPU-") {
+            static NAMES: LazyLock<Option<Regex>> =
+                LazyLock::new(|| Regex::new(r#"((?:name|process|owner|user)=)("[^"]*"|[^,\s}]+)"#).ok());
+            if let Some(names) = &*NAMES {
+                text = names.replace_all(&text, "${1}[removed]").into_owned();
+            }
+            // The longest first: one may be the beginning of another.
+            let mut names: Vec<&String> = self.names.iter().collect();
+            names.sort_by_key(|name| std::cmp::Reverse(name.len()));
+            for name in names {
+                text = text.replace(name.as_str(), REMOVED);
+            }
+        }
+        text
+    }
+
+    fn document(&mut self, bytes: &[u8]) -> Result<Vec<u8>, String> {
+        let mut document: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        self.clean(&mut document);
+        serde_json::to_vec(&document).map_err(|error| error.to_string())
+    }
+
+    /// A recording as it is; without owners it is written again, a truncated one up to its end.
+    fn recording(&mut self, content: Vec<u8>) -> Result<Vec<u8>, String> {
+        if !self.owners {
+            return Ok(content);
+        }
+        let recording = recorder::file::decode(content.as_slice()).map_err(|error| error.to_string())?;
+        let mut cleaned = recording.lines;
+        cleaned.iter_mut().for_each(|line| self.clean(line));
+        let header = serde_json::to_value(&recording.header).map_err(|error| error.to_string())?;
+        let mut lines = vec![header];
+        lines.append(&mut cleaned);
+        if recording.truncated.is_none() {
+            lines.push(serde_json::json!({ "end": lines.len() }));
+        }
+        let mut out = GzEncoder::new(Vec::new(), Compression::default());
+        for mut line in lines {
+            self.clean(&mut line);
+            writeln!(out, "{line}").map_err(|error| error.to_string())?;
+        }
+        out.finish().map_err(|error| error.to_string())
+    }
+
+    /// Removes the names of work from a document and remembers them; secrets go from every text.
+    fn clean(&mut self, value: &mut Value) {
+        match value {
+            Value::Object(object) => {
+                if self.owners && object.keys().any(|key| key.contains("name=")) {
+                    // Series of a recording: their labels are in the key.
+                    let series = std::mem::take(object).into_iter();
+                    *object = series.map(|(key, value)| (self.text(&key), value)).collect();
+                }
+                for (key, value) in object {
+                    // A unit of systemd has a dot, one of a GPU has none.
+                    let unit = key == "unit" && value.as_str().is_some_and(|unit| unit.contains('.'));
+                    if self.owners && (unit || names_owner(key)) {
+                        self.remove(value);
+                    } else {
+                        self.clean(value);
+                    }
+                }
+            }
+            Value::Array(list) => list.iter_mut().for_each(|value| self.clean(value)),
+            Value::String(text) => *text = self.text(text),
+            _ => {}
+        }
+    }
+
+    fn remove(&mut self, value: &mut Value) {
+        match value {
+            Value::String(text) if text.is_empty() => {}
+            Value::String(text) => {
+                // A word that is also one of ours says nothing.
+                if text.len() >= 4 && !["user", "unit", "other", "unknown", "slurm"].contains(&text.as_str())
+                {
+                    self.names.insert(text.clone());
+                }
+                *value = REMOVED.into();
+            }
+            Value::Array(list) => list.iter_mut().for_each(|value| self.remove(value)),
+            Value::Object(object) => object.values_mut().for_each(|value| {
+                if value.is_string() {
+                    self.remove(value);
+                }
+            }),
+            _ => {}
+        }
+    }
+}
+
+/// Whether this key has a name of work. A process id is none.
+fn names_owner(key: &str) -> bool {
+    (OWNER_LABELS.contains(&key) && key != "pid") || OWNER_KEYS.contains(&key)
+}
+
+/// The archive, and the list of its content.
+struct Archive {
+    tar: tar::Builder<GzEncoder<std::fs::File>>,
+    content: String,
+    time: u64,
+}
+
+impl Archive {
+    /// Makes the file, readable by its owner alone. One that is there stays.
+    fn create(file: &Path) -> io::Result<Archive> {
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
+        let tar = tar::Builder::new(GzEncoder::new(file, Compression::default()));
+        let about = format!("gpu-node-exporter {} support bundle\n\n", env!("CARGO_PKG_VERSION"));
+        Ok(Archive { tar, content: about, time: unix_seconds() as u64 })
+    }
+
+    /// Adds a file, or why there is none.
+    fn put(&mut self, name: &str, content: Result<Vec<u8>, String>) -> io::Result<()> {
+        match content {
+            Ok(bytes) => {
+                self.content.push_str(&format!("{name}: {} bytes\n", bytes.len()));
+                self.append(name, &bytes)
+            }
+            Err(why) => {
+                self.content.push_str(&format!("{name}: {why}\n"));
+                Ok(())
+            }
+        }
+    }
+
+    fn append(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(bytes.len() as u64);
+        header.set_mode(0o600);
+        header.set_mtime(self.time);
+        self.tar.append_data(&mut header, format!("gpu-node-exporter-bundle/{name}"), bytes)
+    }
+
+    /// Ends the archive. Gives the list of its content.
+    fn finish(&mut self) -> io::Result<String> {
+        let content = self.content.clone();
+        self.append("CONTENT.txt", content.as_bytes())?;
+        self.tar.finish()?;
+        self.tar.get_mut().try_finish()?;
+        self.tar.get_ref().get_ref().sync_all()?;
+        Ok(content)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn redaction(owners: bool) -> Redaction {
+        Redaction { owners, names: BTreeSet::new() }
+    }
+
+    #[test]
+    fn no_secret_stays_in_a_text() {
+        let text = "password = \"hunter2\"\nhttp.api-key = 'hunter2'\nAuthorization: Bearer hunter2hunter2\n\
+            url = \"https://me:hunter2@proxy:3128/x\"\n{\"token\":\"hunter2\",\"n\":1}\nsecret=hunter2, next=1\n\
+            -----BEGIN RSA PRIVATE KEY-----\nhunter2\n-----END RSA PRIVATE KEY-----\n\
+            admin: $2y$10$hunter2hunter2hunter2hunter2hunter2\nlevel = \"info\"";
+        let cleaned = redaction(false).text(text);
+        assert!(!cleaned.contains("hunter2"), "{cleaned}");
+        for kept in ["password = ", "proxy:3128/x", "\"n\":1", "next=1", "level = \"info\""] {
+            assert!(cleaned.contains(kept), "{kept}: {cleaned}");
+        }
+    }
+
+    #[test]
+    fn names_of_work_are_removed_from_documents_and_then_from_lines() {
+        let document = r#"{"events":[{"owner":"pod/team-a/train-0/main","process":"train.py","pid":7,
+            "text":"pid=7, name=train.py, GPU has fallen off"}],"metrics":[{"labels":{"gpu":"3","namespace":"team-a",
+            "pod":""}}],"owners":[{"processes":[1,2]}]}"#;
+        let mut without = redaction(true);
+        let cleaned = String::from_utf8(without.document(document.as_bytes()).unwrap()).unwrap();
+        for name in ["team-a", "train"] {
+            assert!(!cleaned.contains(name), "{cleaned}");
+        }
+        assert!(cleaned.contains("GPU has fallen off") && cleaned.contains("\"gpu\":\"3\""), "{cleaned}");
+        assert_eq!(without.text("owner pod/team-a/train-0/main is gone"), "owner [removed] is gone");
+        let whole = String::from_utf8(redaction(false).document(document.as_bytes()).unwrap()).unwrap();
+        assert!(whole.contains("team-a") && whole.contains("train.py"));
+    }
+}
