@@ -126,7 +126,12 @@ impl Scraper {
 
     /// Asks for a path. Gives the seconds and the body; an error unless the status is 200.
     pub fn get(&mut self, path: &str, headers: &str) -> std::io::Result<(f64, Vec<u8>)> {
-        let request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\n{headers}\r\n");
+        self.ask("GET", path, headers)
+    }
+
+    /// The same with another method.
+    pub fn ask(&mut self, method: &str, path: &str, headers: &str) -> std::io::Result<(f64, Vec<u8>)> {
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: bench\r\n{headers}\r\n");
         let started = Instant::now();
         self.0.get_mut().write_all(request.as_bytes())?;
         let mut length = 0;
