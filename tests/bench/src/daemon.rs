@@ -103,9 +103,14 @@ pub struct Scraper(BufReader<TcpStream>);
 impl Scraper {
     /// Connects.
     pub fn connect(addr: SocketAddr) -> std::io::Result<Scraper> {
+        Scraper::patient(addr, Duration::from_secs(5))
+    }
+
+    /// Connects to a server whose answers take at most so long.
+    pub fn patient(addr: SocketAddr, patience: Duration) -> std::io::Result<Scraper> {
         let stream = TcpStream::connect(addr)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        stream.set_read_timeout(Some(patience))?;
         Ok(Scraper(BufReader::with_capacity(256 * 1024, stream)))
     }
 

@@ -102,7 +102,7 @@ impl Prometheus {
             let _ = write!(text, "%{byte:02X}");
             text
         });
-        let body = Scraper::connect(self.addr)?.get(&format!("/api/v1/query?query={query}"), "")?.1;
+        let body = Scraper::patient(self.addr, PATIENCE)?.get(&format!("/api/v1/query?query={query}"), "")?.1;
         let answer: Value = serde_json::from_slice(&body)?;
         let value = answer["data"]["result"][0]["value"][1].as_str();
         Ok(value.ok_or_else(|| format!("no value of {promql}"))?.parse()?)
@@ -110,7 +110,7 @@ impl Prometheus {
 
     /// Writes all that it holds as one block; gives the bytes of its chunks and of its index, its samples and its series.
     fn block(&self) -> Result<[f64; 4], Box<dyn Error>> {
-        let body = Scraper::connect(self.addr)?.ask("POST", "/api/v1/admin/tsdb/snapshot", "")?.1;
+        let body = Scraper::patient(self.addr, PATIENCE)?.ask("POST", "/api/v1/admin/tsdb/snapshot", "")?.1;
         let answer: Value = serde_json::from_slice(&body)?;
         let name = answer["data"]["name"].as_str().ok_or("no snapshot")?;
         let mut sums = [0.0; 4];
@@ -187,7 +187,7 @@ pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     measure(&server, "scrapes alone", options)?;
     let rules = format!("rule_files: ['{}/*.rules.yml']\n", fs::canonicalize("alerts")?.display());
     configure(server.dir.path(), &addrs, server.addr, &rules)?;
-    Scraper::connect(server.addr)?.ask("POST", "/-/reload", "")?;
+    Scraper::patient(server.addr, PATIENCE)?.ask("POST", "/-/reload", "")?;
     measure(&server, "with the rules", options)?;
 
     let [chunks, index, samples, series] = server.block()?;
