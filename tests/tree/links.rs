@@ -87,7 +87,7 @@ fn links_of_documents_lead_somewhere() {
     report(problems);
 }
 
-/// Whoever looks for a page finds it from the index.
+/// Each page can be found from the index.
 #[test]
 fn the_index_leads_to_every_page() {
     let index = read("docs/README.md");

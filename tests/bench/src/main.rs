@@ -40,7 +40,7 @@ enum What {
     Attack(attack::Options),
     /// One Prometheus that scrapes hundreds of exporters: its CPU, memory and bytes
     Fleet(fleet::Options),
-    /// Series, bytes, CPU and memory of a node, by its GPUs
+    /// Series, bytes and CPU of a node, by its GPUs
     Pages(pages::Options),
     /// Memory of one sampler with a worker a GPU against a process a GPU
     Samplers(samplers::Options),
