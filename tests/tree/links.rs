@@ -95,7 +95,9 @@ fn the_index_leads_to_every_page() {
     let pages = files("docs").into_iter().filter_map(|path| Some(path.strip_prefix("docs/")?.to_owned()));
     let top = pages.filter(|path| path.ends_with(".md") && path != "README.md" && !path.contains('/'));
     let of = |page: &String| linked.iter().any(|target| target.split('#').next() == Some(page));
-    report(top.filter(|page| !of(page)).map(|page| format!("docs/README.md does not lead to {page}")).collect());
+    report(
+        top.filter(|page| !of(page)).map(|page| format!("docs/README.md does not lead to {page}")).collect(),
+    );
 }
 
 #[test]
@@ -103,7 +105,8 @@ fn headings_and_links_are_read_as_github_does() {
     let text = "# A `b` c: d_e\n## [X](y.md) & Z\n```\n# no heading\n```\n## A\n## A\n";
     let expected = ["a-b-c-d_e", "x--z", "a", "a-1"].map(str::to_owned);
     assert_eq!(anchors(text), BTreeSet::from(expected));
-    assert_eq!(targets("[a](b.md#c) `[x](y)` ![p](q.png)\n```\n[no](no)\n```\n<img src=\"r.png\">"), [
-        "b.md#c", "q.png", "r.png"
-    ]);
+    assert_eq!(
+        targets("[a](b.md#c) `[x](y)` ![p](q.png)\n```\n[no](no)\n```\n<img src=\"r.png\">"),
+        ["b.md#c", "q.png", "r.png"]
+    );
 }

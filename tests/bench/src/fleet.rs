@@ -118,8 +118,12 @@ impl Prometheus {
             let block = block?.path();
             let meta: Value = serde_json::from_str(&fs::read_to_string(block.join("meta.json"))?)?;
             let stat = |name: &str| meta["stats"][name].as_f64().unwrap_or(0.0);
-            let found =
-                [bytes(&block.join("chunks"))?, bytes(&block.join("index"))?, stat("numSamples"), stat("numSeries")];
+            let found = [
+                bytes(&block.join("chunks"))?,
+                bytes(&block.join("index"))?,
+                stat("numSamples"),
+                stat("numSeries"),
+            ];
             sums.iter_mut().zip(found).for_each(|(sum, one)| *sum += one);
         }
         Ok(sums)
@@ -207,7 +211,8 @@ fn measure(server: &Prometheus, name: &str, options: &Options) -> Result<(), Box
     // The first evaluation and the first scrapes are not the rule.
     wait(Duration::from_secs(30));
     let appended = "sum(prometheus_tsdb_head_samples_appended_total)";
-    let (cpu, samples, started) = (cost::cpu_seconds(server.pid()?)?, server.wait_number(appended)?, Instant::now());
+    let (cpu, samples, started) =
+        (cost::cpu_seconds(server.pid()?)?, server.wait_number(appended)?, Instant::now());
     wait(Duration::from_secs_f64(options.minutes * 60.0));
     let seconds = started.elapsed().as_secs_f64();
     let cpu = cost::cpu_seconds(server.pid()?)? - cpu;
