@@ -5,6 +5,7 @@
 
 mod cases;
 mod commands;
+mod conformance;
 mod coverage;
 mod dashboards;
 mod dashboards_links;

@@ -88,7 +88,7 @@ fn names(vocabulary: &Vocabulary, expression: &str) -> BTreeSet<String> {
 }
 
 /// The groups without which an expression finds nothing, or lacks its zeros.
-fn groups(vocabulary: &Vocabulary, expression: &str) -> BTreeSet<String> {
+pub fn groups(vocabulary: &Vocabulary, expression: &str) -> BTreeSet<String> {
     let names = names(vocabulary, expression);
     let defs = METRICS.iter().filter(|def| names.contains(def.name));
     let needs = defs.filter_map(|def| {

@@ -20,6 +20,7 @@ mod canary_daemon;
 mod claims;
 mod compat_diff;
 mod config;
+mod conformance;
 mod control;
 mod coverage;
 mod cpu;

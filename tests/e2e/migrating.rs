@@ -1,5 +1,5 @@
-//! The expressions of docs/migrating, on a real Prometheus that scrapes simulated nodes: each finds what the hardware has, and
-//! those for dcgm-exporter's fields find the values of dcgm-exporter's page.
+//! The expressions of docs/migrating and docs/conformance.md, on a real Prometheus that scrapes simulated nodes: each finds what the
+//! hardware has, and those for dcgm-exporter's fields find the values of dcgm-exporter's page.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,8 +8,9 @@ use std::time::Instant;
 
 use dcgm::fields::{DcgmField, FamilyType, FieldFormat, FieldSource, TABLE};
 use serde_json::Value;
-use simgpu::host::Host;
+use simgpu::host::{Host, HostProcess};
 
+use super::conformance;
 use super::node::{Node, PATIENCE, Setup, pause};
 use super::podresources::{Kubelet, devices, pod};
 use super::prometheus::Server;
@@ -50,8 +51,18 @@ fn result(server: &Server, expression: &str) -> Vec<Value> {
     answer.as_array().cloned().unwrap_or_default()
 }
 
-/// An H200 node with a host, and with pods on a whole GPU and on a MIG instance; nodes with what it has not.
+/// An H200 node with a host and a service on it, and with pods on a whole GPU and on a MIG instance; nodes with what it has not.
 fn nodes(host: &Host) -> (Vec<Node>, Kubelet) {
+    let service = HostProcess {
+        pid: 900,
+        name: "nvidia-persistenced",
+        cgroup: "/system.slice/nvidia-persistenced.service",
+        cpus: "0-15",
+        uid: 0,
+        memory: [0, 0],
+        started_ticks: 100,
+    };
+    host.process(&service).unwrap();
     let start = |scenario: &str, root: Option<&Host>| {
         let setup = Setup::new(&format!("tests/scenarios/{scenario}.toml"));
         let setup = setup.with("PROCESSES__PER_PROCESS", "true").with("SAMPLER__PCIE_THROUGHPUT", "true");
@@ -104,6 +115,7 @@ fn expressions_for_the_names_of_others_find_what_the_hardware_has() {
     for field in TABLE {
         open.push((field.expression(), String::new(), ""));
     }
+    open.extend(conformance::queries().into_iter().map(|text| (text, String::new(), "")));
     open.retain(|(text, ..)| !text.is_empty());
     open.sort();
     open.dedup();

@@ -2,11 +2,13 @@
 //!
 //! - [`walls`]: which crate may depend on which, and which one may name a vendor's library
 //! - [`imports`]: no import cycle among sibling modules, at any depth
+//! - [`links`]: links of documents to files and headings lead somewhere
 //! - [`names`]: a type name has one meaning
 //! - [`paths`]: the documents name files that exist
 //! - [`words`]: the banned words
 
 mod imports;
+mod links;
 mod names;
 mod paths;
 mod sources;

@@ -33,6 +33,13 @@ pub fn rss_mib(pid: i32) -> Result<f64, Box<dyn Error>> {
     Ok(kib as f64 / 1024.0)
 }
 
+/// Resident set size now and at most, in MiB.
+pub fn resident_mib(pid: i32) -> Result<(f64, f64), Box<dyn Error>> {
+    let status = Process::new(pid)?.status()?;
+    let mib = |kib: Option<u64>| kib.map(|kib| kib as f64 / 1024.0).ok_or("no resident memory");
+    Ok((mib(status.vmrss)?, mib(status.vmhwm)?))
+}
+
 /// Child processes.
 pub fn children(pid: i32) -> Result<Vec<i32>, Box<dyn Error>> {
     let mut pids = Vec::new();

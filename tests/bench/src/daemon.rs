@@ -103,9 +103,14 @@ pub struct Scraper(BufReader<TcpStream>);
 impl Scraper {
     /// Connects.
     pub fn connect(addr: SocketAddr) -> std::io::Result<Scraper> {
+        Scraper::patient(addr, Duration::from_secs(5))
+    }
+
+    /// Connects to a server whose answers take at most so long.
+    pub fn patient(addr: SocketAddr, patience: Duration) -> std::io::Result<Scraper> {
         let stream = TcpStream::connect(addr)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        stream.set_read_timeout(Some(patience))?;
         Ok(Scraper(BufReader::with_capacity(256 * 1024, stream)))
     }
 
@@ -126,7 +131,12 @@ impl Scraper {
 
     /// Asks for a path. Gives the seconds and the body; an error unless the status is 200.
     pub fn get(&mut self, path: &str, headers: &str) -> std::io::Result<(f64, Vec<u8>)> {
-        let request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\n{headers}\r\n");
+        self.ask("GET", path, headers)
+    }
+
+    /// The same with another method.
+    pub fn ask(&mut self, method: &str, path: &str, headers: &str) -> std::io::Result<(f64, Vec<u8>)> {
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: bench\r\n{headers}\r\n");
         let started = Instant::now();
         self.0.get_mut().write_all(request.as_bytes())?;
         let mut length = 0;

@@ -7,8 +7,10 @@ mod attack;
 mod cost;
 mod cpu;
 mod daemon;
+mod fleet;
 mod hang;
 mod health;
+mod pages;
 mod record;
 mod restarts;
 mod samplers;
@@ -38,6 +40,10 @@ enum What {
     Health(health::Options),
     /// Scrapes, probes and memory under idle connections, slow readers, streams, and clients that never read
     Attack(attack::Options),
+    /// One Prometheus that scrapes hundreds of exporters: its CPU, memory and bytes
+    Fleet(fleet::Options),
+    /// Series, bytes and CPU of a node, by its GPUs
+    Pages(pages::Options),
     /// Memory of one sampler with a worker a GPU against a process a GPU
     Samplers(samplers::Options),
     /// A day of the ledger on a simulated clock, then restarts of the driver: memory stays flat
@@ -60,6 +66,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(What::Hang(options)) => hang::run(&options),
         Some(What::Health(options)) => health::run(&options),
         Some(What::Attack(options)) => attack::run(&options),
+        Some(What::Fleet(options)) => fleet::run(&options),
+        Some(What::Pages(options)) => pages::run(&options),
         Some(What::Samplers(options)) => samplers::run(&options),
         Some(What::Soak(options)) => soak::run(&options),
         Some(What::Cpu(options)) => cpu::run(&options),
