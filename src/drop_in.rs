@@ -18,7 +18,8 @@ pub fn page(settings: &Dcgm, fields: FieldList) -> PageConfig {
         hostname: node_name(),
         pods: settings.pods,
         pod_uids: settings.pod_uids,
-        jobs: settings.jobs || !settings.hpc_job_dir.as_os_str().is_empty(),
+        jobs: settings.jobs,
+        job_files: !settings.hpc_job_dir.as_os_str().is_empty(),
         xid_window_ms: milliseconds(settings.xid_window),
         clock_events_window_ms: milliseconds(settings.clock_events_window),
     }

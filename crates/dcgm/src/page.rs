@@ -61,7 +61,10 @@ pub const CORRECTIONS: &[(&str, &str)] = &[
         "With MIG memory and activity of a GPU instance are on each of its compute instances.",
         "They are on the GPU instance once.",
     ),
-    ("A GPU that several pods share names one of them.", "There is a series for each of them."),
+    (
+        "A GPU that the device plugin gave to several pods names one of them; of a claim it names each.",
+        "There is a series for each of them.",
+    ),
     ("With MIG the families of Xids are empty.", "They are on the GPU."),
 ];
 
@@ -82,8 +85,10 @@ pub struct PageConfig {
     pub pods: bool,
     /// Whether they have the pod's UID as well.
     pub pod_uids: bool,
-    /// Whether series have the label of the job that was given the GPU.
+    /// Whether series have the label of the job whose processes have the GPU, by their environments.
     pub jobs: bool,
+    /// Whether they have the label of the jobs that a scheduler's hooks wrote down for dcgm-exporter.
+    pub job_files: bool,
     /// Length of the window of `DCGM_EXP_XID_ERRORS_COUNT`, in milliseconds.
     pub xid_window_ms: u64,
     /// Length of the window of `DCGM_EXP_CLOCK_EVENTS_COUNT`, in milliseconds.
@@ -105,6 +110,7 @@ impl PageConfig {
             pods: true,
             pod_uids: false,
             jobs: false,
+            job_files: false,
             xid_window_ms: WINDOW_MS,
             clock_events_window_ms: WINDOW_MS,
         }

@@ -240,7 +240,7 @@ fn of_label(
             found.set("pods", "true", "labels of claims");
         }
         (name, _) if name.starts_with("dra_") && extra => found.set("pods", "false", "no labels of claims"),
-        ("hpc_job", _) if missing && !page.jobs => {
+        ("hpc_job", _) if missing && !page.jobs && !page.job_files => {
             found.set("hpc_job_dir", "\"...\"", "the directory of dcgm-exporter's --hpc-job-mapping-dir");
         }
         ("hpc_job", _) if extra => found.set("jobs", "false", "no label hpc_job; hpc_job_dir = \"\" as well"),
