@@ -163,7 +163,8 @@ fn devices_of_claims_have_their_pods_and_what_is_not_certain_is_counted() {
         "whole 0 - one gpu-2".to_owned(),
     ];
     assert_eq!(owners, BTreeSet::from(expected));
-    let (_, labels, _) = page.0.iter().find(|(_, labels, _)| labels.get("pod").is_some_and(|pod| pod == "later")).unwrap();
+    let (_, labels, _) =
+        page.0.iter().find(|(_, labels, _)| labels.get("pod").is_some_and(|pod| pod == "later")).unwrap();
     for (label, value) in [
         ("dra_claim_name", "made"),
         ("dra_claim_namespace", "ml"),
