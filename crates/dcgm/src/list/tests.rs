@@ -174,6 +174,15 @@ fn keys_of_yaml_that_are_wrong_are_named_and_the_rest_counts() {
     }
 }
 
+#[test]
+fn families_of_dcgm_exporters_own_are_no_labels() {
+    for name in ["DCGM_EXP_XID_ERRORS_COUNT", "DCGM_EXP_GPU_HEALTH_STATUS", "DCGM_EXP_P2P_STATUS"] {
+        let list = parse(&format!("{name}, label, x\nDCGM_FI_DEV_GPU_TEMP, label, x\n"));
+        assert_problems(&list, &[&format!("line 1: {name}: it has series of its own")]);
+        assert_eq!(list.labels.len(), 1);
+    }
+}
+
 /// A few bytes that stand for hundreds of megabytes are refused at once.
 #[test]
 fn aliases_that_make_a_text_large_are_a_problem() {

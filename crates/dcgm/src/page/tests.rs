@@ -347,6 +347,35 @@ fn windows_count_and_say_how_long_they_are() {
         (1, None, 0.0),
         "never looked at"
     );
+    let corrected = parsed(&PageConfig { values: Values::Corrected, ..config }, &nothing);
+    assert!(!corrected.families.contains_key("DCGM_EXP_CLOCK_EVENTS_COUNT"), "absent, not 0");
+    assert_eq!(corrected.family("DCGM_EXP_XID_ERRORS_COUNT").of(&[("gpu", "1")])[0].value, 0.0);
+}
+
+#[test]
+fn with_mig_counts_of_xids_are_0_and_the_last_one_is_there() {
+    let names = ["DCGM_EXP_XID_ERRORS_COUNT", "DCGM_EXP_XID_ERRORS_TOTAL", "DCGM_FI_DEV_XID_ERRORS"];
+    let mut rows = Rows::default();
+    let code = (XidCode("79".into()), Severity::Page, FaultAction::ResetGpu);
+    let mut of = rows.of(&gpu(1));
+    of.put(&m::gpu_xid_errors_total, code, 3.0).unwrap();
+    of.put(&m::gpu_xid_window_errors, (XidCode("79".into()),), 2.0).unwrap();
+    of.put(&m::gpu_xid_last_code, (), 79.0).unwrap();
+    let mut node = node::mig();
+    for family in Snapshot::with_rows(&rows).families {
+        node.families.retain(|known| !std::ptr::eq(known.def, family.def));
+        node.families.push(family);
+    }
+    let found = |values: Values| {
+        let page = parsed(&PageConfig { values, ..own(&names) }, &node);
+        names.map(|name| {
+            let of = page.families.get(name).map_or(Vec::new(), |family| family.of(&[("gpu", "1")]));
+            of.iter().map(|one| (one.label("GPU_I_ID").is_some(), one.value)).collect::<Vec<_>>()
+        })
+    };
+    let of_instances = vec![(true, 0.0); MIG.len()];
+    assert_eq!(found(Values::Faithful), [of_instances, vec![], vec![(false, 79.0)]]);
+    assert_eq!(found(Values::Corrected), [vec![(false, 2.0)], vec![(false, 3.0)], vec![(false, 79.0)]]);
 }
 
 /// The families that say which GPUs there are.
