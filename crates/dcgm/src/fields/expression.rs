@@ -107,6 +107,7 @@ fn is_rare_counter(field: &DcgmField) -> bool {
 pub(super) fn remark(field: &DcgmField, expression: &str) -> &'static str {
     match field.source {
         FieldSource::None(why) => why,
+        _ if is_rare_counter(field) && expression.is_empty() => "`/dcgm/metrics` alone; read once a minute",
         _ if is_rare_counter(field) => {
             "read once a minute: a rate over `[1m]` is 0 or double, over `[5m]` it is right"
         }
