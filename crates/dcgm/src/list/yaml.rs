@@ -80,8 +80,8 @@ pub(super) fn is_yaml(text: &str) -> bool {
 pub(super) fn read(list: &mut FieldList, place: &str, text: &str, release: Release) -> YamlDocument {
     let mut documents = yaml_serde::Deserializer::from_str(text);
     let malformed = |why: String| ProblemKind::Malformed(why);
-    // No node without a byte, and no escape is longer than what it stands for by half: only aliases make more of a text.
-    let left = Cell::new(text.len().saturating_mul(4));
+    // A text of its own makes fewer than two units of a byte, whatever nodes and escapes it has: aliases alone make more.
+    let left = Cell::new(text.len() * 2 + 64);
     let reader = NodeReader { left: &left };
     let node = match documents.next().map(|document| reader.deserialize(document)) {
         Some(Ok(node)) => node,
@@ -311,7 +311,7 @@ struct NodeReader<'a> {
 }
 
 impl NodeReader<'_> {
-    /// Takes memory for a node with a text of this length.
+    /// Takes a unit for a node, and one for each byte of its text.
     fn take<E: de::Error>(self, length: usize) -> Result<(), E> {
         let left = self.left.get().checked_sub(length + 1);
         self.left.set(left.ok_or_else(|| E::custom("aliases make it too large; write their texts out"))?);
@@ -357,8 +357,9 @@ impl<'de> Visitor<'de> for NodeReader<'_> {
     }
 
     fn visit_f64<E: de::Error>(self, value: f64) -> Result<YamlValue, E> {
-        // Never much longer than it was written: 1e300, not 300 zeros.
-        self.text(format!("{value:?}"))
+        self.take(3)?;
+        // 1e300, not 300 zeros.
+        Ok(YamlValue::Scalar(Some(format!("{value:?}"))))
     }
 
     fn visit_str<E: de::Error>(self, value: &str) -> Result<YamlValue, E> {
