@@ -57,7 +57,8 @@ fn nodes(host: &Host) -> (Vec<Node>, Kubelet) {
         let setup = Setup::new(&format!("tests/scenarios/{scenario}.toml"));
         let setup = setup.with("PROCESSES__PER_PROCESS", "true").with("SAMPLER__PCIE_THROUGHPUT", "true");
         // So many nodes at once are slower than others.
-        let slower = [("FAST", "100ms"), ("NORMAL", "200ms"), ("SLOW", "500ms"), ("RARE", "1s")];
+        // A second: as often as the driver samples virtual GPUs; else each scrape may meet a reading without a new sample.
+        let slower = [("FAST", "100ms"), ("NORMAL", "200ms"), ("SLOW", "1s"), ("RARE", "1s")];
         let setup = slower
             .iter()
             .fold(setup, |setup, (tier, time)| setup.with(&format!("SAMPLER__{tier}_INTERVAL"), time));
