@@ -18,7 +18,8 @@ pub fn page(settings: &Dcgm, fields: FieldList) -> PageConfig {
         hostname: node_name(),
         pods: settings.pods,
         pod_uids: settings.pod_uids,
-        jobs: settings.jobs || !settings.hpc_job_dir.as_os_str().is_empty(),
+        jobs: settings.jobs,
+        job_files: !settings.hpc_job_dir.as_os_str().is_empty(),
         xid_window_ms: milliseconds(settings.xid_window),
         clock_events_window_ms: milliseconds(settings.clock_events_window),
     }
@@ -30,7 +31,7 @@ pub fn node_name() -> String {
     given.unwrap_or_else(|| nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned())
 }
 
-/// Says once which profiling fields of the list no GPU of the node has.
+/// Says once which profiling fields of the list some GPU of the node has not.
 #[derive(Debug, Default)]
 pub struct Profiling {
     /// Their names; empty once there is nothing left to say.
@@ -45,27 +46,40 @@ impl Profiling {
         Profiling { names: names.collect() }
     }
 
-    /// Looks whether the GPUs have the counters, until it is known of one that has them, or of all that none has.
+    /// Looks whether the GPUs have the counters, until it is known of each.
     pub fn look(&mut self, snapshot: &Snapshot) {
         if self.names.is_empty() || !snapshot.ready || snapshot.gpus.is_empty() {
             return;
         }
-        let lacks = |gpu: &GpuView| {
-            let of_gpm = |gap: &Gap| {
-                gap.missing == Missing::Unsupported && gap.metrics.contains(&m::gpu_gpm_active_ratio.id())
-            };
-            gpu.gaps.iter().any(of_gpm)
+        let Some(gpus) = without_profiling(snapshot) else { return };
+        let names = std::mem::take(&mut self.names);
+        if gpus.is_empty() {
+            return;
+        }
+        let (which, whose) = match gpus.len() == snapshot.gpus.len() {
+            true => ("no GPU of this node has".to_owned(), ""),
+            false => (format!("GPUs {} have no", gpus.join(", ")), " of theirs"),
         };
-        let has = |gpu: &m::Gpu| snapshot.number(&m::gpu_gpm_enabled, gpu, ()).is_some();
-        if snapshot.gpus.iter().any(|view| has(&view.gpu)) {
-            self.names.clear();
-        } else if snapshot.gpus.iter().all(lacks) {
-            let (count, names) = (self.names.len(), std::mem::take(&mut self.names).join(", "));
-            tracing::warn!(
-                count,
-                "no GPU of this node has profiling counters (GPM), which begin with Hopper: the page of dcgm-exporter is \
-                 without {names}"
-            );
+        let (count, names) = (names.len(), names.join(", "));
+        tracing::warn!(
+            count,
+            "{which} profiling counters (GPM), which begin with Hopper: the page of dcgm-exporter is without {names}{whose}"
+        );
+    }
+}
+
+/// The GPUs that lack the counters; `None` before it is known of each.
+fn without_profiling(snapshot: &Snapshot) -> Option<Vec<String>> {
+    let mut lacking = Vec::new();
+    for GpuView { gpu, gaps, .. } in &snapshot.gpus {
+        let of_gpm = |gap: &Gap| {
+            gap.missing == Missing::Unsupported && gap.metrics.contains(&m::gpu_gpm_active_ratio.id())
+        };
+        if gaps.iter().any(of_gpm) {
+            lacking.push(format!("{} ({})", gpu.gpu, gpu.uuid));
+        } else if snapshot.number(&m::gpu_gpm_enabled, gpu, ()).is_none() {
+            return None;
         }
     }
+    Some(lacking)
 }

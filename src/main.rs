@@ -307,7 +307,7 @@ fn main() -> ExitCode {
                 Err(errors) => return refuse(errors),
             };
             match compat_diff::run(&loaded.config, fields, &arguments) {
-                Ok((alike, text)) => exit_with(u8::from(!alike), &text),
+                Ok((is_safe, text)) => exit_with(u8::from(!is_safe), &text),
                 Err(error) => fail(compat_diff::EXIT_CANNOT_SAY, error),
             }
         }),

@@ -6,7 +6,7 @@ mod text;
 use std::time::Duration;
 
 use clap::Args;
-use dcgm::diff::{DiffConfig, NotComparable, PageDiff, PageSide, compare};
+use dcgm::diff::{DiffConfig, NotComparable, PageDiff, PageSide, SwitchVerdict, compare};
 use dcgm::list::FieldList;
 use dcgm::parse::ParsedPage;
 use host::terminal::{progress, stdout_has_colours};
@@ -33,10 +33,10 @@ Series are matched by the UUID of the GPU and the ids of the MIG instance, not b
 scraped twice, in turn, so that a value that moves is no wrong value; a saved page is of another time, \
 and only what does not move is compared.
 
-  =  same        -  missing here        +  more here        ≠  other type, labels, series or value
+  =  same        -  missing here        +  only here        ≠  other type, labels, series or value
 
-Exit codes: 0 alike (families that are more here are no difference), 1 differences, 2 the pages cannot be compared, \
-64 wrong configuration or command line";
+Exit codes: 0 the switch is safe (what is only here is no loss), 1 it needs settings, or something is lost, \
+2 the pages cannot be compared, 64 wrong configuration or command line";
 
 /// The command line.
 #[derive(Debug, Args)]
@@ -75,7 +75,7 @@ struct CompatReport {
     diff: PageDiff,
 }
 
-/// Scrapes both pages and compares them. Gives whether they are alike, and the text to print.
+/// Scrapes both pages and compares them. Gives whether the switch is safe, and the text to print.
 pub fn run(
     config: &Config,
     fields: FieldList,
@@ -110,7 +110,7 @@ pub fn run(
         OutputFormat::Json => json(&report)?,
         OutputFormat::Text => text::report(&report, stdout_has_colours()),
     };
-    Ok((report.diff.alike, text))
+    Ok((report.diff.advice.verdict == SwitchVerdict::Safe, text))
 }
 
 /// Both pages, in turn, once more after a pause; a saved page once.

@@ -1,5 +1,6 @@
 //! What `promtool check metrics` objects to on dcgm-exporter's page: the faults of that format, and nothing of ours.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::process::Command;
 
@@ -41,6 +42,31 @@ fn expected(page: &str) -> Vec<String> {
     }
     faults.sort();
     faults
+}
+
+/// The page of every field, where each objection is found.
+const EVERYTHING: &str = "crates/dcgm/src/page/golden/everything.prom";
+
+/// Each objection with the families that it is about: the table of docs/migrating.md.
+pub fn objections() -> String {
+    let page = files::read(&files::root().join(EVERYTHING));
+    let types: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+    let counters = types.iter().filter(|line| line.ends_with(" counter")).count();
+    let faults = expected(&page);
+    let mut found: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (name, fault) in faults.iter().filter_map(|fault| fault.split_once(' ')) {
+        found.entry(fault).or_default().insert(name);
+    }
+    let row = |(fault, names): (&&str, &BTreeSet<&str>)| {
+        let names = match (names.len(), *fault) {
+            (count, CAMEL) if count == types.len() => "each, for its label `modelName`".to_owned(),
+            (count, COUNTER) if count == counters => "each counter, also in `_TOTAL`".to_owned(),
+            _ => names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "),
+        };
+        format!("| {fault} | {names} |\n")
+    };
+    let rows: String = found.iter().map(row).collect();
+    format!("| promtool's objection | families |\n|---|---|\n{rows}")
 }
 
 #[test]

@@ -12,6 +12,7 @@ use dcgm::page::CORRECTIONS;
 use model::catalog::{METRICS, MetricGroup};
 use regex::Regex;
 
+use super::dcgm as page;
 use super::promql::{Reader, parse};
 use super::vocabulary::{Vocabulary, metric_of};
 use super::{files, report};
@@ -163,6 +164,7 @@ fn the_tables_of_migrating_are_what_the_names_give() {
         tables.iter().map(|one| (one.file.clone(), table(&vocabulary, one))).collect();
     blocks.insert("counts".into(), counts(&tables));
     blocks.insert("corrections".into(), corrections());
+    blocks.insert("objections".into(), page::objections());
     let mut problems = Vec::new();
     let pages =
         [vec![files::root().join("docs/migrating.md")], files::list("docs/migrating", ".md")].concat();

@@ -194,9 +194,10 @@ fn rules(folder: &Path) -> String {
     paths.join(", ")
 }
 
-/// A node with the workloads on two whole GPUs and two MIG instances.
-fn node() -> (Node, Kubelet) {
-    let node = Setup::new("tests/scenarios/node-8xh200.toml").start();
+/// A node with the workloads on two whole GPUs and two MIG instances, and with these settings.
+fn node(settings: &[(&str, &str)]) -> (Node, Kubelet) {
+    let setup = Setup::new("tests/scenarios/node-8xh200.toml");
+    let node = settings.iter().fold(setup, |setup, (key, value)| setup.with(key, value)).start();
     node.wait_ready();
     let page = node.wait_metrics("MIG devices", |m| m.all("gpu_mig_info", &[]).len() == 3);
     let labels = |metric: &str| {
@@ -237,7 +238,7 @@ fn keda_scaler(tools: &Path, server: &Server) -> Vec<String> {
 
 #[test]
 fn each_query_finds_its_pods_and_nothing_once_the_exporter_is_away() {
-    let (node, _kubelet) = node();
+    let (node, _kubelet) = node(&[]);
     let folder = tempfile::tempdir().unwrap();
     let server = Server::scraping(&format!(
         "  - job_name: gpu-node-exporter\n    honor_labels: true\n    static_configs:\n      - targets: ['{node}']\n  \
@@ -301,6 +302,33 @@ fn each_query_finds_its_pods_and_nothing_once_the_exporter_is_away() {
             let lines = keda_scaler(tools, &server);
             if lines.iter().any(wrong) { Err(format!("{lines:#?}")) } else { Ok(()) }
         });
+    }
+}
+
+/// As on a GPU before Hopper, which has no profiling fields; with the names of 4.9.
+#[test]
+fn the_adapter_finds_names_of_both_releases_and_gpus_without_profiling() {
+    let (node, _kubelet) = node(&[("DCGM__RELEASE", "4.9"), ("GPM__ENABLED", "false")]);
+    let server = Server::scraping(&format!(
+        "  - job_name: dcgm\n    honor_labels: true\n    metrics_path: /dcgm/metrics\n    static_configs:\n      \
+         - targets: ['{}']\n",
+        node.addr()
+    ));
+    let config = "prometheus-adapter-dcgm.yaml";
+    let named = asked().into_iter().filter(|one| one.config == config && !one.metric.starts_with("DCGM_"));
+    // Of an instance profiling fields alone have the utilization.
+    let has = |one: &Asked| one.metric == "mig_mem_used" || one.names == WORKLOADS[0].1;
+    let mut queries: Vec<(String, usize)> =
+        named.filter(has).map(|one| (one.query(), one.names.len())).collect();
+    assert_eq!(queries.len(), 2);
+    for rule in documents(config)[0]["rules"].as_array().unwrap() {
+        queries.push((format!("count by (pod) ({})", rule["seriesQuery"].as_str().unwrap()), 4));
+    }
+    wait_numbers(&server, queries.clone());
+    for (query, _) in queries.iter().filter(|(query, _)| query.contains("100 *")) {
+        let values = numbers(&server, query).unwrap();
+        assert!(values.iter().all(|value| (0.0..=100.0).contains(value)), "{query}: {values:?}");
+        assert!(values.iter().any(|value| *value > 1.0), "a share of one: {query}: {values:?}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! GPUs before Hopper: no GPM. What is not measured is said to be so, and PCIe throughput comes from NVML where that is
 //! switched on.
 
+use super::dcgm;
 use super::machine::Machine;
 use super::node::{Metrics, Node, Setup};
 
@@ -28,6 +29,20 @@ fn without_gpm_the_bottleneck_is_unknown_and_not_none() {
     assert_eq!(metrics.value("gpu_exporter_metric_unsupported", &unsupported), Some(1.0), "of one GPU");
     let (_, page) = node.get("/");
     assert_eq!(page.matches("too little is measured to say").count(), 1, "{page}");
+}
+
+#[test]
+fn of_a_mixed_node_the_gpus_without_profiling_fields_are_named() {
+    let mut machine = Machine::new();
+    machine.gpu_of("H200", []);
+    machine.gpu_of("A100", []);
+    let list = dcgm::data("default.csv");
+    let node = machine.start_with(&[("DCGM__FIELDS_FILE", list.to_str().unwrap())]);
+    let line = node.wait_said(&["profiling counters (GPM), which begin with Hopper"]);
+    let metrics = node.metrics();
+    let (_, labels, _) = metrics.0.iter().find(|(name, l, _)| name == "gpu_info" && l["gpu"] == "1").unwrap();
+    assert!(line.contains(&format!("GPUs 1 ({}) have no", labels["uuid"])), "{line}");
+    assert!(line.contains("DCGM_FI_PROF_GR_ENGINE_ACTIVE") && line.contains("of theirs"), "{line}");
 }
 
 fn l4(pcie_throughput: &str) -> Node {

@@ -1,9 +1,11 @@
 //! Devices of dynamic claims are resolved on the node, by minor number, profile and placement.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use attribution::kubelet::api::{CdiDevice, ClaimResource, DynamicResource, PodResources};
 
+use super::dcgm;
 use super::node::{Metrics, Node};
 use super::podresources::{Kubelet, pod};
 
@@ -142,6 +144,37 @@ fn devices_of_claims_have_their_pods_and_what_is_not_certain_is_counted() {
         ("container", "main"),
     ];
     assert_eq!(all.all("gpu_claim_info", &of).len(), 2);
+
+    // That page names each pod of a shared claim, and no device of another driver.
+    let page = dcgm::page(&node);
+    let memory = page.0.iter().filter(|(name, ..)| name == "DCGM_FI_DEV_FB_USED");
+    let owners = memory.map(|(_, labels, _)| {
+        let text = |label: &str| labels.get(label).map_or("-", String::as_str);
+        ["pod", "gpu", "GPU_I_ID", "dra_claim_name", "dra_device_name"].map(text).join(" ")
+    });
+    let owners: BTreeSet<String> = owners.collect();
+    let expected = [
+        "- 1 7 - -".to_owned(),
+        format!("later 1 {instance} made gpu-0-mig-2g35gb-14-2"),
+        "renamed 0 - new renamed".to_owned(),
+        "share-a 2 - both gpu-1".to_owned(),
+        "share-b 2 - both gpu-1".to_owned(),
+        format!("slice 1 8 part {slice}"),
+        "whole 0 - one gpu-2".to_owned(),
+    ];
+    assert_eq!(owners, BTreeSet::from(expected));
+    let (_, labels, _) =
+        page.0.iter().find(|(_, labels, _)| labels.get("pod").is_some_and(|pod| pod == "later")).unwrap();
+    for (label, value) in [
+        ("dra_claim_name", "made"),
+        ("dra_claim_namespace", "ml"),
+        ("dra_driver_name", DRIVER),
+        ("dra_pool_name", "node7"),
+        ("dra_mig_profile", "2g.35gb"),
+        ("dra_mig_device_uuid", &made.1["mig_uuid"]),
+    ] {
+        assert_eq!(labels[label], value, "{label}");
+    }
 
     // A kubelet that is away ends no claim at once.
     drop(kubelet);

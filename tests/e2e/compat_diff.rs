@@ -98,7 +98,7 @@ fn a_page_like_ours_is_alike_and_each_difference_is_named_with_its_setting() {
         &format!("dcgm-exporter   http://{address}/metrics\n"),
         &format!("this exporter   http://{daemon}/dcgm/metrics\n"),
         "GPUs on both pages: 8\n",
-        " 0 other, 0 missing, 0 more here",
+        " 0 other, 0 missing, 0 only here",
         "\nThe switch is safe: all that dcgm-exporter's page has is here, and the same.\n",
     ] {
         assert!(text.contains(part), "{part}: {text}");
@@ -234,6 +234,7 @@ fn what_cannot_be_compared_has_its_url_and_the_next_step() {
     });
     for (path, part) in [
         ("/none", "404 Not Found"),
+        ("/none", "or /metrics at the address of dcgm.listen"),
         ("/html", "HTML"),
         ("/typed", "HTML"),
         ("/short", "no whole HTTP answer"),
@@ -265,6 +266,25 @@ fn what_cannot_be_compared_has_its_url_and_the_next_step() {
         let (code, _, said) = against_saved(wrong);
         assert!(code == Some(64) && said.contains("http"), "{wrong}: {said}");
     }
+}
+
+#[test]
+fn what_is_only_here_is_no_loss() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("page.prom");
+    let golden = fs::read_to_string(saved()).unwrap();
+    // The list of dcgm-exporter's chart has no label of the driver.
+    fs::write(&file, golden.replace(",DCGM_FI_DRIVER_VERSION=\"580.95.05\"", "")).unwrap();
+    let (code, text, _) = against_saved(file.to_str().unwrap());
+    assert_eq!(code, Some(0), "{text}");
+    assert!(
+        text.contains("+ DCGM_FI_DRIVER_VERSION ") && text.contains("The switch is safe: nothing is lost"),
+        "{text}"
+    );
+    // No page is as long, whatever the file is.
+    fs::File::create(&file).unwrap().set_len((64 << 20) + 1).unwrap();
+    let (code, _, said) = against_saved(file.to_str().unwrap());
+    assert!(code == Some(2) && said.contains("the page is longer than 64 MiB"), "{said}");
 }
 
 #[test]

@@ -268,7 +268,7 @@ fn yaml_manifests_and_mounted_config_maps_are_read() {
 }
 
 #[test]
-fn a_list_that_is_of_no_use_is_an_error() {
+fn a_list_without_a_usable_row_is_an_error() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("counters.csv");
     fs::write(&file, "NO_SUCH_FIELD, gauge, x\n").unwrap();

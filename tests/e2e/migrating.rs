@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
+use attribution::kubelet::api::ContainerResources;
 use dcgm::fields::{DcgmField, FamilyType, FieldFormat, FieldSource, TABLE};
 use serde_json::Value;
 use simgpu::host::{Host, HostProcess};
@@ -67,7 +68,8 @@ fn nodes(host: &Host) -> (Vec<Node>, Kubelet) {
         let setup = Setup::new(&format!("tests/scenarios/{scenario}.toml"));
         let setup = setup.with("PROCESSES__PER_PROCESS", "true").with("SAMPLER__PCIE_THROUGHPUT", "true");
         // So many nodes at once are slower than others.
-        let slower = [("FAST", "100ms"), ("NORMAL", "200ms"), ("SLOW", "500ms"), ("RARE", "1s")];
+        // A second: as often as the driver samples virtual GPUs; else each scrape may meet a reading without a new sample.
+        let slower = [("FAST", "100ms"), ("NORMAL", "200ms"), ("SLOW", "1s"), ("RARE", "1s")];
         let setup = slower
             .iter()
             .fold(setup, |setup, (tier, time)| setup.with(&format!("SAMPLER__{tier}_INTERVAL"), time));
@@ -87,7 +89,11 @@ fn nodes(host: &Host) -> (Vec<Node>, Kubelet) {
     };
     let whole = vec![devices("nvidia.com/gpu", [uuid("gpu_info", "uuid", "0")])];
     let slice = vec![devices("nvidia.com/mig-3g.71gb", [uuid("gpu_mig_info", "mig_uuid", "7")])];
-    let pods = vec![pod("whole-0", whole.clone()), pod("slice-0", slice.clone())];
+    // Two containers of one pod share the instance.
+    let mut shared = pod("slice-0", slice.clone());
+    let second = ContainerResources { name: "second".into(), ..shared.containers[0].clone() };
+    shared.containers.push(second);
+    let pods = vec![pod("whole-0", whole.clone()), shared];
     let kubelet = Kubelet::start(host.root(), pods, [whole, slice].concat());
     (nodes, kubelet)
 }
@@ -148,6 +154,24 @@ fn expressions_for_the_names_of_others_find_what_the_hardware_has() {
     }
     for (text, ..) in &absent {
         assert!(result(&server, text).is_empty(), "{text} has a value, and is listed as absent");
+    }
+    // The two containers of the pod on the instance count once, in percent.
+    let (_, guide) = expressions("guide");
+    let memory =
+        guide.iter().find(|text| text.contains("gpu_mig_memory_used_bytes")).expect("of mig_mem_used");
+    let share = "100 * max(gpu_mig_memory_used_bytes{profile=\"3g.71gb\"} / gpu_mig_memory_total_bytes)";
+    let of_pod = |series: &Value| series["metric"]["pod"] == "slice-0";
+    loop {
+        let found = result(&server, &format!("({memory}) / scalar({share})"));
+        let ratio = found
+            .iter()
+            .find(|one| of_pod(one))
+            .and_then(|one| one["value"][1].as_str()?.parse::<f64>().ok());
+        if ratio.is_some_and(|ratio| (0.7..=1.4).contains(&ratio)) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{memory} is {ratio:?} times {share}");
+        pause();
     }
     for (part, why) in ABSENT {
         assert!(absent.iter().any(|(text, ..)| text.contains(part)), "no expression has {part} ({why})");

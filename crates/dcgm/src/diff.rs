@@ -70,7 +70,7 @@ impl fmt::Display for NotComparable {
             NotComparable::Empty(PageSide::Ours) => {
                 write!(
                     f,
-                    "the page is empty: `gpu-node-exporter check-config` says whether dcgm.fields_file is of use"
+                    "the page is empty: `gpu-node-exporter check-config` says whether dcgm.fields_file has a usable row"
                 )
             }
             NotComparable::NotDcgm(_, names) if names.iter().any(|name| name.starts_with("gpu_")) => {

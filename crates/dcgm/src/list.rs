@@ -13,7 +13,7 @@ use std::fmt;
 
 use model::text::clean;
 
-use crate::fields::{DcgmField, FamilyType, FieldFormat, Release, TABLE, find};
+use crate::fields::{DcgmField, FamilyType, FieldFormat, FieldSource, Release, TABLE, find};
 
 /// One family of the page, or one label of all families.
 #[derive(Clone, Debug)]
@@ -189,6 +189,10 @@ impl FieldList {
         }
         if !field.is_served() {
             return self.note(place, name, ProblemKind::NoSource);
+        }
+        if kind == FamilyType::Label && matches!(field.source, FieldSource::Own(_)) {
+            let why = "it has series of its own, and no one value for a label; make it a gauge or a counter";
+            return self.note(place, name, ProblemKind::Malformed(why.to_owned()));
         }
         let column = Column { field, name: name.to_owned(), kind, help: help.to_owned() };
         if kind == FamilyType::Label { self.labels.push(column) } else { self.columns.push(column) }

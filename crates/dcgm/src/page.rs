@@ -14,7 +14,7 @@ use std::borrow::Cow;
 
 use model::snapshot::Snapshot;
 
-use crate::fields::{FamilyType, FieldFormat, FieldSource, Release};
+use crate::fields::{FamilyType, FieldSource, Release};
 use crate::list::{Column, FieldList};
 use entities::{Entities, PageEntity};
 use labels::Labels;
@@ -61,8 +61,15 @@ pub const CORRECTIONS: &[(&str, &str)] = &[
         "With MIG memory and activity of a GPU instance are on each of its compute instances.",
         "They are on the GPU instance once.",
     ),
-    ("A GPU that several pods share names one of them.", "There is a series for each of them."),
-    ("With MIG the families of Xids are empty.", "They are on the GPU."),
+    (
+        "A GPU that the device plugin gave to several pods names one of them; of a claim it names each.",
+        "There is a series for each of them.",
+    ),
+    (
+        "With MIG DCGM_EXP_XID_ERRORS_COUNT is 0 on each instance, and DCGM_EXP_XID_ERRORS_TOTAL has no series.",
+        "Both are on the GPU.",
+    ),
+    ("DCGM_EXP_CLOCK_EVENTS_COUNT is 0 where the clock events were never read.", "It is absent."),
 ];
 
 /// What the page has.
@@ -82,8 +89,10 @@ pub struct PageConfig {
     pub pods: bool,
     /// Whether they have the pod's UID as well.
     pub pod_uids: bool,
-    /// Whether series have the label of the job that was given the GPU.
+    /// Whether series have the label of the job whose processes have the GPU, by their environments.
     pub jobs: bool,
+    /// Whether they have the label of the jobs that a scheduler's hooks wrote down for dcgm-exporter.
+    pub job_files: bool,
     /// Length of the window of `DCGM_EXP_XID_ERRORS_COUNT`, in milliseconds.
     pub xid_window_ms: u64,
     /// Length of the window of `DCGM_EXP_CLOCK_EVENTS_COUNT`, in milliseconds.
@@ -100,11 +109,13 @@ impl PageConfig {
             release,
             fields: FieldList::default_of(release),
             values: Values::Faithful,
-            hostname_label: default_hostname_label(release).to_owned(),
+            // Until 4.8.2 it was `Hostname`.
+            hostname_label: "hostname".to_owned(),
             hostname: hostname.to_owned(),
             pods: true,
             pod_uids: false,
             jobs: false,
+            job_files: false,
             xid_window_ms: WINDOW_MS,
             clock_events_window_ms: WINDOW_MS,
         }
@@ -123,13 +134,6 @@ impl PageConfig {
 impl Default for PageConfig {
     fn default() -> PageConfig {
         PageConfig::of(Release::default(), "")
-    }
-}
-
-/// The label of the host's name in this release: until 4.8.2 it was `Hostname`.
-pub const fn default_hostname_label(release: Release) -> &'static str {
-    match release {
-        Release::V4_8 | Release::V4_9 => "hostname",
     }
 }
 
@@ -217,11 +221,7 @@ fn family(
 /// From DCGM's MB, 1,024,000 bytes, to a million bytes.
 fn correction(column: &Column) -> f64 {
     const NVLINK_MB: [u16; 4] = [440, 449, 843, 897];
-    if NVLINK_MB.contains(&column.field.id) && column.field.format == FieldFormat::Integer {
-        1.024
-    } else {
-        1.0
-    }
+    if NVLINK_MB.contains(&column.field.id) { 1.024 } else { 1.0 }
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! One scrape of a page: over HTTP without TLS, or from a file.
 
 use std::fmt;
+use std::fs::File;
 use std::future::poll_fn;
+use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -101,7 +103,12 @@ impl PageSource {
     /// Scrapes it once. Errors say what to do.
     pub async fn read(&self) -> Result<ParsedPage, String> {
         let bytes = match self {
-            PageSource::File(file) => std::fs::read(file).map_err(|error| error.to_string())?,
+            PageSource::File(file) => {
+                let mut bytes = Vec::new();
+                let file = File::open(file).map_err(|error| error.to_string())?;
+                file.take(MAX_PAGE as u64 + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+                no_longer_than_a_page(bytes)?
+            }
             PageSource::Url(url) => match timeout(DEADLINE, get(url)).await {
                 Ok(bytes) => bytes?,
                 Err(_) => {
@@ -119,6 +126,13 @@ impl PageSource {
         }
         parse::read(&text).map_err(|error| format!("{error} (Prometheus refuses the page as well)"))
     }
+}
+
+fn no_longer_than_a_page(bytes: Vec<u8>) -> Result<Vec<u8>, String> {
+    if bytes.len() > MAX_PAGE {
+        return Err(format!("the page is longer than {} MiB", MAX_PAGE >> 20));
+    }
+    Ok(bytes)
 }
 
 /// The body of the page.
@@ -144,9 +158,7 @@ async fn get(url: &Uri) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
         bytes.extend_from_slice(frame.map_err(failed)?.data_ref().map_or(&[], |data| data));
-        if bytes.len() > MAX_PAGE {
-            return Err(format!("the page is longer than {} MiB", MAX_PAGE >> 20));
-        }
+        bytes = no_longer_than_a_page(bytes)?;
     }
     let header = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let next = match status {
@@ -155,7 +167,8 @@ async fn get(url: &Uri) -> Result<Vec<u8>, String> {
         }
         StatusCode::OK => return Ok(bytes),
         StatusCode::NOT_FOUND => {
-            "no such page: dcgm-exporter's is /metrics, this exporter's is /dcgm/metrics".to_owned()
+            "no such page: dcgm-exporter's is /metrics, this exporter's /dcgm/metrics, or /metrics at the address of dcgm.listen"
+                .to_owned()
         }
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => format!("it asks for a password; {SAVE}"),
         StatusCode::SERVICE_UNAVAILABLE => "it is busy; try again".to_owned(),

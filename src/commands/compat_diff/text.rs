@@ -66,7 +66,7 @@ fn counts(diff: &PageDiff) -> String {
     let (same, missing) = (count(&|it| it == FamilyState::Same), count(&|it| it == FamilyState::Missing));
     let extra = count(&|it| it == FamilyState::Extra);
     let other = diff.families.len() - same - missing - extra;
-    format!("{same} same, {other} other, {missing} missing, {extra} more here")
+    format!("{same} same, {other} other, {missing} missing, {extra} only here")
 }
 
 fn of_family(family: &FamilyDiff) -> String {
@@ -88,7 +88,7 @@ fn of_family(family: &FamilyDiff) -> String {
             format!("other labels: {}", labels.collect::<Vec<_>>().join(", "))
         }
         FamilyState::OtherSeries => {
-            let series = [(&family.missing_series, "missing"), (&family.extra_series, "more here")];
+            let series = [(&family.missing_series, "missing"), (&family.extra_series, "only here")];
             let some = series.into_iter().filter(|(series, _)| series.count > 0);
             let text = some.map(|(SeriesCount { count, example }, what)| {
                 format!("{count} series {what}, such as {example}")
@@ -106,7 +106,7 @@ fn of_family(family: &FamilyDiff) -> String {
                 values.reason
             )
         }
-        FamilyState::Extra => "more here".to_owned(),
+        FamilyState::Extra => "only here".to_owned(),
         FamilyState::Same => "same".to_owned(),
     };
     family.states.iter().map(text).collect::<Vec<_>>().join("; ")
@@ -128,7 +128,7 @@ fn of_label(label: &LabelDiff) -> String {
     match &label.state {
         LabelState::Same => format!("same {families}"),
         LabelState::Missing => format!("missing {families}"),
-        LabelState::Extra => format!("more here {families}"),
+        LabelState::Extra => format!("only here {families}"),
         LabelState::Renamed { ours } => format!("is {ours} here {families}"),
         LabelState::OtherValue { theirs, ours } => {
             format!(
@@ -144,21 +144,21 @@ fn conclusion(diff: &PageDiff, paint: Painter) -> String {
     let advice = &diff.advice;
     let mut out = String::new();
     if !advice.settings.is_empty() {
-        out += &format!("\n{}\n  [dcgm]\n", paint.bold("To set"));
+        out += &format!("\n{}\n  [dcgm]\n", paint.bold("Suggested settings"));
         for setting in &advice.settings {
             let line = format!("{} = {}", setting.key, setting.value);
             out += &format!("  {line:<60}  # {}\n", setting.reason);
         }
     }
     if advice.settings.iter().any(|setting| setting.key == "fields_file") {
-        out += "\n  The file replaces the default list. dcgm-exporter's own file (its -f, or the ConfigMap of its chart) works as it \
-                is.\n";
+        out += "\n  The file replaces the default list. dcgm-exporter's own works as it is: the file of its -f, or the ConfigMap of \
+                your chart, mounted.\n";
         if !advice.rows.is_empty() {
             out += "  These rows are missing or other:\n";
         }
         out.extend(advice.rows.iter().map(|row| format!("    {row}\n")));
     }
-    for (title, lines) in [("Lost or other, whatever is set", &advice.lost), ("More here", &advice.stays)] {
+    for (title, lines) in [("Differences no setting removes", &advice.lost), ("Only here", &advice.stays)] {
         if !lines.is_empty() {
             out += &format!("\n{}\n", paint.bold(title));
             out.extend(lines.iter().map(|line| format!("  {line}\n")));
@@ -169,7 +169,7 @@ fn conclusion(diff: &PageDiff, paint: Painter) -> String {
             (Colour::Green, "The switch is safe: all that dcgm-exporter's page has is here, and the same.")
         }
         SwitchVerdict::Safe => {
-            (Colour::Green, "The switch is safe: nothing is lost; look at what is more here.")
+            (Colour::Green, "The switch is safe: nothing is lost; look at what is only here.")
         }
         SwitchVerdict::AfterSettings => (
             Colour::Yellow,
@@ -216,10 +216,10 @@ mod tests {
         let newer = include_str!("../../../crates/dcgm/src/page/golden/plain-4.9-faithful.prom");
         let text = text(newer, false);
         assert!(text.contains("missing, a name of release 4.9: see dcgm.release\n"), "{text}");
-        let (_, end) = text.split_once("\nTo set\n  [dcgm]\n  release = \"4.9\" ").unwrap();
+        let (_, end) = text.split_once("\nSuggested settings\n  [dcgm]\n  release = \"4.9\" ").unwrap();
         assert!(end.ends_with(
             "\nThe switch is safe after these settings: set them, restart the daemon, and ask again.\n"
         ));
-        assert!(!end.contains("Lost"), "{end}");
+        assert!(!end.contains("no setting removes"), "{end}");
     }
 }

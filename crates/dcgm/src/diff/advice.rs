@@ -46,9 +46,6 @@ pub struct Advice {
     pub verdict: SwitchVerdict,
 }
 
-/// Where dcgm-exporter's packages and images have their list of fields.
-const THEIR_LIST: &str = "\"/etc/dcgm-exporter/default-counters.csv\"";
-
 #[derive(Default)]
 struct AdviceDraft {
     settings: BTreeMap<&'static str, (String, BTreeSet<String>)>,
@@ -63,11 +60,10 @@ impl AdviceDraft {
         known.1.insert(reason.into());
     }
 
-    /// Another list of fields, with this row where one is lacking.
-    fn list(&mut self, config: DiffConfig<'_>, row: Option<String>, reason: &str) {
-        let value = if config.own_list { "\"...\"" } else { THEIR_LIST };
-        self.set("fields_file", value, reason);
-        self.rows.extend(row);
+    /// Another list of fields, with this row. Where theirs is: dcgm-exporter's image has one, its chart a ConfigMap.
+    fn list(&mut self, row: String, reason: &str) {
+        self.set("fields_file", "\"...\"", reason);
+        self.rows.insert(row);
     }
 }
 
@@ -137,7 +133,7 @@ fn of_family(family: &FamilyDiff, config: DiffConfig<'_>, found: &mut AdviceDraf
     match &family.missing {
         Some(MissingReason::OtherRelease { .. }) | None => {}
         Some(MissingReason::NotListed { row }) => {
-            found.list(config, Some(row.clone()), "families that the list of fields has not");
+            found.list(row.clone(), "families that the list of fields has not");
         }
         Some(reason) => found.lost.push(format!("{name}: {}", reason.text())),
     }
@@ -148,11 +144,7 @@ fn of_family(family: &FamilyDiff, config: DiffConfig<'_>, found: &mut AdviceDraf
             true => found.set("values", "\"faithful\"", "types as the list of fields declares them"),
             false => {
                 let row = row(name, theirs, column.map_or("", |column| &column.help));
-                found.list(
-                    config,
-                    Some(row),
-                    &format!("types as dcgm-exporter's list declares them (here {ours})"),
-                );
+                found.list(row, &format!("types as dcgm-exporter's list declares them (here {ours})"));
             }
         }
     }
@@ -224,12 +216,7 @@ fn of_label(
             if find(name, page.release).is_some_and(|field| field.is_served()) =>
         {
             if !by_release(name) {
-                found.list(config, Some(row(name, "label", "")), "labels that the list of fields has not");
-            }
-        }
-        (name, LabelState::Extra) if find(name, page.release).is_some() => {
-            if !by_release(name) {
-                found.list(config, None, "a list without the row of a label that is more here");
+                found.list(row(name, "label", ""), "labels that the list of fields has not");
             }
         }
         ("pod" | "namespace" | "container", _) if missing && !page.pods => {
@@ -240,7 +227,14 @@ fn of_label(
             found.set("pods", "true", "labels of claims");
         }
         (name, _) if name.starts_with("dra_") && extra => found.set("pods", "false", "no labels of claims"),
-        ("hpc_job", _) if missing && !page.jobs => {
+        ("pod_uid", _) if missing && !page.pod_uids => {
+            found.set("pod_uids", "true", "the label pod_uid, of pods whose processes are on the GPU");
+        }
+        // The number is err_code.
+        ("err_msg", LabelState::OtherValue { theirs, ours }) => found.stays.push(format!(
+            "label err_msg has this exporter's own texts, in {families} families, such as {theirs:?} there and {ours:?} here"
+        )),
+        ("hpc_job", _) if missing && !page.jobs && !page.job_files => {
             found.set("hpc_job_dir", "\"...\"", "the directory of dcgm-exporter's --hpc-job-mapping-dir");
         }
         ("hpc_job", _) if extra => found.set("jobs", "false", "no label hpc_job; hpc_job_dir = \"\" as well"),

@@ -91,10 +91,7 @@ fn the_page_of_the_last_release_without_escapes_is_named_setting_by_setting() {
     assert_eq!(missing("DCGM_FI_DEV_OF_TOMORROW"), MissingReason::Unknown);
     let row = "DCGM_FI_DEV_FB_TOTAL,gauge,\"Total Frame Buffer of the GPU, in MB.\"";
     assert_eq!(missing("DCGM_FI_DEV_FB_TOTAL"), MissingReason::NotListed { row: row.into() });
-    assert_eq!(
-        settings(&found),
-        ["fields_file = \"/etc/dcgm-exporter/default-counters.csv\"", "hostname_label = \"Hostname\""]
-    );
+    assert_eq!(settings(&found), ["fields_file = \"...\"", "hostname_label = \"Hostname\""]);
     assert!(found.advice.rows.iter().any(|have| have == row));
     assert!(
         found.advice.rows.iter().any(|have| have.starts_with("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL,counter,"))
@@ -183,6 +180,41 @@ fn labels_of_pods_on_one_page_alone_name_the_setting() {
     assert!(found.families.iter().all(|family| family.missing_series.count == 0));
 }
 
+/// As dcgm-exporter's chart has it, whose list is without labels.
+#[test]
+fn a_page_without_the_label_of_the_driver_needs_no_setting() {
+    let theirs = PLAIN.replace(",DCGM_FI_DRIVER_VERSION=\"580.95.05\"", "");
+    assert!(theirs.len() < PLAIN.len());
+    let found = diff(&theirs, PLAIN);
+    assert_eq!((settings(&found), &found.advice.rows[..]), (vec![], &[][..]));
+    assert_eq!(found.advice.verdict, SwitchVerdict::Safe);
+    assert!(found.advice.stays.iter().any(|text| text.starts_with("label DCGM_FI_DRIVER_VERSION,")));
+}
+
+#[test]
+fn other_words_for_an_xid_are_no_loss_and_another_xid_is() {
+    let theirs = PLAIN.replace("ROBUST_CHANNEL_GPU_HAS_FALLEN_OFF_THE_BUS", "GPU has fallen off the bus");
+    let found = diff(&theirs, PLAIN);
+    assert_eq!((found.advice.verdict, found.advice.lost.len()), (SwitchVerdict::Safe, 0));
+    assert!(found.advice.stays[0].starts_with("label err_msg has this exporter's own texts"), "{found:?}");
+    let found = diff(&theirs.replace("err_code=\"79\"", "err_code=\"48\""), PLAIN);
+    assert_eq!(found.advice.verdict, SwitchVerdict::Lossy);
+    assert!(found.advice.lost.iter().any(|text| text.starts_with("label err_code ")), "{found:?}");
+}
+
+#[test]
+fn the_uid_of_pods_has_a_setting() {
+    let theirs = PODS.replace(",pod=\"infer-0\"", ",pod=\"infer-0\",pod_uid=\"2c48913c\"");
+    let found = diff(&theirs, PODS);
+    assert_eq!(
+        (settings(&found), found.advice.verdict),
+        (vec!["pod_uids = true".into()], SwitchVerdict::AfterSettings)
+    );
+    let own = PageConfig { pod_uids: true, ..page(Release::V4_8) };
+    let found = diff_of(&theirs, PODS, with(&own)).unwrap();
+    assert!(found.advice.lost.iter().any(|text| text.starts_with("label pod_uid,")), "{found:?}");
+}
+
 #[test]
 fn two_pods_that_share_a_gpu_are_two_series() {
     let pod = |name: &str| format!("{GPU},pod=\"{name}\"");
@@ -223,6 +255,11 @@ fn constants_are_equal_and_what_moves_may_differ() {
         // A counter that moves, read at other times, and in another unit.
         ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", &[9e9, 9.02e9], &[9.1e9, 9.1e9], Same),
         ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", &[9e9, 9.02e9], &[9e6, 9.02e6], OtherValue),
+        ("DCGM_FI_DEV_PCIE_LINK_GEN", &[1.0], &[5.0], Same),
+        ("DCGM_FI_DEV_PCIE_LINK_WIDTH", &[8.0], &[16.0], OtherValue),
+        ("DCGM_EXP_XID_ERRORS_COUNT", &[2.0], &[1.0], Same),
+        ("DCGM_EXP_XID_ERRORS_COUNT", &[3.0], &[1.0], OtherValue),
+        ("DCGM_EXP_GPU_HEALTH_STATUS", &[20.0], &[0.0], OtherValue),
         ("DCGM_FI_DEV_GPU_TEMP", &[f64::NAN], &[f64::NAN], Same),
         ("DCGM_FI_DEV_GPU_TEMP", &[f64::NAN], &[40.0], OtherValue),
     ] {
@@ -238,6 +275,15 @@ fn constants_are_equal_and_what_moves_may_differ() {
     assert_eq!((found.alike, found.families[0].values.compared), (true, 0));
     let limit = |value| gauge("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", value);
     assert!(!diff_of(&limit(700.0), &limit(690.0), saved).unwrap().alike);
+    for (name, theirs, ours) in [
+        ("DCGM_FI_DEV_PCIE_LINK_GEN", 1.0, 5.0),
+        ("DCGM_FI_DEV_PCIE_LINK_WIDTH", 4.0, 16.0),
+        ("DCGM_EXP_XID_ERRORS_COUNT", 3.0, 0.0),
+        ("DCGM_EXP_GPU_HEALTH_STATUS", 20.0, 0.0),
+    ] {
+        let found = diff_of(&gauge(name, theirs), &gauge(name, ours), saved).unwrap();
+        assert_eq!((found.alike, found.families[0].values.compared), (true, 0), "{name}");
+    }
     // Counts since the start of each exporter.
     let own_start = |value| gauge("DCGM_EXP_XID_ERRORS_TOTAL", value);
     let found = diff(&own_start(7.0), &own_start(1.0));

@@ -70,6 +70,8 @@ moving! {
     gpu_thermal_violation_seconds_total 60.0, 0.0, "read up to a minute later here";
     gpu_clock_event_active 0.0, 0.0, "a reason comes and goes within seconds; both scrapes count";
     gpu_performance_state 0.0, 0.0, "follows the load; both scrapes count";
+    gpu_pcie_link_generation 4.0, 0.0, "the link of an idle GPU is slower, down to the first generation";
+    gpu_pcie_link_width_lanes 0.0, 0.0, "may follow the load; both scrapes count";
 }
 
 /// Counts that begin with the exporter: no two exporters have the same.
@@ -81,6 +83,14 @@ pub fn of(field: &DcgmField) -> Result<Tolerance, &'static str> {
         FieldSource::Own(Own::XidErrorsTotal | Own::ClockEventsTotal) => return Err(OWN_START),
         FieldSource::Own(Own::ClockEventsCount) => {
             return Err("counts readings, of which each exporter makes another number");
+        }
+        FieldSource::Own(Own::XidErrorsCount) => {
+            let reason = "a window that moves with each scrape, by one Xid";
+            return Ok(Tolerance { absolute: 1.0, relative: 0.0, moves: true, reason });
+        }
+        FieldSource::Own(Own::GpuHealthStatus) => {
+            let reason = "a fault comes and goes; both scrapes count";
+            return Ok(Tolerance { absolute: 0.0, relative: 0.0, moves: true, reason });
         }
         FieldSource::Series { of: [(metric, _), ..], .. }
             if [m::gpu_gpm_pcie_bytes_total.id(), m::gpu_mig_gpm_pcie_bytes_total.id()].contains(metric) =>

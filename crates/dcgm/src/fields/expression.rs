@@ -1,6 +1,6 @@
 //! What a field is made of, as PromQL over our `/metrics`, for people and documents.
 
-use model::catalog::{self as m, METRICS, MetricDef, MetricId};
+use model::catalog::{self as m, METRICS, MetricDef, MetricId, Tier};
 
 use super::{DcgmField, FamilyType, FieldSource, Own, Reading};
 
@@ -96,10 +96,21 @@ pub(super) fn of(field: &DcgmField) -> String {
     of_source(&field.source).unwrap_or_default()
 }
 
+/// Whether it is a counter that is read once a minute.
+fn is_rare_counter(field: &DcgmField) -> bool {
+    let (FieldSource::Series { of, .. } | FieldSource::Sum { of, .. }) = field.source else { return false };
+    let is_rare = |(metric, _): &Reading| m::def(*metric).is_some_and(|def| def.tier == Tier::Rare);
+    field.kind == FamilyType::Counter && of.iter().any(is_rare)
+}
+
 /// What is to be said of the expression, or why there is none; empty if nothing.
 pub(super) fn remark(field: &DcgmField, expression: &str) -> &'static str {
     match field.source {
         FieldSource::None(why) => why,
+        _ if is_rare_counter(field) && expression.is_empty() => "`/dcgm/metrics` alone; read once a minute",
+        _ if is_rare_counter(field) => {
+            "read once a minute: a rate over `[1m]` is 0 or double, over `[5m]` it is right"
+        }
         _ if expression.is_empty() => "`/dcgm/metrics` alone",
         FieldSource::Info { .. } if field.kind == FamilyType::Label => "a label",
         FieldSource::Info { .. } => "a label, and no number",

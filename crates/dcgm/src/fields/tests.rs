@@ -35,6 +35,22 @@ fn every_row_is_one_that_dcgm_can_have() {
 }
 
 #[test]
+fn counters_that_are_read_once_a_minute_say_so() {
+    let names = TABLE.iter().filter(|field| field.remark().contains("read once a minute"));
+    let names: Vec<&str> = names.map(|field| field.name()).collect();
+    for name in [
+        "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
+        "DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL",
+        "DCGM_FI_DEV_PCIE_REPLAY_COUNTER",
+        "DCGM_FI_DEV_BOARD_LIMIT_VIOLATION",
+        "DCGM_FI_DEV_THERMAL_VIOLATION",
+    ] {
+        assert!(names.contains(&name), "{name}: {names:?}");
+    }
+    assert!(!names.contains(&"DCGM_FI_DEV_GPU_TEMP"));
+}
+
+#[test]
 fn readings_name_label_values_that_there_are() {
     let check = |name: &str, (metric, values): &Reading| {
         let def = model::catalog::def(*metric).unwrap();

@@ -55,7 +55,7 @@ impl FieldList {
         Ok(list)
     }
 
-    /// Whether a page of this list is empty: the list is of no use.
+    /// Whether a page of this list is empty: the list has no usable row.
     pub fn is_empty(&self) -> bool {
         self.columns.is_empty()
     }

@@ -174,6 +174,76 @@ fn keys_of_yaml_that_are_wrong_are_named_and_the_rest_counts() {
     }
 }
 
+#[test]
+fn families_of_dcgm_exporters_own_are_no_labels() {
+    for name in ["DCGM_EXP_XID_ERRORS_COUNT", "DCGM_EXP_GPU_HEALTH_STATUS", "DCGM_EXP_P2P_STATUS"] {
+        let list = parse(&format!("{name}, label, x\nDCGM_FI_DEV_GPU_TEMP, label, x\n"));
+        assert_problems(&list, &[&format!("line 1: {name}: it has series of its own")]);
+        assert_eq!(list.labels.len(), 1);
+    }
+}
+
+/// A few bytes that stand for hundreds of megabytes are refused at once.
+#[test]
+fn aliases_that_make_a_text_large_are_a_problem() {
+    let many = |text: &str, count: usize| vec![text; count].join(", ");
+    let bombs = [
+        format!("version: 1\nx: &a [{}]\ny: [{}]\n", many("0", 50_000), many("*a", 2_000)),
+        format!("version: 1\nx: &a {}\ny: [{}]\n", "b".repeat(100_000), many("*a", 5_000)),
+        format!("version: 1\nx: &a {{k: [{}]}}\ny: [{}]\n", many("0", 50_000), many("{? *a : *a}", 2_000)),
+    ];
+    for text in bombs {
+        let list = parse(&text);
+        assert!(list.is_empty());
+        assert_eq!(list.problem_count(), 1);
+        assert!(matches!(&list.problems[0].kind, ProblemKind::Malformed(why) if why.len() < 300), "{list:?}");
+    }
+    // Few aliases are fine, and so is any text without.
+    let list = parse(
+        "version: 1\nmetrics:\n  fields:\n  - {name: DCGM_FI_DEV_SM_CLOCK, prometheusType: &g gauge, help: &h \"\\L\\L\"}\n  - {name: DCGM_FI_DEV_GPU_TEMP, prometheusType: *g, help: *h}\n",
+    );
+    assert_eq!(names(&list).len(), 2, "{list:?}");
+    assert_problems(
+        &parse(&format!("version: 1\nserver: {{maxConcurrentScrapes: \"{}\"}}", "\\L".repeat(9_000))),
+        &[],
+    );
+}
+
+#[test]
+fn nodes_of_a_wrong_kind_are_named_and_keys_without_a_version_are_those_of_both() {
+    let text = "version: 2\nmetrics: hello\ncollections: 3\nserver: hello\nsources: {dcgm: {watch: [1]}}\n";
+    assert_problems(
+        &parse(text),
+        &[
+            "metrics: keys are needed here",
+            "collections: a list is needed here",
+            "server: keys are needed here",
+            "sources.dcgm.watch: keys are needed here",
+        ],
+    );
+    let text =
+        "version: 1\nserver: {maxConcurrentScrapes: [16]}\ncollection:\n  watchGroups: [{name: {a: b}}, 7]\n";
+    assert_problems(
+        &parse(text),
+        &[
+            "server.maxConcurrentScrapes: a text or a number is needed here",
+            "collection.watchGroups[0].name: a text or a number is needed here",
+            "collection.watchGroups[1]: keys are needed here",
+        ],
+    );
+    assert_problems(&parse("version: 2\ncollections:\nserver:\nmetrics:\n"), &[]);
+    for version in ["", "version: 3\n"] {
+        let text = format!("{version}collection: {{interval: 30s}}\ncollections: [{{name: x, evry: 1s}}]\n");
+        let found = parse(&text);
+        assert_eq!(found.problem_count(), 2, "{:?}", problems(&found));
+        let last = &problems(&found)[1];
+        assert!(
+            last.contains("collections[0].evry: not understood: neither version 1 nor 2 has such a key"),
+            "{last}"
+        );
+    }
+}
+
 const ROW: &str = "DCGM_FI_DEV_SM_CLOCK, gauge, Clock";
 
 #[test]

@@ -4,10 +4,10 @@
 //! dcgm-exporter does not start with an unknown or doubled key. Here the key is a problem, and the rest counts. Keys that are
 //! about how DCGM collects, as intervals and retention, are known and have no effect: nothing is collected for the page.
 
+use std::cell::Cell;
 use std::fmt;
 
-use serde::Deserialize;
-use serde::de::{self, Deserializer, EnumAccess, MapAccess, SeqAccess, Visitor};
+use serde::de::{self, DeserializeSeed, Deserializer, EnumAccess, MapAccess, SeqAccess, Visitor};
 
 use super::{FieldList, MAX_ROWS, ProblemKind};
 use crate::fields::Release;
@@ -80,7 +80,10 @@ pub(super) fn is_yaml(text: &str) -> bool {
 pub(super) fn read(list: &mut FieldList, place: &str, text: &str, release: Release) -> YamlDocument {
     let mut documents = yaml_serde::Deserializer::from_str(text);
     let malformed = |why: String| ProblemKind::Malformed(why);
-    let node = match documents.next().map(YamlValue::deserialize) {
+    // A text of its own makes fewer than two units of a byte, whatever nodes and escapes it has: aliases alone make more.
+    let left = Cell::new(text.len() * 2 + 64);
+    let reader = NodeReader { left: &left };
+    let node = match documents.next().map(|document| reader.deserialize(document)) {
         Some(Ok(node)) => node,
         Some(Err(error)) => {
             let why = format!("not YAML that can be read: {error}");
@@ -165,23 +168,24 @@ impl YamlReader<'_> {
 
     fn configuration(&mut self, keys: Vec<(String, YamlValue)>) -> YamlDocument {
         let version = scalar(&keys, "version").map(str::to_owned);
-        let others: &[&str] = match version.as_deref() {
-            Some("1") => FIRST,
-            Some("2") => SECOND,
-            Some(other) => {
-                let why = format!(
-                    "version {other:?} is not understood; 1 and 2 are, and its metrics are read as theirs"
-                );
-                self.problem("version", why);
-                &[]
-            }
-            None => {
-                self.problem("version", "missing; set it to 1 or 2".into());
-                &[]
-            }
-        };
         let mut known: Vec<&str> = BOTH.to_vec();
-        known.extend(others);
+        match version.as_deref() {
+            Some("1") => known.extend(FIRST),
+            Some("2") => known.extend(SECOND),
+            other => {
+                known.extend(FIRST.iter().chain(SECOND));
+                let why = match other {
+                    Some(other) => {
+                        format!(
+                            "version {other:?} is not understood; 1 and 2 are, and its keys are read as theirs"
+                        )
+                    }
+                    None => "missing; set it to 1 or 2".to_owned(),
+                };
+                self.problem("version", why);
+            }
+        }
+        let version = version.filter(|version| ["1", "2"].contains(&version.as_str()));
         let mut document = YamlDocument::Default;
         for (key, node) in keys {
             match node {
@@ -192,26 +196,30 @@ impl YamlReader<'_> {
         document
     }
 
-    /// Names the keys that the version does not have.
+    /// Names the keys that the version does not have, and those with a node of another kind.
     fn check(&mut self, path: &str, node: YamlValue, known: &[&str], version: Option<&str>) {
-        let below = |name: &&str| is_prefix(path, name);
-        if !known.iter().any(below) {
-            let version = version.unwrap_or("1 or 2");
-            return self
-                .problem(path, format!("not understood: version {version} has no such key; remove it"));
-        }
-        match node {
-            YamlValue::Map(keys) => {
+        let Some(next) = known.iter().find_map(|name| below(path, name)) else {
+            let whose = match version {
+                Some(version) => format!("version {version} has no such key"),
+                None => "neither version 1 nor 2 has such a key".to_owned(),
+            };
+            return self.problem(path, format!("not understood: {whose}; remove it"));
+        };
+        match (node, next) {
+            (YamlValue::Scalar(None), _) | (YamlValue::Scalar(_), None) => {}
+            (YamlValue::Map(keys), Some(next)) if next != "*" => {
                 for (key, node) in self.once(path, keys) {
                     self.check(&joined(path, &key), node, known, version);
                 }
             }
-            YamlValue::List(items) => {
+            (YamlValue::List(items), Some("*")) => {
                 for (at, node) in items.into_iter().enumerate() {
                     self.check(&format!("{path}[{at}]"), node, known, version);
                 }
             }
-            YamlValue::Scalar(_) => {}
+            (_, None) => self.problem(path, "a text or a number is needed here".into()),
+            (_, Some("*")) => self.problem(path, "a list is needed here".into()),
+            (_, Some(_)) => self.problem(path, "keys are needed here".into()),
         }
     }
 
@@ -289,22 +297,42 @@ fn joined(path: &str, key: &str) -> String {
     if path.is_empty() { key } else { format!("{path}.{key}") }
 }
 
-/// Whether a path, as `a.b[3].c`, is that of a known key or of what holds it.
-fn is_prefix(path: &str, known: &str) -> bool {
+/// What follows in a known key on a path, as `a.b[3].c`: nothing at its end. `None` if the path does not lead to it.
+fn below<'a>(path: &str, known: &'a str) -> Option<Option<&'a str>> {
     let parts = path.split(['.', '[']).map(|part| if part.ends_with(']') { "*" } else { part });
     let mut known = known.split('.');
-    parts.into_iter().all(|part| known.next() == Some(part))
+    parts.into_iter().all(|part| known.next() == Some(part)).then(|| known.next())
 }
 
-impl<'de> Deserialize<'de> for YamlValue {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<YamlValue, D::Error> {
-        deserializer.deserialize_any(YamlVisitor)
+/// Reads a node and what is in it, as long as there is memory left for it: a few aliases of aliases are any number of nodes.
+#[derive(Clone, Copy)]
+struct NodeReader<'a> {
+    left: &'a Cell<usize>,
+}
+
+impl NodeReader<'_> {
+    /// Takes a unit for a node, and one for each byte of its text.
+    fn take<E: de::Error>(self, length: usize) -> Result<(), E> {
+        let left = self.left.get().checked_sub(length + 1);
+        self.left.set(left.ok_or_else(|| E::custom("aliases make it too large; write their texts out"))?);
+        Ok(())
+    }
+
+    fn text<E: de::Error>(self, text: String) -> Result<YamlValue, E> {
+        self.take(text.len())?;
+        Ok(YamlValue::Scalar(Some(text)))
     }
 }
 
-struct YamlVisitor;
+impl<'de> DeserializeSeed<'de> for NodeReader<'_> {
+    type Value = YamlValue;
 
-impl<'de> Visitor<'de> for YamlVisitor {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<YamlValue, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for NodeReader<'_> {
     type Value = YamlValue;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -312,40 +340,46 @@ impl<'de> Visitor<'de> for YamlVisitor {
     }
 
     fn visit_unit<E: de::Error>(self) -> Result<YamlValue, E> {
+        self.take(0)?;
         Ok(YamlValue::Scalar(None))
     }
 
     fn visit_bool<E: de::Error>(self, value: bool) -> Result<YamlValue, E> {
-        Ok(YamlValue::Scalar(Some(value.to_string())))
+        self.text(value.to_string())
     }
 
     fn visit_i64<E: de::Error>(self, value: i64) -> Result<YamlValue, E> {
-        Ok(YamlValue::Scalar(Some(value.to_string())))
+        self.text(value.to_string())
     }
 
     fn visit_u64<E: de::Error>(self, value: u64) -> Result<YamlValue, E> {
-        Ok(YamlValue::Scalar(Some(value.to_string())))
+        self.text(value.to_string())
     }
 
     fn visit_f64<E: de::Error>(self, value: f64) -> Result<YamlValue, E> {
-        Ok(YamlValue::Scalar(Some(value.to_string())))
+        self.take(3)?;
+        // 1e300, not 300 zeros.
+        Ok(YamlValue::Scalar(Some(format!("{value:?}"))))
     }
 
     fn visit_str<E: de::Error>(self, value: &str) -> Result<YamlValue, E> {
+        self.take(value.len())?;
         Ok(YamlValue::Scalar(Some(value.to_owned())))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<YamlValue, A::Error> {
+        self.take(0)?;
         let mut items = Vec::new();
-        while let Some(item) = access.next_element()? {
+        while let Some(item) = access.next_element_seed(self)? {
             items.push(item);
         }
         Ok(YamlValue::List(items))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<YamlValue, A::Error> {
+        self.take(0)?;
         let mut keys = Vec::new();
-        while let Some((key, value)) = access.next_entry::<YamlValue, YamlValue>()? {
+        while let Some((key, value)) = access.next_entry_seed(self, self)? {
             let YamlValue::Scalar(Some(key)) = key else {
                 return Err(de::Error::custom("a key that is no text"));
             };

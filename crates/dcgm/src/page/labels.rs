@@ -109,11 +109,12 @@ impl<'a> Labels<'a> {
 
     /// Adds pods, claims and jobs.
     fn add_owners(&mut self, config: &PageConfig, snapshot: &'a Snapshot) {
-        if !config.pods && !config.jobs {
+        if !config.pods && !config.jobs && !config.job_files {
             return;
         }
         let allocations = family(snapshot, m::gpu_allocation_info.id());
-        let claims = by_name(snapshot, "gpu_claim_info").filter(|_| config.pods);
+        let claims = family(snapshot, m::gpu_claim_info.id()).filter(|_| config.pods);
+        let files = family(snapshot, m::gpu_hpc_job_info.id()).filter(|_| config.job_files);
         let uids = if config.pod_uids { pod_uids(snapshot) } else { BTreeMap::new() };
         for (gpu, entity) in self.entities.0.iter().enumerate() {
             let parts = (0..entity.instances.len()).map(Some);
@@ -124,27 +125,20 @@ impl<'a> Labels<'a> {
                 if config.pods {
                     pods.extend(of_subject(allocations, &given, &PODS).filter(|pod| !pod.is_empty()));
                 }
-                let mut claims: Vec<ClaimLabels<'a>> = claims_of(claims, &given).collect();
-                if let Some(id) = id {
-                    let uuid = mig_uuid(snapshot, &entity.gpu, id);
-                    claims.iter_mut().for_each(|claim| claim.add_uuid(uuid));
-                }
+                let claims: Vec<ClaimLabels<'a>> = claims_of(claims, &given).collect();
                 let mut owners = with_claims(pods, &claims);
-                if !config.corrected() && owners.len() > 1 {
-                    // dcgm-exporter keeps one pod of a GPU: the last that the kubelet lists.
-                    owners.drain(..owners.len() - 1);
+                if !config.corrected() {
+                    keep_one_without_claim(&mut owners);
                 }
                 for owner in &mut owners {
                     let uid = uids.get(&pod_name(owner)).copied().flatten();
                     owner.extend(uid.map(|uid| PageLabel::new("pod_uid", uid)));
                 }
-                if config.jobs {
-                    let mut jobs: Vec<Vec<PageLabel<'a>>> = of_subject(allocations, &given, &JOB).collect();
-                    let files = by_name(snapshot, "gpu_hpc_job_info");
-                    jobs.extend(of_subject(files, &given, &[("hpc_job", "hpc_job")]));
-                    jobs.retain(|job| !job.is_empty());
-                    owners = crossed(owners, jobs);
-                }
+                let environments = allocations.filter(|_| config.jobs);
+                let mut jobs: Vec<Vec<PageLabel<'a>>> = of_subject(environments, &given, &JOB).collect();
+                jobs.extend(of_subject(files, &given, &JOB_FILE));
+                jobs.retain(|job| !job.is_empty());
+                owners = crossed(owners, jobs);
                 owners.iter_mut().for_each(|owner| owner.sort());
                 if !owners.is_empty() {
                     self.owners.insert((gpu, instance), owners);
@@ -249,13 +243,15 @@ fn pci_bus_id(address: &str) -> String {
 /// Our label and dcgm-exporter's.
 const PODS: [(&str, &str); 3] = [("container", "container"), ("namespace", "namespace"), ("pod", "pod")];
 const JOB: [(&str, &str); 1] = [("slurm_job", "hpc_job")];
-const CLAIMS: [(&str, &str); 6] = [
+const JOB_FILE: [(&str, &str); 1] = [("hpc_job", "hpc_job")];
+const CLAIMS: [(&str, &str); 7] = [
     ("claim", "dra_claim_name"),
     ("claim_namespace", "dra_claim_namespace"),
     ("driver", "dra_driver_name"),
     ("pool", "dra_pool_name"),
     ("device", "dra_device_name"),
     ("mig_profile", "dra_mig_profile"),
+    ("mig_uuid", "dra_mig_device_uuid"),
 ];
 
 /// The labels of each series about this subject, by dcgm-exporter's names; empty ones are left out.
@@ -319,12 +315,6 @@ impl<'a> ClaimLabels<'a> {
         of(&self.labels, "dra_claim_namespace")
             .is_none_or(|namespace| of(pod, "namespace") == Some(namespace))
     }
-
-    fn add_uuid(&mut self, uuid: Option<&'a str>) {
-        if let Some(uuid) = uuid {
-            self.labels.push(PageLabel::new("dra_mig_device_uuid", uuid));
-        }
-    }
 }
 
 fn claims_of<'a>(family: Option<&'a Family>, subject: &Subject) -> impl Iterator<Item = ClaimLabels<'a>> {
@@ -350,7 +340,16 @@ fn with_claims<'a>(pods: Vec<Vec<PageLabel<'a>>>, claims: &[ClaimLabels<'a>]) ->
     pods.into_iter().flat_map(with).collect()
 }
 
-/// Each of the first with each of the second.
+/// dcgm-exporter keeps one pod of a GPU that the device plugin gave, the last that the kubelet lists, and each pod and
+/// container of a claim.
+fn keep_one_without_claim(owners: &mut Vec<Vec<PageLabel<'_>>>) {
+    let is_plain = |owner: &Vec<PageLabel<'_>>| owner.iter().all(|label| !label.name.starts_with("dra_"));
+    let last = owners.iter().rposition(is_plain);
+    let mut at = 0..;
+    owners.retain(|owner| at.next() == last || !is_plain(owner));
+}
+
+/// Each of the first with each of the second; without either the other as it is.
 fn crossed<'a>(one: Vec<Vec<PageLabel<'a>>>, two: Vec<Vec<PageLabel<'a>>>) -> Vec<Vec<PageLabel<'a>>> {
     match (one.is_empty(), two.is_empty()) {
         (_, true) => one,
@@ -360,22 +359,6 @@ fn crossed<'a>(one: Vec<Vec<PageLabel<'a>>>, two: Vec<Vec<PageLabel<'a>>>) -> Ve
             .flat_map(|first| two.iter().map(move |second| first.iter().chain(second).cloned().collect()))
             .collect(),
     }
-}
-
-/// The family of a metric that the catalogue may have: other builds lack it.
-fn by_name<'a>(snapshot: &'a Snapshot, name: &str) -> Option<&'a Family> {
-    snapshot.families.iter().find(|family| family.def.name == name)
-}
-
-/// The UUID of the MIG device, where the instance has one alone.
-fn mig_uuid<'a>(snapshot: &'a Snapshot, gpu: &m::Gpu, id: u32) -> Option<&'a str> {
-    let family = family(snapshot, m::gpu_mig_info.id())?;
-    let mut devices = family.series.iter().filter(|series| match &series.subject.subject {
-        Subject::ComputeInstance(c) => c.gpu == gpu.gpu && c.uuid == gpu.uuid && c.gpu_instance == id,
-        _ => false,
-    });
-    let device = devices.next()?;
-    devices.next().is_none().then(|| info(family, device, "mig_uuid"))?
 }
 
 #[cfg(test)]

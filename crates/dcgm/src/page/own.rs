@@ -40,22 +40,29 @@ struct EventFamily {
     label: (&'static str, &'static str),
     /// dcgm-exporter's word for a value of ours.
     word: fn(&str) -> String,
+    /// Whether nothing happened where there is no series.
+    none_is_zero: bool,
 }
 
 const CLOCK_EVENTS: EventFamily = EventFamily {
     metric: || m::gpu_clock_event_window_samples.id(),
     label: ("reason", "clock_event"),
     word: clock_event,
+    none_is_zero: false,
 };
 const CLOCK_STARTS: EventFamily = EventFamily {
     metric: || m::gpu_clock_event_starts_total.id(),
     label: ("reason", "clock_event"),
     word: clock_event,
+    none_is_zero: false,
 };
-const XIDS: EventFamily =
-    EventFamily { metric: || m::gpu_xid_window_errors.id(), label: ("xid", "xid"), word: str::to_owned };
-const XIDS_TOTAL: EventFamily =
-    EventFamily { metric: || m::gpu_xid_errors_total.id(), label: ("xid", "xid"), word: str::to_owned };
+const XIDS: EventFamily = EventFamily {
+    metric: || m::gpu_xid_window_errors.id(),
+    label: ("xid", "xid"),
+    word: str::to_owned,
+    none_is_zero: true,
+};
+const XIDS_TOTAL: EventFamily = EventFamily { metric: || m::gpu_xid_errors_total.id(), ..XIDS };
 
 /// dcgm-exporter's word for a reason for a lower clock.
 fn clock_event(reason: &str) -> String {
@@ -72,7 +79,7 @@ fn clock_event(reason: &str) -> String {
 }
 
 /// One value for each word that was counted. With a window, an entity of which nothing is known has one 0 without the
-/// word; of a total there is no 0.
+/// word, corrected only of Xids, of which there is a series from the first one on; of a total there is no 0.
 fn counted(
     snapshot: &Snapshot,
     entities: &Entities,
@@ -109,7 +116,7 @@ fn counted(
             let labels = [Some(PageLabel::new(what.label.1, word)), size()].into_iter().flatten().collect();
             samples.push(PageSample { entity, labels, attributes: Vec::new(), value });
         }
-        if window.is_some() && !known {
+        if window.is_some() && !known && (what.none_is_zero || !corrected) {
             let labels = size().into_iter().collect();
             samples.push(PageSample { entity, labels, attributes: Vec::new(), value: 0.0 });
         }

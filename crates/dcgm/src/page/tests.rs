@@ -1,6 +1,7 @@
 //! Golden pages, each value against the table, and any snapshot through a strict reader of the format.
 
 mod node;
+mod owners;
 mod reader;
 
 use std::collections::BTreeSet;
@@ -66,6 +67,7 @@ fn the_default_pages_are_the_golden_ones() {
             golden(&format!("mig-{version}-{how}"), &page(&config, &node::mig()));
             let config = PageConfig { pod_uids: values == Values::Corrected, ..config };
             golden(&format!("pods-{version}-{how}"), &page(&config, &node::pods()));
+            golden(&format!("claims-{version}-{how}"), &page(&config, &node::claims()));
         }
     }
 }
@@ -311,59 +313,6 @@ fn a_gpu_in_mig_mode_is_its_instances() {
     assert_eq!(pcie.iter().map(|one| one.value).sum::<f64>(), 6.0e6);
 }
 
-#[test]
-fn a_shared_gpu_names_one_pod_and_corrected_each() {
-    let node = node::pods();
-    let pods = |values| {
-        let page = parsed(&config(Release::V4_8, values), &node);
-        let of = page.family("DCGM_FI_DEV_GPU_TEMP").of(&[("gpu", "0")]);
-        let pod = |one: &ParsedSample| one.label("pod").map(str::to_owned);
-        of.iter().map(pod).collect::<Vec<_>>()
-    };
-    assert_eq!(pods(Values::Faithful), [Some("train-1".to_owned())]);
-    assert_eq!(pods(Values::Corrected), [Some("train-0".to_owned()), Some("train-1".to_owned())]);
-}
-
-#[test]
-fn attributes_come_last_and_only_where_there_is_a_pod() {
-    let node = node::pods();
-    let text = page(&config(Release::V4_8, Values::Faithful), &node);
-    let line = text.lines().find(|line| line.starts_with("DCGM_FI_DEV_XID_ERRORS{")).unwrap();
-    let end = ",DCGM_FI_DRIVER_VERSION=\"580.95.05\",container=\"main\",err_code=\"79\",\
-               err_msg=\"ROBUST_CHANNEL_GPU_HAS_FALLEN_OFF_THE_BUS\",namespace=\"ml\",pod=\"train-1\"} 79";
-    assert!(line.ends_with(end), "{line}");
-    let page = parsed(&config(Release::V4_8, Values::Faithful), &node);
-    let of = |id| page.family("DCGM_FI_DEV_POWER_USAGE").of(&[("gpu", "1"), ("GPU_I_ID", id)]);
-    assert_eq!(of("5")[0].label("pod"), Some("infer-0"));
-    assert_eq!(of("2")[0].label("pod"), None, "no empty label");
-    let without = PageConfig { pods: false, ..config(Release::V4_8, Values::Faithful) };
-    assert!(!self::page(&without, &node).contains("pod="));
-}
-
-#[test]
-fn the_uid_of_a_pod_is_a_label_where_it_is_wanted_and_known() {
-    let node = node::pods();
-    let config = PageConfig { pod_uids: true, ..config(Release::V4_8, Values::Faithful) };
-    let text = page(&config, &node);
-    let line = text.lines().find(|line| line.contains("pod=\"infer-0\"")).unwrap();
-    assert!(line.contains(",namespace=\"web\",pod=\"infer-0\",pod_uid=\"2c48913c\"}"), "{line}");
-    let page = parsed(&config, &node);
-    let of = page.family("DCGM_FI_DEV_POWER_USAGE").of(&[("gpu", "0")]);
-    assert_eq!((of[0].label("pod"), of[0].label("pod_uid")), (Some("train-1"), None));
-    let without = PageConfig { pod_uids: false, ..config };
-    assert!(!self::page(&without, &node).contains("pod_uid"));
-}
-
-#[test]
-fn jobs_are_labels_where_they_are_wanted() {
-    let node = node::pods();
-    let config = PageConfig { jobs: true, ..config(Release::V4_8, Values::Corrected) };
-    let page = parsed(&config, &node);
-    let of = page.family("DCGM_FI_DEV_FB_USED").of(&[("gpu", "1"), ("GPU_I_ID", "9")]);
-    assert_eq!(of[0].label("hpc_job"), Some("4711"));
-    assert!(!self::page(&self::config(Release::V4_8, Values::Corrected), &node).contains("hpc_job"));
-}
-
 fn own(names: &[&str]) -> PageConfig {
     let mut fields = FieldList::default();
     for name in names {
@@ -398,6 +347,35 @@ fn windows_count_and_say_how_long_they_are() {
         (1, None, 0.0),
         "never looked at"
     );
+    let corrected = parsed(&PageConfig { values: Values::Corrected, ..config }, &nothing);
+    assert!(!corrected.families.contains_key("DCGM_EXP_CLOCK_EVENTS_COUNT"), "absent, not 0");
+    assert_eq!(corrected.family("DCGM_EXP_XID_ERRORS_COUNT").of(&[("gpu", "1")])[0].value, 0.0);
+}
+
+#[test]
+fn with_mig_counts_of_xids_are_0_and_the_last_one_is_there() {
+    let names = ["DCGM_EXP_XID_ERRORS_COUNT", "DCGM_EXP_XID_ERRORS_TOTAL", "DCGM_FI_DEV_XID_ERRORS"];
+    let mut rows = Rows::default();
+    let code = (XidCode("79".into()), Severity::Page, FaultAction::ResetGpu);
+    let mut of = rows.of(&gpu(1));
+    of.put(&m::gpu_xid_errors_total, code, 3.0).unwrap();
+    of.put(&m::gpu_xid_window_errors, (XidCode("79".into()),), 2.0).unwrap();
+    of.put(&m::gpu_xid_last_code, (), 79.0).unwrap();
+    let mut node = node::mig();
+    for family in Snapshot::with_rows(&rows).families {
+        node.families.retain(|known| !std::ptr::eq(known.def, family.def));
+        node.families.push(family);
+    }
+    let found = |values: Values| {
+        let page = parsed(&PageConfig { values, ..own(&names) }, &node);
+        names.map(|name| {
+            let of = page.families.get(name).map_or(Vec::new(), |family| family.of(&[("gpu", "1")]));
+            of.iter().map(|one| (one.label("GPU_I_ID").is_some(), one.value)).collect::<Vec<_>>()
+        })
+    };
+    let of_instances = vec![(true, 0.0); MIG.len()];
+    assert_eq!(found(Values::Faithful), [of_instances, vec![], vec![(false, 79.0)]]);
+    assert_eq!(found(Values::Corrected), [vec![(false, 2.0)], vec![(false, 3.0)], vec![(false, 79.0)]]);
 }
 
 /// The families that say which GPUs there are.

@@ -63,6 +63,55 @@ pub fn pods() -> Snapshot {
     snapshot(&rows)
 }
 
+/// What is given by dynamic claims: GPU, instance, pods, name and device of the claim, MIG profile and UUID.
+pub type GivenByClaim =
+    (u32, Option<u32>, &'static [&'static str], &'static str, &'static str, &'static str, &'static str);
+
+/// A GPU that two pods share by one claim, a static MIG instance, a dynamic one whose UUID is not known, and a whole GPU.
+/// No minor number is the index.
+pub const CLAIMS: [GivenByClaim; 4] = [
+    (0, None, &["share-a", "share-b"], "both", "gpu-3", "", ""),
+    (1, Some(2), &["static"], "cut", "gpu-2-mig-3g71gb-9-0", "3g.71gb", "MIG-2-0"),
+    (1, Some(5), &["dynamic"], "made", "gpu-2-mig-2g35gb-14-4", "2g.35gb", ""),
+    (2, None, &["whole"], "one", "gpu-1", "", ""),
+];
+
+/// As [`mig`], with a third GPU, and with pods by dynamic claims and two by the device plugin on an instance.
+pub fn claims() -> Snapshot {
+    let mut rows = Rows::default();
+    put_mig(&mut rows);
+    put_gpu(&mut rows, 2, false);
+    let pod_info = |pod: &str| AllocationInfo {
+        namespace: "ml".into(),
+        pod: pod.into(),
+        container: "main".into(),
+        ..AllocationInfo::default()
+    };
+    for (index, id, pods, claim, device, profile, uuid) in CLAIMS {
+        for pod in pods {
+            let mut of = rows.of(&AllocatedGpu::new(&gpu(index), id));
+            of.info(&m::gpu_allocation_info, pod_info(pod));
+            let info = ClaimInfo {
+                claim: claim.into(),
+                claim_namespace: "ml".into(),
+                driver: "gpu.nvidia.com".into(),
+                pool: "node1".into(),
+                device: device.into(),
+                mig_profile: profile.into(),
+                mig_uuid: uuid.into(),
+                namespace: "ml".into(),
+                pod: (*pod).into(),
+                container: "main".into(),
+            };
+            of.info(&m::gpu_claim_info, info);
+        }
+    }
+    for pod in ["plugin-0", "plugin-1"] {
+        rows.of(&AllocatedGpu::new(&gpu(1), Some(9))).info(&m::gpu_allocation_info, pod_info(pod));
+    }
+    snapshot(&rows)
+}
+
 fn put_mig(rows: &mut Rows) {
     put_node(rows);
     put_gpu(rows, 0, false);
@@ -122,13 +171,13 @@ fn put_faults(rows: &mut Rows) {
 
 fn put_gpu(rows: &mut Rows, index: u32, mig: bool) {
     let gpu = gpu(index);
-    let other = self::gpu(1 - index);
+    let other = self::gpu(u32::from(index == 0));
     let mut of = rows.of(&gpu);
     let info = GpuInfo {
         model: "NVIDIA H200".into(),
         architecture: "hopper".into(),
         compute_capability: "9.0".into(),
-        pci_address: ["0000:1a:00.0", "0000:3b:00.0"][index as usize].into(),
+        pci_address: ["0000:1a:00.0", "0000:3b:00.0", "0000:5e:00.0"][index as usize].into(),
         pci_device_id: "0x233510de".into(),
         pci_subsystem_id: "0x18be10de".into(),
         serial: format!("165402400{index}"),
