@@ -56,7 +56,8 @@ fn result(server: &Server, expression: &str) -> Vec<Value> {
 fn nodes(host: &Host) -> (Vec<Node>, Kubelet) {
     let service = HostProcess {
         pid: 900,
-        name: "nvidia-persistenced",
+        // As the kernel cuts it.
+        name: "nvidia-persiste",
         cgroup: "/system.slice/nvidia-persistenced.service",
         cpus: "0-15",
         uid: 0,

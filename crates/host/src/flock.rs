@@ -29,8 +29,12 @@ fn prefix(lock_file: &Path) -> String {
 
 /// The process that holds the lock of this file; `None`: no process does, or it is of another pid namespace.
 pub fn holder(file: &Metadata) -> Option<i32> {
-    let locks = fs::read_to_string("/proc/locks").ok()?;
-    holder_in(&locks, major(file.dev()), minor(file.dev()), file.ino())
+    let look = || {
+        let locks = fs::read_to_string("/proc/locks").ok()?;
+        holder_in(&locks, major(file.dev()), minor(file.dev()), file.ino())
+    };
+    // The kernel writes the list in pieces: while other locks come and go, one may be missed.
+    look().or_else(look)
 }
 
 /// Finds the holder in the text of /proc/locks: `1: FLOCK  ADVISORY  WRITE 708 00:19:1172 0 EOF`.

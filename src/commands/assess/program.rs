@@ -33,7 +33,7 @@ const QUIET: Duration = Duration::from_secs(2);
 pub fn run(command: &[OsString], host: &Host) -> io::Result<RunCounts> {
     let (name, arguments) = command.split_first().ok_or_else(|| io::Error::other("no program"))?;
     let (cpu, model) = processor(host);
-    let signals = Signals::take()?;
+    let signals = PassedSignals::take()?;
     // Children of the calling thread inherit both, stopped until they start the program.
     let mut counters = RunCounters::open(Watched::NextProgram, cpu);
     let cpus = online(host).unwrap_or_default();
@@ -124,16 +124,16 @@ fn wait(mut child: Child, running: &AtomicI32) -> io::Result<ExitStatus> {
     child.wait()
 }
 
-/// Signals that would end this command before its program.
-struct Signals {
+/// PassedSignals that would end this command before its program.
+struct PassedSignals {
     runtime: tokio::runtime::Runtime,
     passed: [(tokio::signal::unix::Signal, Signal); 2],
     /// From a terminal: the program gets them from there.
     ignored: [tokio::signal::unix::Signal; 2],
 }
 
-impl Signals {
-    fn take() -> io::Result<Signals> {
+impl PassedSignals {
+    fn take() -> io::Result<PassedSignals> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let (passed, ignored) = runtime.block_on(async {
             let passed = [
@@ -142,7 +142,7 @@ impl Signals {
             ];
             io::Result::Ok((passed, [signal(SignalKind::interrupt())?, signal(SignalKind::quit())?]))
         })?;
-        Ok(Signals { runtime, passed, ignored })
+        Ok(PassedSignals { runtime, passed, ignored })
     }
 
     /// Passes them to the program from now on, also those that came before. Gives the process id, 0 once it has ended.
@@ -150,7 +150,7 @@ impl Signals {
         let running = Arc::new(AtomicI32::new(pid));
         let of_thread = Arc::clone(&running);
         host::thread::spawn("assess-signals", 256, move || {
-            let Signals {
+            let PassedSignals {
                 runtime,
                 passed: [(mut term, to_end), (mut hup, hung_up)],
                 ignored: [mut int, mut quit],
