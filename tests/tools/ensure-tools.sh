@@ -3,7 +3,7 @@
 #   ensure-tools.sh build      a recent enough Rust, a C linker, hwloc as a static library in .tools/hwloc
 #   ensure-tools.sh sim        a C++ compiler, for the kernels of the simulated node
 #   ensure-tools.sh kernels    Python with pip, which fetches the compilers of the kernels
-#   ensure-tools.sh test       rustfmt, clippy, promtool, prometheus, amtool, alertmanager, curl and what checks systemd's units
+#   ensure-tools.sh test       rustfmt, clippy, promtool, prometheus, amtool, alertmanager, curl, Python and what checks systemd's units
 #   ensure-tools.sh dashboards Python with the packages of dashboards/build, in .tools/dashboards
 #   ensure-tools.sh browser    Chromium, node and npm, which draw the boards and the status page
 #   ensure-tools.sh prometheus-3  the newest Prometheus that rules and boards are proven with, in .tools/prometheus-3
@@ -421,7 +421,7 @@ for purpose in "$@"; do
 		ensure_cpp
 		ensure_prometheus
 		ensure_alertmanager
-		ensure_programs systemd-analyze=systemd systemd-sysusers=systemd
+		ensure_programs systemd-analyze=systemd systemd-sysusers=systemd python3=python3
 		ensure_curl
 		;;
 	dashboards)

@@ -22,7 +22,10 @@ git clone -q --no-hardlinks . "$root/src/gpu-node-exporter"
 typed() {
 	local name=$1 before after started=$SECONDS
 	before=$(awk '{ print $16 + $17 }' /proc/$$/stat)
-	unshare --mount --pid --fork --kill-child --mount-proc="$root/proc" chroot "$root" env -i HOME=/root TERM=dumb PATH=/usr/sbin:/usr/bin:/sbin:/bin \
+	# With the machine's /sys, which every machine has.
+	unshare --mount --pid --fork --kill-child --mount-proc="$root/proc" \
+		sh -c 'mount --rbind /sys "$0/sys" && mount -t devpts devpts "$0/dev/pts" && exec chroot "$0" "$@"' "$root" \
+		env -i HOME=/root TERM=dumb PATH=/usr/sbin:/usr/bin:/sbin:/bin \
 		CARGO_HTTP_CAINFO=/etc/ssl/certs/ca-certificates.crt bash -c "cd /src/gpu-node-exporter && $2" >"$work/log" 2>&1 || { tail -n 50 "$work/log"; exit 1; }
 	after=$(awk '{ print $16 + $17 }' /proc/$$/stat)
 	printf '%-32s %4d s, %4d s of CPU\n' "$name" $((SECONDS - started)) $(((after - before) / $(getconf CLK_TCK)))
