@@ -403,6 +403,24 @@ def main():
     expect(list(pod.running) == ["exporter"], f"containers {list(pod.running)}")
     pod.stop()
     print("privileged: the kernel log too")
+
+    # Back to the pod without root: what root has written is read and replaced.
+    state = host / "var/lib/gpu-node-exporter"
+    written = state / "history.json"
+    expect(written.stat().st_uid == 0, "root has not written the state")
+    pod = Pod(host, specification('config={"canary":{"mode":"off"}}')).start()
+    series(r'^gpu_devices_highest\S* 8$')
+    wait("the state of the node, written again", lambda: written.stat().st_uid == 194080)
+    expect("denied" not in pod.logs(), pod.logs())
+    pod.stop()
+
+    # A node that had the package: its folder is another user's.
+    os.chown(state, 997, 997)
+    pod = Pod(host, specification())
+    [folders] = [container for container in pod.spec["initContainers"] if container["name"] == "folders"]
+    expect(pod.run(folders).wait(PATIENCE) == 1, "a folder of another user is given away")
+    expect("chown -R root: /var/lib/gpu-node-exporter" in pod.logs(), pod.logs())
+    print("folders of a privileged pod and of the package before")
     kubelet.stop(0)
 
 
