@@ -69,10 +69,12 @@ fn give(dir: &Path, closed: u32) -> io::Result<String> {
     let shown = dir.display();
     given.map(|()| format!("{shown} is the group {group}'s\n")).map_err(|error| {
         let remedy = match owner {
-            Ok(uid) if error.kind() == io::ErrorKind::PermissionDenied && uid != geteuid().as_raw() => format!(
-                "; its owner is user {uid}, as after the package's unit on the node: \
+            Ok(uid) if error.kind() == io::ErrorKind::PermissionDenied && uid != geteuid().as_raw() => {
+                format!(
+                    "; its owner is user {uid}, as after the package's unit on the node: \
                  run there `systemctl mask --now gpu-node-exporter; chown -R root: {shown}`"
-            ),
+                )
+            }
             _ => String::new(),
         };
         io::Error::new(error.kind(), format!("cannot give {shown} to the group {group}: {error}{remedy}"))
