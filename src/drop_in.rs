@@ -2,6 +2,7 @@
 
 use dcgm::list::FieldList;
 use dcgm::page::PageConfig;
+use exposition::node_name;
 use model::catalog as m;
 use model::sample::{Gap, Missing};
 use model::snapshot::{GpuView, Snapshot};
@@ -23,12 +24,6 @@ pub fn page(settings: &Dcgm, fields: FieldList) -> PageConfig {
         xid_window_ms: milliseconds(settings.xid_window),
         clock_events_window_ms: milliseconds(settings.clock_events_window),
     }
-}
-
-/// The node's name as dcgm-exporter finds it: what Kubernetes hands over, else the host's.
-pub fn node_name() -> String {
-    let given = std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
-    given.unwrap_or_else(|| nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned())
 }
 
 /// Says once which profiling fields of the list some GPU of the node has not.

@@ -7,8 +7,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use crate::drop_in::node_name;
 use exposition::format::ResponseFormat;
+use exposition::node_name;
 use folder::RecordingFolder;
 use ledger::inbox::{Inbox, LedgerEvent};
 use model::catalog::{BuildInfo, RecordingOutcome};

@@ -17,7 +17,7 @@ ROOT, VERSION, REVISION, OUT = sys.argv[1:]
 NAME = "gpu-node-exporter"
 EPOCH = int(os.environ.get("SOURCE_DATE_EPOCH", 0))
 CREATED = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(EPOCH))
-USER = 65532
+USER = 194080
 # What the program writes to where nothing is mounted.
 OWN = {f"var/lib/{NAME}", f"run/{NAME}"}
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]

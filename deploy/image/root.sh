@@ -14,8 +14,10 @@ ln -s usr/lib "$out/lib"
 ln -s ../run "$out/var/run"
 install -m755 -t "$out/usr/bin" "$staged/usr/bin/$name"
 install -m644 -t "$out/usr/share/doc/$name" "$staged/usr/share/doc/$name"/LICENSE*
-printf '%s\n' 'root:x:0:0::/:/none' "$name:x:65532:65532::/var/lib/$name:/none" >"$out/etc/passwd"
-printf '%s\n' 'root:x:0:' "$name:x:65532:" >"$out/etc/group"
+printf '%s\n' 'root:x:0:0::/:/none' "$name:x:194080:194080::/var/lib/$name:/none" >"$out/etc/passwd"
+# Its presence has libnvidia-container put the driver's libraries into /usr/lib/ARCHITECTURE-linux-gnu, where the loader looks.
+echo 12 >"$out/etc/debian_version"
+printf '%s\n' 'root:x:0:' "$name:x:194080:" >"$out/etc/group"
 
 # fetch PACKAGE: unpacked in $work/PACKAGE.
 fetch() {

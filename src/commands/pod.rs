@@ -1,15 +1,15 @@
 //! `gpu-node-exporter pod`: what needs root's user id around the daemon in a pod, in containers of their own that no client reaches.
 //! They run as root without any capability, with the daemon's group.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, Metadata, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Subcommand;
-use nix::unistd::getegid;
+use nix::unistd::{getegid, geteuid};
 use tokio::io::copy_bidirectional;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
@@ -22,16 +22,18 @@ use crate::local_socket::LocalSocket;
 const SOCKET_MODE: u32 = 0o660;
 /// The group reads and writes, and files that are made in the folder are the group's.
 const GROUP_MODE: u32 = 0o2070;
+const FILE_MODE: u32 = 0o060;
 /// Longest connection: the daemon opens one for each visit, of three deadlines of at most a minute.
 const CONNECTION: Duration = Duration::from_secs(200);
 
 #[derive(Debug, Subcommand)]
 pub enum Task {
-    /// Give folders to this process's group, and end
+    /// Give the daemon's folders and what this user has in them to this process's group, and end
     Folders {
-        /// The folders
-        #[arg(required = true)]
-        dirs: Vec<PathBuf>,
+        /// The folder of the state, which is closed to other users
+        state: PathBuf,
+        /// The folder of the sockets, which other users may enter
+        run: PathBuf,
     },
     /// Pass connections on to the kubelet's pod-resources socket, which is root's alone
     Relay {
@@ -45,7 +47,7 @@ pub enum Task {
 /// Does it.
 pub fn run(task: Task) -> io::Result<String> {
     match task {
-        Task::Folders { dirs } => dirs.iter().map(|dir| give(dir)).collect(),
+        Task::Folders { state, run } => Ok(give(&state, 0o007)? + &give(&run, 0o002)?),
         Task::Relay { socket, kubelet } => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(relay(&socket, kubelet))?;
@@ -54,19 +56,66 @@ pub fn run(task: Task) -> io::Result<String> {
     }
 }
 
-/// The owner of a folder may give it to a group of its own without any capability.
-fn give(dir: &Path) -> io::Result<String> {
+/// The owner of a folder may give the folder to a group of its own without any capability. Files that this user has made there, as the
+/// daemon does in a privileged container, are the group's then too.
+fn give(dir: &Path, closed: u32) -> io::Result<String> {
     let group = getegid().as_raw();
-    let mode = fs::metadata(dir).map(|metadata| metadata.permissions().mode());
-    mode.and_then(|mode| {
+    let owner = fs::metadata(dir).map(|metadata| metadata.uid());
+    let given = fs::metadata(dir).and_then(|metadata| {
         chown(dir, None, Some(group))?;
-        fs::set_permissions(dir, Permissions::from_mode(mode | GROUP_MODE))
+        fs::set_permissions(dir, Permissions::from_mode((metadata.mode() | GROUP_MODE) & !closed))?;
+        give_content(dir, group)
+    });
+    let shown = dir.display();
+    given.map(|()| format!("{shown} is the group {group}'s\n")).map_err(|error| {
+        let remedy = match owner {
+            Ok(uid) if error.kind() == io::ErrorKind::PermissionDenied && uid != geteuid().as_raw() => {
+                format!(
+                    "; its owner is user {uid}, as after the package's unit on the node: \
+                 run there `systemctl mask --now gpu-node-exporter; chown -R root: {shown}`"
+                )
+            }
+            _ => String::new(),
+        };
+        io::Error::new(error.kind(), format!("cannot give {shown} to the group {group}: {error}{remedy}"))
     })
-    .map(|()| format!("{} is the group {group}'s\n", dir.display()))
-    .map_err(|error| {
-        let text = format!("cannot give {} to the group {group}: {error}", dir.display());
-        io::Error::new(error.kind(), text)
-    })
+}
+
+/// Folders and plain files of this user, and no others. The group writes to the folder: neither a symbolic nor a hard link is followed.
+fn give_content(dir: &Path, group: u32) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        match give_entry(&path, group) {
+            Ok(true) => give_content(&path, group)?,
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(%error, file = %path.display(), "cannot give the file to the group");
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Whether this is a folder that was given.
+fn give_entry(path: &Path, group: u32) -> io::Result<bool> {
+    if !is_own(&fs::symlink_metadata(path)?) {
+        return Ok(false);
+    }
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let metadata = file.metadata()?;
+    if !is_own(&metadata) {
+        return Ok(false);
+    }
+    let more = if metadata.is_dir() { GROUP_MODE } else { FILE_MODE };
+    fchown(&file, None, Some(group))?;
+    file.set_permissions(Permissions::from_mode(metadata.mode() & 0o777 | more))?;
+    Ok(metadata.is_dir())
+}
+
+/// A folder has a link of each folder in it.
+fn is_own(metadata: &Metadata) -> bool {
+    metadata.uid() == geteuid().as_raw() && (metadata.is_dir() || metadata.is_file() && metadata.nlink() == 1)
 }
 
 async fn relay(socket: &Path, kubelet: PathBuf) -> io::Result<()> {

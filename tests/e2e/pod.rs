@@ -23,20 +23,54 @@ fn relay(listen: &Path, kubelet: &Path) -> Child {
 }
 
 #[test]
-fn folders_are_given_to_the_group_and_one_that_is_not_there_is_an_error() {
+fn folders_and_what_root_has_left_in_them_are_given_to_the_group() {
     let dir = TempDir::new().unwrap();
-    let folder = dir.path().join("state");
-    fs::create_dir(&folder).unwrap();
-    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
-    let ended = command(&["folders", folder.to_str().unwrap()]).output().unwrap();
-    assert!(ended.status.success(), "{ended:?}");
-    let metadata = fs::metadata(&folder).unwrap();
-    assert_eq!((metadata.mode() & 0o7777, metadata.gid()), (0o2775, getegid().as_raw()));
+    let make = |name: &str, mode| {
+        let path = dir.path().join(name);
+        fs::create_dir(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path
+    };
+    let (state, run) = (make("state", 0o755), make("run", 0o755));
+    let recordings = make("state/recordings", 0o700);
+    for file in [state.join("history.json"), recordings.join("one"), dir.path().join("outside")] {
+        fs::write(&file, "{}").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    symlink(dir.path().join("outside"), state.join("link")).unwrap();
+    fs::hard_link(dir.path().join("outside"), state.join("hard")).unwrap();
 
-    let ended = command(&["folders", dir.path().join("none").to_str().unwrap()]).output().unwrap();
-    assert_eq!(ended.status.code(), Some(1));
-    let said = String::from_utf8(ended.stderr).unwrap();
-    assert!(said.contains("/none to the group"), "{said}");
+    let ended = command(&["folders", state.to_str().unwrap(), run.to_str().unwrap()]).output().unwrap();
+    assert!(ended.status.success(), "{ended:?}");
+    let about = |path: &Path| {
+        let metadata = fs::metadata(path).unwrap();
+        (metadata.mode() & 0o7777, metadata.gid())
+    };
+    let group = getegid().as_raw();
+    assert_eq!(about(&state), (0o2770, group), "the state is closed to other users");
+    assert_eq!(about(&run), (0o2775, group), "other users find the socket for all");
+    assert_eq!(about(&state.join("history.json")), (0o660, group));
+    assert_eq!(about(&recordings), (0o2770, group));
+    assert_eq!(about(&recordings.join("one")), (0o660, group));
+    assert_eq!(about(&dir.path().join("outside")).0, 0o600, "a link is not followed");
+}
+
+#[test]
+fn a_folder_that_is_not_there_is_an_error_and_one_of_another_user_comes_with_the_remedy() {
+    let folders = |state: &str| {
+        let dir = TempDir::new().unwrap();
+        let ended = command(&["folders", state, dir.path().to_str().unwrap()]).output().unwrap();
+        assert_eq!(ended.status.code(), Some(1));
+        String::from_utf8(ended.stderr).unwrap()
+    };
+    let said = folders("/none");
+    assert!(said.contains("cannot give /none to the group") && !said.contains("chown"), "{said}");
+    // The kernel's own folder: also root may not change it.
+    let said = folders("/proc/1");
+    assert!(said.contains("cannot give /proc/1 to the group"), "{said}");
+    if !nix::unistd::geteuid().is_root() {
+        assert!(said.contains("owner is user 0") && said.contains("chown -R root: /proc/1"), "{said}");
+    }
 }
 
 #[test]

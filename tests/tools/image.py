@@ -98,7 +98,7 @@ def check_content(config):
         expect(documents + name in files, f"no {name}")
     components = json.loads((image / documents / "gpu-node-exporter/sbom.cdx.json").read_text())["components"]
     expect({"tokio", "hwloc", "libc6", "libgcc-s1"} <= {part["name"] for part in components}, "the SBOM lacks what is inside")
-    expect(config["User"] == "65532:65532" and config["Entrypoint"] == ["/usr/bin/gpu-node-exporter"], f"{config}")
+    expect(config["User"] == "194080:194080" and config["Entrypoint"] == ["/usr/bin/gpu-node-exporter"], f"{config}")
 
 
 # The node.
@@ -246,7 +246,7 @@ class Pod:
                 lines.append(f"findmnt -rno TARGET -R {target} | while read -r at; do mount -o remount,bind,ro $at; done")
             elif mount.get("readOnly"):
                 lines.append(f"mount -o remount,bind,ro {target}")
-        user = context.get("runAsUser", 65532)
+        user = context.get("runAsUser", 194080)
         command = [sys.executable, "-c", ENTER, root, user, context.get("runAsGroup", user),
                    "yes" if context.get("privileged") else "no", "/usr/bin/gpu-node-exporter", *container["args"]]
         lines.append('exec "$@"')
@@ -301,8 +301,8 @@ def check_rights(pod):
     for name, process in pod.running.items():
         status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
         numbers = {key: value.split() for key, value in re.findall(r"^(\w+):[ \t]*(.*)$", status, re.M)}
-        user = {"exporter": "65532", "kubelet": "0"}[name]
-        expect(numbers["Uid"][0] == user and numbers["Gid"][0] == "65532" and not numbers["Groups"], f"{name}: {numbers['Uid']}")
+        user = {"exporter": "194080", "kubelet": "0"}[name]
+        expect(numbers["Uid"][0] == user and numbers["Gid"][0] == "194080" and not numbers["Groups"], f"{name}: {numbers['Uid']}")
         expect(all(int(numbers[key][0], 16) == 0 for key in ("CapEff", "CapPrm", "CapBnd", "CapAmb")), f"{name} has capabilities")
         expect(numbers["NoNewPrivs"] == ["1"], f"{name} may get new privileges")
         mounts = [line.split() for line in pathlib.Path(f"/proc/{process.pid}/mountinfo").read_text().splitlines()]
@@ -359,7 +359,7 @@ def main():
     check_rights(pod)
     pod.stop()
     (host / "var/lib/kubelet/pod-resources").rmdir()
-    print("ready without a driver and a kubelet, user 65532, no capability, no writable root")
+    print("ready without a driver and a kubelet, user 194080, no capability, no writable root")
 
     kubelet = start_kubelet(host)
     pod = Pod(host, specification()).start()
@@ -403,6 +403,24 @@ def main():
     expect(list(pod.running) == ["exporter"], f"containers {list(pod.running)}")
     pod.stop()
     print("privileged: the kernel log too")
+
+    # Back to the pod without root, which reads what root has written.
+    state = host / "var/lib/gpu-node-exporter"
+    written = state / "history.json"
+    os.chown(written, 0, 0)
+    written.chmod(0o600)
+    pod = Pod(host, specification('config={"canary":{"mode":"off"}}'), driver=False).start()
+    series(r'^gpu_devices_highest\S* 8$')
+    expect("denied" not in pod.logs(), pod.logs())
+    pod.stop()
+
+    # A node that had the package: its folder is another user's.
+    os.chown(state, 997, 997)
+    pod = Pod(host, specification())
+    [folders] = [container for container in pod.spec["initContainers"] if container["name"] == "folders"]
+    expect(pod.run(folders).wait(PATIENCE) == 1, "a folder of another user is given away")
+    expect("chown -R root: /var/lib/gpu-node-exporter" in pod.logs(), pod.logs())
+    print("folders of a privileged pod and of the package before")
     kubelet.stop(0)
 
 

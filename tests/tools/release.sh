@@ -9,6 +9,9 @@ root=$out/root
 tools=$PWD/.tools/packages/bin
 version=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 machine=$(uname -m)
+for key in version appVersion; do
+	grep -qx "$key: $version" deploy/chart/Chart.yaml || { echo "deploy/chart/Chart.yaml: $key is not $version, the version of Cargo.toml" >&2; exit 1; }
+done
 GNE_REVISION=$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || echo 0)
 export GNE_REVISION SOURCE_DATE_EPOCH

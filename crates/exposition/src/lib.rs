@@ -22,3 +22,5 @@ pub mod response_cache;
 mod text;
 #[cfg(test)]
 mod wire_tests;
+
+pub use page::node_name;

@@ -25,13 +25,16 @@ use model::snapshot::Snapshot;
 use model::{text, window};
 
 /// Fetched once: the name of a node does not change while it runs.
-static HOST: LazyLock<String> = LazyLock::new(|| match nix::unistd::gethostname() {
-    Ok(name) => name.to_string_lossy().into_owned(),
-    Err(error) => {
-        tracing::warn!(%error, "the status page has no host name");
-        "this node".to_owned()
-    }
+static HOST: LazyLock<String> = LazyLock::new(|| match node_name() {
+    name if name.is_empty() => "this node".to_owned(),
+    name => name,
 });
+
+/// The node's name: what Kubernetes hands over, as a pod has a host name of its own, else the host's.
+pub fn node_name() -> String {
+    let given = std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
+    given.unwrap_or_else(|| nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned())
+}
 
 /// What a browser may load and do: script, style sheet and answers of this server; no text becomes markup or script.
 pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \

@@ -259,8 +259,7 @@ settings! {
 
     /// Windows of planned work.
     windows: Windows {
-        /// Directory of window files (NAME.toml); "" for none. Windows of `gpu-node-exporter window` are in
-        /// `state.dir`.
+        /// Directory of window files (NAME.toml), where `gpu-node-exporter window` makes its own; "" for none.
         @live dir: PathBuf = "/etc/gpu-node-exporter/windows.d".into(), Optional;
         /// Maximum duration of a window. A longer window is cut.
         @live max_duration: Duration = hours(7 * 24), minutes(1)..=hours(28 * 24);

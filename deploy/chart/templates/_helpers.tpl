@@ -1,22 +1,22 @@
-{{- define "labels" -}}
-{{ include "selector" . }}
+{{- define "gpu-node-exporter.labels" -}}
+{{ include "gpu-node-exporter.selector" . }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
-{{- define "selector" -}}
+{{- define "gpu-node-exporter.selector" -}}
 app.kubernetes.io/name: gpu-node-exporter
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{- /* The port of an address such as ":9408". */ -}}
-{{- define "port" -}}
+{{- define "gpu-node-exporter.port" -}}
 {{ regexFind "[0-9]+$" . }}
 {{- end }}
 
 {{- /* A value as text; integers of YAML are floats here, and large ones would be written as 2e+09. */ -}}
-{{- define "text" -}}
+{{- define "gpu-node-exporter.text" -}}
 {{- if kindIs "slice" . }}
-{{- $texts := list }}{{- range . }}{{- $texts = append $texts (include "text" .) }}{{- end }}
+{{- $texts := list }}{{- range . }}{{- $texts = append $texts (include "gpu-node-exporter.text" .) }}{{- end }}
 {{- join "," $texts }}
 {{- else if and (kindIs "float64" .) (eq (floor .) .) }}{{- printf "%.0f" . }}
 {{- else }}{{- toString . }}
@@ -24,27 +24,27 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{- /* The folder of the pod-resources socket; "" if the kubelet is not asked. */ -}}
-{{- define "kubelet" -}}
+{{- define "gpu-node-exporter.kubelet" -}}
 {{- if ne (dig "owners" "kubelet_socket" "unset" .Values.config) "" }}{{ .Values.kubelet.dir }}/pod-resources{{- end }}
 {{- end }}
 
 {{- /* Settings of all layers, as JSON: section by section the chart's own over those of `config`. */ -}}
-{{- define "settings" -}}
+{{- define "gpu-node-exporter.settings" -}}
 {{- $own := dict "host" (dict "root" "/host") "events" (dict "kernel_log" .Values.kernelLog) }}
 {{- with .Values.webConfig.secret }}
 {{- /* Probes have neither a certificate nor a password. */ -}}
 {{- $_ := set $own "http" (dict "web_config_file" "/etc/gpu-node-exporter/web/web.yml"
 	"open_paths" (dig "http" "open_paths" (list "/livez" "/readyz" "/health") $.Values.config)) }}
 {{- end }}
-{{- if include "kubelet" . }}
-{{- $_ := set $own "owners" (dict "kubelet_socket" (printf "%s/kubelet.sock" (include "kubelet" .))) }}
+{{- if include "gpu-node-exporter.kubelet" . }}
+{{- $_ := set $own "owners" (dict "kubelet_socket" (printf "%s/kubelet.sock" (include "gpu-node-exporter.kubelet" .))) }}
 {{- end }}
 {{- mergeOverwrite (deepCopy .Values.config) $own | toJson }}
 {{- end }}
 
 {{- /* JSON of port numbers by name. */ -}}
-{{- define "ports" -}}
-{{- $ports := dict "metrics" (include "port" (dig "http" "listen" ":9408" .Values.config) | int) }}
-{{- with dig "dcgm" "listen" "" .Values.config }}{{- $_ := set $ports "dcgm" (include "port" . | int) }}{{- end }}
+{{- define "gpu-node-exporter.ports" -}}
+{{- $ports := dict "metrics" (include "gpu-node-exporter.port" (dig "http" "listen" ":9408" .Values.config) | int) }}
+{{- with dig "dcgm" "listen" "" .Values.config }}{{- $_ := set $ports "dcgm" (include "gpu-node-exporter.port" . | int) }}{{- end }}
 {{- toJson $ports }}
 {{- end }}
