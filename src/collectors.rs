@@ -65,7 +65,7 @@ impl Context {
             if turns.take(&interval) {
                 visit(&turns.config);
             }
-            self.stop.wait_until(turns.next());
+            turns.wait_until(turns.next());
         }
     }
 
@@ -102,6 +102,9 @@ impl Context {
 /// The turns of a collector: at once, then at every interval and for each new configuration.
 struct Turns {
     live: Arc<LiveConfig>,
+    stop: Arc<Stop>,
+    /// [`Stop::woken`] before the configuration was looked at.
+    woken: u64,
     /// That of the last turn.
     config: Arc<Config>,
     cadence: Option<Cadence>,
@@ -109,17 +112,24 @@ struct Turns {
 
 impl Turns {
     fn new(context: &Context) -> Turns {
-        Turns { live: Arc::clone(&context.live), config: context.config(), cadence: None }
+        let (live, stop) = (Arc::clone(&context.live), Arc::clone(&context.stop));
+        Turns { live, woken: stop.woken(), stop, config: context.config(), cadence: None }
     }
 
     /// Whether it is time for a turn.
     fn take(&mut self, interval: impl Fn(&Config) -> Duration) -> bool {
+        self.woken = self.stop.woken();
         let config = self.live.load();
         if !Arc::ptr_eq(&config, &self.config) {
             (self.config, self.cadence) = (Arc::clone(&config), None);
         }
         let begin = || Cadence::new(interval(&self.config), Duration::ZERO);
         self.cadence.get_or_insert_with(begin).take(Mono::now())
+    }
+
+    /// Sleeps until then, or until there is another configuration than at the last look.
+    fn wait_until(&self, when: Mono) {
+        self.stop.wait_since(self.woken, when);
     }
 
     fn next(&self) -> Mono {

@@ -4,8 +4,9 @@
 pub mod folder;
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use exposition::format::ResponseFormat;
 use exposition::node_name;
@@ -15,9 +16,10 @@ use model::catalog::{BuildInfo, RecordingOutcome};
 use model::clock::Mono;
 use model::sample::Batch;
 use model::snapshot::Snapshot;
+use model::sync::lock;
 use recorder::file::{self, Header, Written};
 use recorder::ring::{Frozen, Ring};
-use recorder::trigger::{RecordedFault, RecordingPace, Trigger};
+use recorder::trigger::{FaultKey, RecordedFault, RecordingPace, SHORTEST, Trigger};
 use settings::Config;
 
 /// The documents of a recording, as `/api/v1` serves them.
@@ -37,6 +39,8 @@ pub struct FlightRecorder {
     build: BuildInfo,
     inbox: Arc<Inbox>,
     writing: Arc<AtomicBool>,
+    /// Faults whose recordings could not be written.
+    unwritten: Arc<Mutex<Vec<FaultKey>>>,
 }
 
 impl FlightRecorder {
@@ -44,12 +48,14 @@ impl FlightRecorder {
     pub fn new(config: &Config, build: BuildInfo, inbox: Arc<Inbox>) -> Option<FlightRecorder> {
         let settings = &config.recorder;
         settings.enabled.then(|| FlightRecorder {
-            ring: Ring::new(settings.duration),
+            // Written some time after the fault: what follows it, or the pause to the recording before.
+            ring: Ring::new(settings.duration + settings.after.max(SHORTEST)),
             trigger: Trigger::new(RecordingPace { after: settings.after, pause: settings.pause }),
             folder: RecordingFolder::of(config),
             build,
             inbox,
             writing: Arc::default(),
+            unwritten: Arc::default(),
         })
     }
 
@@ -60,6 +66,7 @@ impl FlightRecorder {
 
     /// Looks at a new snapshot, and starts to write when a recording is due.
     pub fn look(&mut self, snapshot: &Arc<Snapshot>) {
+        self.trigger.forget(&std::mem::take(&mut *lock(&self.unwritten)));
         let due = self.trigger.look(snapshot);
         if due.suppressed > 0 {
             self.count(RecordingOutcome::Suppressed, due.suppressed);
@@ -67,8 +74,16 @@ impl FlightRecorder {
         let Some(faults) = due.faults else { return };
         if self.writing.swap(true, Relaxed) {
             self.count(RecordingOutcome::Suppressed, faults.len() as u64);
+            self.trigger.forget(&due.keys);
             return;
         }
+        let end = WriteEnd {
+            outcome: RecordingOutcome::Failed,
+            keys: due.keys,
+            unwritten: Arc::clone(&self.unwritten),
+            inbox: Arc::clone(&self.inbox),
+            writing: Arc::clone(&self.writing),
+        };
         let job = WriteJob {
             folder: self.folder.clone(),
             build: self.build.clone(),
@@ -76,22 +91,45 @@ impl FlightRecorder {
             snapshot: Arc::clone(snapshot),
             faults,
         };
-        let (inbox, writing) = (Arc::clone(&self.inbox), Arc::clone(&self.writing));
         let started = host::thread::spawn("recording", 512, move || {
-            let outcome = job.run();
-            inbox.event(LedgerEvent::Recording(outcome, 1));
-            writing.store(false, Relaxed);
+            // As a whole: alone, its outcome would be a copy.
+            let mut end = end;
+            end.outcome = job.run();
         });
         if let Err(error) = started {
-            self.writing.store(false, Relaxed);
             tracing::warn!(%error, "no thread: a fault was not recorded");
-            self.count(RecordingOutcome::Failed, 1);
         }
     }
 
     fn count(&self, outcome: RecordingOutcome, count: u64) {
         self.inbox.event(LedgerEvent::Recording(outcome, count));
     }
+}
+
+/// Counts a recording and lets the next one begin, however its thread ends.
+struct WriteEnd {
+    outcome: RecordingOutcome,
+    keys: Vec<FaultKey>,
+    unwritten: Arc<Mutex<Vec<FaultKey>>>,
+    inbox: Arc<Inbox>,
+    writing: Arc<AtomicBool>,
+}
+
+impl Drop for WriteEnd {
+    fn drop(&mut self) {
+        if self.outcome == RecordingOutcome::Failed {
+            lock(&self.unwritten).append(&mut self.keys);
+        }
+        self.inbox.event(LedgerEvent::Recording(self.outcome, 1));
+        self.writing.store(false, Relaxed);
+    }
+}
+
+/// The time so many seconds after 1970; `None` beyond the year 9999, which RFC 3339 does not have.
+pub fn time_of(unix_seconds: f64) -> Option<SystemTime> {
+    const END: Duration = Duration::from_secs(253_402_300_799);
+    let since = Duration::try_from_secs_f64(unix_seconds.max(0.0)).ok().filter(|since| *since < END)?;
+    UNIX_EPOCH.checked_add(since)
 }
 
 /// One recording to write.
@@ -135,11 +173,47 @@ impl WriteJob {
 
     /// Its time, and the first fault: as `recording-20261123T101500Z-gpu3-Lost.json.gz`.
     fn name(&self) -> String {
-        let seconds = std::time::Duration::from_secs_f64(self.snapshot.unix_seconds.max(0.0));
-        let time = humantime::format_rfc3339_seconds(std::time::UNIX_EPOCH + seconds);
-        let time = time.to_string().replace(['-', ':'], "");
+        let time = time_of(self.snapshot.unix_seconds).map(humantime::format_rfc3339_seconds);
+        let time = time.map_or("-".to_owned(), |time| time.to_string().replace(['-', ':'], ""));
         let fault = self.faults.first();
         let gpu = fault.and_then(|fault| fault.gpu).map_or("node".to_owned(), |gpu| format!("gpu{gpu}"));
         folder::name_of(&format!("{time}-{gpu}-{}", fault.map_or("fault", |fault| &fault.fault)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_panics_counts_as_failed_and_lets_the_next_one_begin() {
+        let (inbox, writing, unwritten) =
+            (Arc::new(Inbox::default()), Arc::new(AtomicBool::new(true)), Arc::default());
+        let end = WriteEnd {
+            outcome: RecordingOutcome::Failed,
+            keys: vec![("GPU-3".into(), "Lost".into(), None)],
+            unwritten: Arc::clone(&unwritten),
+            inbox: Arc::clone(&inbox),
+            writing: Arc::clone(&writing),
+        };
+        let thread = host::thread::spawn("test", 256, move || {
+            let _end = end;
+            panic!("on purpose");
+        })
+        .unwrap();
+        assert!(thread.join().is_err());
+        assert!(!writing.load(Relaxed) && lock(&unwritten).len() == 1);
+        let events = inbox.take(Mono(0)).unwrap().events;
+        assert_eq!(events, [LedgerEvent::Recording(RecordingOutcome::Failed, 1)]);
+    }
+
+    #[test]
+    fn a_time_that_no_calendar_has_is_none() {
+        for absurd in [f64::INFINITY, 1e300, 253_402_300_800.0] {
+            assert_eq!(time_of(absurd), None, "{absurd}");
+        }
+        assert_eq!(time_of(f64::NAN), Some(UNIX_EPOCH));
+        let last = time_of(253_402_300_798.5).map(humantime::format_rfc3339_seconds).unwrap();
+        assert_eq!(last.to_string(), "9999-12-31T23:59:58Z");
     }
 }

@@ -25,6 +25,8 @@ use settings::{ChangedKeys, Config, ConfigErrors, DEFAULT_FILE, Loaded, Override
 
 /// How often the files are looked at.
 const LOOK: Duration = Duration::from_secs(1);
+/// How many looks pass until a configuration is tried again that failed by more than its files, as by an address in use.
+const RETRY_LOOKS: u32 = 30;
 /// Most entries of a directory that are looked at.
 const MAX_ENTRIES: usize = 256;
 
@@ -43,8 +45,18 @@ pub struct Configuration {
 impl Configuration {
     /// Loads it from its files, the environment and flags.
     pub fn load(overrides: &Overrides) -> Result<Configuration, ConfigErrors> {
+        Configuration::load_noting(overrides, &mut TriedFiles::default())
+    }
+
+    /// The same. Notes the files, also of what cannot be used.
+    fn load_noting(overrides: &Overrides, tried: &mut TriedFiles) -> Result<Configuration, ConfigErrors> {
         let mut files = look([main_file(overrides)]);
+        tried.files.extend(files.clone());
         let loaded = load_checked(overrides)?;
+        let web =
+            Some(loaded.config.http.web_config_file.clone()).filter(|path| !path.as_os_str().is_empty());
+        tried.named = named_files(&loaded.config).chain(web).collect();
+        tried.files.append(&mut look(tried.named.iter().cloned()));
         files.append(&mut look(named_files(&loaded.config)));
         let (declared, fields) = (loaded.declared_layout()?, loaded.dcgm_fields()?);
         Ok(Configuration { loaded, declared, fields, files })
@@ -78,6 +90,25 @@ pub fn web_config(config: &Config) -> Result<Option<Access>, ConfigErrors> {
     opened.transpose().map_err(ConfigErrors)
 }
 
+/// The files of a configuration that was to be loaded.
+#[derive(Debug, Default)]
+struct TriedFiles {
+    /// Those that it names.
+    named: Vec<PathBuf>,
+    /// All of them just before they were read.
+    files: Files,
+}
+
+/// A load that failed.
+#[derive(Debug, Default)]
+pub struct FailedLoad {
+    /// Files that its configuration names.
+    named: Vec<PathBuf>,
+    errors: Vec<String>,
+    /// Looks until the next try; `None`: only its files matter.
+    retry: Option<u32>,
+}
+
 /// Called with a new configuration that is in use now.
 type Applied = Box<dyn FnMut(&Config, &FieldList) + Send>;
 
@@ -93,6 +124,10 @@ pub struct Reloader {
     pub listening: Listening,
     /// The files as they were when the configuration was loaded last.
     pub files: Files,
+    /// Whether the configuration in use has a main file.
+    pub has_file: bool,
+    /// The last load, if it failed.
+    pub failed: Option<FailedLoad>,
 }
 
 impl Reloader {
@@ -104,12 +139,7 @@ impl Reloader {
                 match signals.recv_timeout(LOOK) {
                     Ok(()) => self.reload("SIGHUP"),
                     Err(RecvTimeoutError::Timeout) => {
-                        let now = self.look();
-                        // A file that is being written is another one at the next look.
-                        if now == last && now != self.files {
-                            self.reload("a file has changed");
-                        }
-                        last = now;
+                        last = self.turn(&last);
                     }
                     Err(RecvTimeoutError::Disconnected) => return,
                 }
@@ -117,27 +147,59 @@ impl Reloader {
         })
     }
 
-    /// The files that the configuration in use is made of, as they are now.
+    /// Looks at the files, and loads the configuration if they have changed. Gives the files as they are now.
+    fn turn(&mut self, last: &Files) -> Files {
+        let now = self.look();
+        // A file that is being written is another one at the next look.
+        if now == *last && now != self.files {
+            self.reload("a file has changed");
+        } else if let Some(looks) = self.failed.as_mut().and_then(|failed| failed.retry.as_mut()) {
+            *looks = looks.saturating_sub(1);
+            if *looks == 0 {
+                self.reload("the last one failed");
+            }
+        }
+        now
+    }
+
+    /// The files that the configuration in use is made of, and those of one that failed after it, as they are now.
     fn look(&self) -> Files {
-        look([main_file(&self.overrides)].into_iter().chain(named_files(&self.live.load())))
+        let failed = self.failed.iter().flat_map(|failed| failed.named.clone());
+        look([main_file(&self.overrides)].into_iter().chain(named_files(&self.live.load())).chain(failed))
     }
 
     fn reload(&mut self, why: &str) {
-        self.files = self.look();
-        let loaded = Configuration::load(&self.overrides).and_then(|new| self.compare(new));
-        let ConfigErrors(errors) = match loaded {
+        let before = self.failed.take();
+        let mut tried = TriedFiles { named: Vec::new(), files: self.look() };
+        let loaded = Configuration::load_noting(&self.overrides, &mut tried);
+        // Beyond its files, it depends on what else there is on this machine.
+        let retry = loaded.is_ok().then_some(RETRY_LOOKS);
+        let ConfigErrors(errors) = match loaded.and_then(|new| self.compare(new)) {
             Ok((config, new, changed)) => return self.apply(config, &new, &changed, why),
             Err(errors) => errors,
         };
-        for error in errors {
-            tracing::error!("{error}");
+        // What is tried again and again fails alike.
+        if retry.is_none() || before.is_none_or(|before| before.retry != Some(0) || before.errors != errors) {
+            for error in &errors {
+                tracing::error!("{error}");
+            }
+            tracing::error!(why, "the configuration cannot be used: the one before stays in use");
         }
-        tracing::error!(why, "the configuration cannot be used: the one before stays in use");
+        self.files = tried.files;
+        self.failed = Some(FailedLoad { named: tried.named, errors, retry });
         self.inbox.event(LedgerEvent::Reloaded(None, unix_seconds()));
     }
 
     /// What comes of a new configuration, if a restart could serve as it says.
     fn compare(&self, new: Configuration) -> Result<(Config, Configuration, ChangedKeys), ConfigErrors> {
+        if self.has_file && !new.loaded.has_file {
+            let file = main_file(&self.overrides);
+            let next = "put it back, or restart for a configuration without it";
+            return Err(ConfigErrors(vec![format!(
+                "the configuration file {} is gone; {next}",
+                file.display()
+            )]));
+        }
         let mut config = Config::clone(&self.live.load());
         let changed = config.apply(&new.loaded.config);
         let wanted = &new.loaded.config;
@@ -155,13 +217,15 @@ impl Reloader {
         crate::log::set_level(config.log.level);
         tracing::info!(why, applied = changed.applied.join(" "), "the configuration was loaded");
         if !changed.waiting.is_empty() {
-            tracing::warn!(
+            // Not a warning: the same one is silent for an hour, and each load is another.
+            tracing::info!(
                 keys = changed.waiting.join(" "),
                 "these keys have new values, which need a restart"
             );
         }
         new.warn();
         self.files = new.files.clone();
+        self.has_file = new.loaded.has_file;
         let settings = LiveSettings::of(&config, new.declared.clone());
         let config = Arc::new(config);
         self.live.store(Arc::clone(&config));
@@ -196,4 +260,84 @@ fn look(files: impl IntoIterator<Item = PathBuf>) -> Files {
         Some((path, (about.dev(), about.ino(), about.size(), about.mtime(), about.mtime_nsec())))
     };
     files.into_iter().flat_map(with_entries).filter_map(id).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reloader(config: Option<PathBuf>) -> Reloader {
+        Reloader {
+            overrides: Overrides { config, ..Overrides::default() },
+            live: Arc::new(LiveConfig::new(Arc::default())),
+            inbox: Arc::default(),
+            stop: Arc::default(),
+            applied: Box::new(|_, _| {}),
+            listening: Listening::default(),
+            files: Files::default(),
+            has_file: true,
+            failed: None,
+        }
+    }
+
+    #[test]
+    fn a_main_file_that_is_gone_leaves_the_configuration_in_use() {
+        let mut reloader = reloader(None);
+        reloader.listening.main.push(Config::default().http.listen.0);
+        let new = |has_file| Configuration {
+            loaded: Loaded { has_file, ..Loaded::default() },
+            declared: None,
+            fields: FieldList::default(),
+            files: Files::default(),
+        };
+        let error = reloader.compare(new(false)).map(drop).unwrap_err().to_string();
+        assert!(error.contains(DEFAULT_FILE) && error.contains("is gone"), "{error}");
+        assert!(reloader.compare(new(true)).is_ok());
+    }
+
+    #[test]
+    fn a_file_that_only_the_failed_configuration_names_is_looked_at() {
+        let dir = tempfile::tempdir().unwrap();
+        let (main, layout) = (dir.path().join("config.toml"), dir.path().join("layout.yaml"));
+        let text = format!(
+            "[node]\nrack = 'r2'\n[http]\nlisten = '127.0.0.1:0'\n[mig]\nlayout_file = '{}'\nlayout = 'none'\n",
+            layout.display()
+        );
+        fs::write(&main, text).unwrap();
+        let mut reloader = reloader(Some(main));
+        reloader.reload("test");
+        assert!(reloader.failed.is_some());
+        let mut last = reloader.look();
+        assert_eq!(last, reloader.files, "nothing to load again");
+        fs::write(
+            &layout,
+            "version: v1\nmig-configs:\n  none:\n    - devices: all\n      mig-enabled: false\n",
+        )
+        .unwrap();
+        for _ in 0..2 {
+            last = reloader.turn(&last);
+        }
+        assert!(reloader.failed.is_none());
+        assert_eq!(reloader.live.load().node.rack.value(), Some("r2"));
+        assert_eq!(reloader.look(), reloader.files);
+    }
+
+    #[test]
+    fn what_failed_by_an_address_in_use_is_tried_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let main = dir.path().join("config.toml");
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        fs::write(&main, format!("[node]\nrack = 'r2'\n[http]\nlisten = '{address}'\n")).unwrap();
+        let mut reloader = reloader(Some(main));
+        reloader.reload("test");
+        assert!(reloader.failed.is_some());
+        drop(taken);
+        let mut last = reloader.look();
+        for _ in 0..RETRY_LOOKS {
+            last = reloader.turn(&last);
+        }
+        assert!(reloader.failed.is_none());
+        assert_eq!(reloader.live.load().node.rack.value(), Some("r2"));
+    }
 }

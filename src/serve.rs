@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use sd_notify::NotifyState;
 use tokio::sync::{Semaphore, watch};
 
@@ -55,6 +56,8 @@ pub enum Error {
 
 /// All of it ends within this time after a signal, whatever the driver does; the promise is 5 s.
 const END_DEADLINE: Duration = Duration::from_millis(4500);
+/// What of it is the ledger's, to save what it knows.
+const LEDGER_TIME: Duration = Duration::from_secs(1);
 /// Threads for what the thread that serves must not do: requests that read files ([`control::MAX_BLOCKING`] at most), and
 /// encoding.
 const HELPERS: usize = 2 * control::MAX_BLOCKING;
@@ -68,8 +71,11 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Serves until SIGTERM or SIGINT. The configuration is loaded again with the same `overrides`; `access` is the web
 /// configuration.
 pub fn run(configuration: Configuration, overrides: Overrides, access: Option<Access>) -> Result<(), Error> {
-    let Configuration { loaded: Loaded { config, .. }, declared, fields, files } = configuration;
+    let Configuration { loaded: Loaded { config, has_file, .. }, declared, fields, files } = configuration;
     child::keep_privileges();
+    // From the start on no signal to load the configuration ends the daemon; until the signals are taken, it has just
+    // been loaded.
+    child::ignore(Signal::SIGHUP).map_err(io::Error::from)?;
     let (listeners, listening) = listeners::open(&config)?;
     let config = Arc::new(config);
     let live = Arc::new(LiveConfig::new(Arc::clone(&config)));
@@ -188,6 +194,8 @@ pub fn run(configuration: Configuration, overrides: Overrides, access: Option<Ac
         applied: Box::new(applied),
         listening: listening.clone(),
         files,
+        has_file,
+        failed: None,
     };
     let (reload, asked) = channel();
     let reloading = reloader.start(asked)?;
@@ -264,9 +272,12 @@ pub fn run(configuration: Configuration, overrides: Overrides, access: Option<Ac
     runtime.shutdown_background();
     drop(reload);
     let ledger = threads.remove(0);
-    join_until(threads, deadline);
+    // A load that waits for a file that hangs must not take the ledger's time to save what it knows.
+    let reloading = threads.remove(0);
+    join_until(threads, Mono(deadline.0.saturating_sub(LEDGER_TIME.as_nanos() as u64)));
     inbox.close();
     join_until(vec![ledger], deadline);
+    join_until(vec![reloading], deadline);
     ended
 }
 

@@ -108,7 +108,7 @@ impl KubeletCollector<'_> {
                 }
                 self.publish();
             }
-            self.context.stop.wait_until(turns.next());
+            turns.wait_until(turns.next());
         }
     }
 

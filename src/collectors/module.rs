@@ -60,7 +60,7 @@ pub fn start(context: Context, switch: Arc<Switch>, fabric: View<bool>) -> io::R
             }
             let quick = EVERY_PAUSED.min(turns.config.sampler.normal_interval);
             let next = if paused { turns.next().min(now + quick) } else { turns.next() };
-            context.stop.wait_until(next.min(now + EVERY_PAUSED));
+            turns.wait_until(next.min(now + EVERY_PAUSED));
         }
     })
 }

@@ -68,7 +68,7 @@ pub fn start(context: Context, topology: View<Option<Arc<Topology>>>) -> io::Res
                     unavailable = why;
                 }
             }
-            context.stop.wait_until(turns.next().min(Mono::now() + LOOK));
+            turns.wait_until(turns.next().min(Mono::now() + LOOK));
         }
     })
 }

@@ -59,6 +59,7 @@ pub fn start(context: Context, pids: Arc<Pids>, switch: Arc<Switch>) -> io::Resu
             released: None,
             gpm: true,
             canaries: Vec::new(),
+            settings_wait: false,
         };
         supervisor.run(&messages);
     })
@@ -94,6 +95,8 @@ struct Supervisor {
     gpm: bool,
     /// The newest processes of the canary.
     canaries: Vec<CanaryProcess>,
+    /// Whether changed settings wait, which is logged once.
+    settings_wait: bool,
 }
 
 impl Supervisor {
@@ -154,25 +157,29 @@ impl Supervisor {
     }
 
     /// Goes by the configuration in use: replaces a sampler that was started with other settings. Not while a call is
-    /// stuck: the other GPUs would have no values until that shows again.
+    /// stuck: the other GPUs would have no values until that shows again. The deadlines of calls apply at once.
     fn follow_configuration(&mut self) {
         let config = self.context.config();
         if Arc::ptr_eq(&config, &self.config) {
             return;
         }
+        self.deadlines = CallDeadlines::of(&config);
         let settings = SamplerSettings::of(&config);
         if settings != self.settings {
             let is_quiet = |sampler: &SamplerProcess| {
                 sampler.opened && sampler.health(Mono::now(), self.deadlines).stuck.is_empty()
             };
             if !self.abandoned.is_empty() || self.serving.as_ref().is_some_and(|serving| !is_quiet(serving)) {
+                if !std::mem::replace(&mut self.settings_wait, true) {
+                    tracing::info!("the new settings of the sampler wait until no driver call is stuck");
+                }
                 return;
             }
             tracing::info!("the sampler is replaced: its settings have changed");
             self.abandon(None);
             self.settings = settings;
         }
-        self.deadlines = CallDeadlines::of(&config);
+        self.settings_wait = false;
         self.config = config;
     }
 
@@ -203,7 +210,8 @@ impl Supervisor {
             canaries: self.canaries.clone(),
             ..self.settings.config.clone()
         };
-        let log_level = &self.settings.log_level;
+        // Not a setting to compare: a sampler is not replaced for its log.
+        let log_level = &self.context.config().log.level.to_string().to_lowercase();
         let (inbox, sender) = (&self.context.inbox, &self.sender);
         match SamplerProcess::start(self.generation, log_level, Stderr::Inherit, config, inbox, sender) {
             Ok(sampler) => {

@@ -56,7 +56,7 @@ pub fn start(
             if turns.take(|config| config.topology.interval) || watcher.is_surprised_by(&present) {
                 watcher.visit(present);
             }
-            context.stop.wait_until(turns.next().min(Mono::now() + LOOK));
+            turns.wait_until(turns.next().min(Mono::now() + LOOK));
         }
         if let Some(keeper) = watcher.first_seen.keeper {
             keeper.finish();

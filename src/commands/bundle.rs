@@ -3,8 +3,9 @@
 //! No value of a key that may be secret is in it, and with `--without-owners` no name of work, user or process. What
 //! cannot be had is named in `CONTENT.txt` with its reason; the bundle is written all the same.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -34,14 +35,37 @@ const LOG_TIMEOUT: Duration = Duration::from_secs(20);
 /// Where the names of work are in our documents, beside those of labels.
 const OWNER_KEYS: [&str; 3] = ["cgroup", "process", "slurm_step"];
 const REMOVED: &str = "[removed]";
+/// Words of ours and of many others: as a name of work they say nothing.
+const KNOWN_WORDS: [&str; 18] = [
+    "canary",
+    "claim",
+    "container",
+    "default",
+    "docker",
+    "gpu",
+    "job",
+    "main",
+    "node",
+    "none",
+    "other",
+    "pod",
+    "root",
+    "slurm",
+    "unit",
+    "unknown",
+    "user",
+    "vm",
+];
+/// Our own sentences, which name no work.
+const OWN_TEXTS: [&str; 3] = ["help", "meaning", "mnemonic"];
 
 /// What stays out.
 #[derive(Debug)]
 struct Redaction {
     /// Whether names of work stay out.
     owners: bool,
-    /// Those that were met: they are removed from lines of text, too.
-    names: BTreeSet<String>,
+    /// Those that were met: they are removed from lines of text, too. The longest first: one may be a part of another.
+    names: BTreeSet<(Reverse<usize>, String)>,
 }
 
 /// Writes the bundle. Gives what to print.
@@ -53,14 +77,18 @@ pub fn run(loaded: &Loaded, file: &Path, without_owners: bool) -> Result<String,
         // Documents before texts: they have the names.
         ask_daemon(loaded, &mut archive, &mut redaction)?;
         recordings(loaded, &mut archive, &mut redaction)?;
-        archive.put("config.toml", Ok(redaction.text(&loaded.to_toml()).into_bytes()))?;
+        archive.put("config.toml", Ok(without_secrets(&loaded.to_toml()).into_bytes()))?;
         let found =
             doctor::run(&loaded.config, None, OutputFormat::Text).map(|(_, text)| redaction.text(&text));
         archive.put("doctor.txt", found.map(String::into_bytes))?;
         archive.put("log.txt", journal().map(|log| redaction.text(&log).into_bytes()))?;
         archive.finish()
     };
-    let content = write().map_err(named)?;
+    let content = write().map_err(|error| {
+        // Half of it is no archive, and would keep the next one from being written.
+        let _ = fs::remove_file(file);
+        named(error)
+    })?;
     Ok(format!("{content}\nwritten: {}. Look through it before you send it.\n", file.display()))
 }
 
@@ -100,7 +128,7 @@ fn recordings(loaded: &Loaded, archive: &mut Archive, redaction: &mut Redaction)
             }
             false => Err("left out: too large together with the newer ones".to_owned()),
         };
-        let content = content.and_then(|content| redaction.recording(content));
+        let content = content.and_then(|content| redaction.recording(&content));
         archive.put(&format!("recordings/{name}"), content)?;
     }
     Ok(())
@@ -135,61 +163,114 @@ fn journal() -> Result<String, String> {
     }
 }
 
+/// A text without secrets.
+fn without_secrets(text: &str) -> String {
+    static SECRETS: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
+        let rules = [
+            // `password = "x"`, `api-key: x`, `"token":"x"`, in TOML, YAML, JSON and log lines; a header's scheme with it.
+            (
+                r#"(?i)([\w.-]*(?:passw(?:or)?d|passphrase|secret|token|credential|api[_-]?key|private[_-]?key|authorization)[\w.-]*["']?\s*[:=]\s*)("[^"]*"|'[^']*'|(?:(?:bearer|basic)\s+)?[^\s,;}]+)"#,
+                "${1}\"[removed]\"",
+            ),
+            (r"(?i)\b(bearer|basic)\s+[A-Za-z0-9+/=._~-]{8,}", "${1} [removed]"),
+            // User and password in an address.
+            (r"://[^/\s@]+@", "://[removed]@"),
+            (r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----", "[removed]"),
+            (r"\$2[abxy]\$\d\d\$[./A-Za-z0-9]{20,}", "[removed]"),
+        ];
+        rules.into_iter().filter_map(|(rule, with)| Some((Regex::new(rule).ok()?, with))).collect()
+    });
+    // Most texts of a recording have none of these.
+    let lower = text.to_ascii_lowercase();
+    let marks = ["pass", "secret", "token", "cred", "key", "auth", "bearer", "basic", "://", "$2"];
+    let mut text = text.to_owned();
+    if marks.iter().any(|mark| lower.contains(mark)) {
+        for (rule, with) in SECRETS.iter() {
+            text = rule.replace_all(&text, *with).into_owned();
+        }
+    }
+    text
+}
+
+/// A text without a name, where that is a word of its own.
+fn without_name(text: &str, name: &str) -> Option<String> {
+    let is_part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+    let (mut rest, mut cleaned, mut from) = (text, String::new(), 0);
+    while let Some(at) = rest.get(from..).and_then(|rest| rest.find(name)).map(|at| from + at) {
+        let (before, after) = (&rest[..at], &rest[at + name.len()..]);
+        let joined_before = is_part(name.chars().next()) && is_part(before.chars().next_back());
+        let joined_after = is_part(name.chars().next_back()) && is_part(after.chars().next());
+        if joined_before || joined_after {
+            from = at + name.chars().next().map_or(1, char::len_utf8);
+            continue;
+        }
+        cleaned.push_str(before);
+        cleaned.push_str(REMOVED);
+        (rest, from) = (after, 0);
+    }
+    (rest.len() < text.len()).then(|| cleaned + rest)
+}
+
+/// A text without the values of keys that name work: `pod="x"`, `pod=x`, and the process in a line of the kernel, which
+/// ends with the next comma.
+fn without_owner_keys(text: &str) -> String {
+    static RULES: LazyLock<Vec<Regex>> = LazyLock::new(|| {
+        let keys = OWNER_LABELS.iter().filter(|key| **key != "pid").chain(&OWNER_KEYS);
+        let keys = keys.copied().collect::<Vec<_>>().join("|");
+        let rules = [
+            r"(\bpid=[^,\n]*, *name=)([^,\n]+)".to_owned(),
+            format!(r#"(\b(?:{keys}|name)=)("(?:[^"\\]|\\.)*"|[^,\s}}]+)"#),
+        ];
+        rules.iter().filter_map(|rule| Regex::new(rule).ok()).collect()
+    });
+    let mut text = text.to_owned();
+    for rule in RULES.iter() {
+        text = rule.replace_all(&text, "${1}[removed]").into_owned();
+    }
+    text
+}
+
 impl Redaction {
     /// A text without secrets, and without the names that were met.
     fn text(&self, text: &str) -> String {
-        static SECRETS: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
-            let rules = [
-                // `password = "x"`, `api-key: x`, `"token":"x"`, in TOML, YAML, JSON and log lines; a header's scheme with it.
-                (
-                    r#"(?i)([\w.-]*(?:passw(?:or)?d|passphrase|secret|token|credential|api[_-]?key|private[_-]?key|authorization)[\w.-]*["']?\s*[:=]\s*)("[^"]*"|'[^']*'|(?:(?:bearer|basic)\s+)?[^\s,;}]+)"#,
-                    "${1}\"[removed]\"",
-                ),
-                (r"(?i)\b(bearer|basic)\s+[A-Za-z0-9+/=._~-]{8,}", "${1} [removed]"),
-                // User and password in an address.
-                (r"://[^/\s@]+@", "://[removed]@"),
-                (r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----", "[removed]"),
-                (r"\$2[abxy]\$\d\d\$[./A-Za-z0-9]{20,}", "[removed]"),
-            ];
-            rules.into_iter().filter_map(|(rule, with)| Some((Regex::new(rule).ok()?, with))).collect()
-        });
-        // Most texts of a recording have none of these.
-        let lower = text.to_ascii_lowercase();
-        let marks = ["pass", "secret", "token", "cred", "key", "auth", "bearer", "basic", "://", "$2"];
-        let mut text = text.to_owned();
-        if marks.iter().any(|mark| lower.contains(mark)) {
-            for (rule, with) in SECRETS.iter() {
-                text = rule.replace_all(&text, *with).into_owned();
-            }
+        let text = without_secrets(text);
+        if !self.owners {
+            return text;
         }
-        if self.owners && !text.starts_with("GPU-") {
-            static NAMES: LazyLock<Option<Regex>> =
-                LazyLock::new(|| Regex::new(r#"((?:name|process|owner|user)=)("[^"]*"|[^,\s}]+)"#).ok());
-            if let Some(names) = &*NAMES {
-                text = names.replace_all(&text, "${1}[removed]").into_owned();
-            }
-            // The longest first: one may be the beginning of another.
-            let mut names: Vec<&String> = self.names.iter().collect();
-            names.sort_by_key(|name| std::cmp::Reverse(name.len()));
-            for name in names {
-                text = text.replace(name.as_str(), REMOVED);
+        // Before the keys: a name may have spaces and commas.
+        without_owner_keys(&self.without_names(text))
+    }
+
+    fn without_names(&self, mut text: String) -> String {
+        for (_, name) in &self.names {
+            if let Some(cleaned) = without_name(&text, name) {
+                text = cleaned;
             }
         }
         text
     }
 
+    /// A value of a document that no key names as one of work. Only where words follow one another may a name be among
+    /// them; anything else is a word of ours, unless it is a name as a whole.
+    fn value(&self, text: &str) -> String {
+        if text.contains([' ', '/']) {
+            return self.text(text);
+        }
+        let is_name = self.owners && self.names.contains(&(Reverse(text.len()), text.to_owned()));
+        if is_name { REMOVED.to_owned() } else { without_secrets(text) }
+    }
+
     fn document(&mut self, bytes: &[u8]) -> Result<Vec<u8>, String> {
         let mut document: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        // Twice: a name may be met after a text that has it.
+        self.clean(&mut document.clone());
         self.clean(&mut document);
         serde_json::to_vec(&document).map_err(|error| error.to_string())
     }
 
-    /// A recording as it is; without owners it is written again, a truncated one up to its end.
-    fn recording(&mut self, content: Vec<u8>) -> Result<Vec<u8>, String> {
-        if !self.owners {
-            return Ok(content);
-        }
-        let recording = recorder::file::decode(content.as_slice()).map_err(|error| error.to_string())?;
+    /// A recording, written again without secrets and names; a truncated one up to its end.
+    fn recording(&mut self, content: &[u8]) -> Result<Vec<u8>, String> {
+        let recording = recorder::file::decode(content).map_err(|error| error.to_string())?;
         let mut cleaned = recording.lines;
         cleaned.iter_mut().for_each(|line| self.clean(line));
         let header = serde_json::to_value(&recording.header).map_err(|error| error.to_string())?;
@@ -210,23 +291,23 @@ impl Redaction {
     fn clean(&mut self, value: &mut Value) {
         match value {
             Value::Object(object) => {
-                if self.owners && object.keys().any(|key| key.contains("name=")) {
+                if self.owners && object.keys().any(|key| key.contains("=\"")) {
                     // Series of a recording: their labels are in the key.
                     let series = std::mem::take(object).into_iter();
-                    *object = series.map(|(key, value)| (self.text(&key), value)).collect();
+                    *object = series.map(|(key, value)| (without_owner_keys(&key), value)).collect();
                 }
                 for (key, value) in object {
                     // A unit of systemd has a dot, one of a GPU has none.
                     let unit = key == "unit" && value.as_str().is_some_and(|unit| unit.contains('.'));
                     if self.owners && (unit || names_owner(key)) {
                         self.remove(value);
-                    } else {
+                    } else if !OWN_TEXTS.contains(&key.as_str()) {
                         self.clean(value);
                     }
                 }
             }
             Value::Array(list) => list.iter_mut().for_each(|value| self.clean(value)),
-            Value::String(text) => *text = self.text(text),
+            Value::String(text) => *text = self.value(text),
             _ => {}
         }
     }
@@ -235,10 +316,10 @@ impl Redaction {
         match value {
             Value::String(text) if text.is_empty() => {}
             Value::String(text) => {
-                // A word that is also one of ours says nothing.
-                if text.len() >= 4 && !["user", "unit", "other", "unknown", "slurm"].contains(&text.as_str())
-                {
-                    self.names.insert(text.clone());
+                // A short number is the number of anything.
+                let says_something = text.len() >= 4 || text.len() >= 2 && text.contains(char::is_alphabetic);
+                if says_something && !KNOWN_WORDS.contains(&text.as_str()) {
+                    self.names.insert((Reverse(text.len()), text.clone()));
                 }
                 *value = REMOVED.into();
             }
@@ -342,5 +423,32 @@ mod tests {
         assert_eq!(without.text("owner pod/team-a/train-0/main is gone"), "owner [removed] is gone");
         let whole = String::from_utf8(redaction(false).document(document.as_bytes()).unwrap()).unwrap();
         assert!(whole.contains("team-a") && whole.contains("train.py"));
+    }
+
+    #[test]
+    fn names_are_whole_words_of_free_texts_and_may_be_short_or_have_spaces() {
+        let document = r#"{"owners":[{"user":"al","process":"my job, v2","namespace":"power","pod":"gpu"}],
+            "help":"Limit of the power.","name":"gpu_power_watts","unit":"power",
+            "text":"al has power, also gpu_power_watts","keys":{"power":1}}"#;
+        let mut without = redaction(true);
+        let cleaned: Value = serde_json::from_slice(&without.document(document.as_bytes()).unwrap()).unwrap();
+        let cleaned = cleaned.to_string();
+        for kept in ["gpu_power_watts", "Limit of the power.", "\"power\":1"] {
+            assert!(cleaned.contains(kept), "{kept}: {cleaned}");
+        }
+        assert!(cleaned.contains("[removed] has [removed], also gpu_power_watts"), "{cleaned}");
+        assert_eq!(without.text("al: also my job, v2 on a gpu"), "[removed]: also [removed] on a gpu");
+    }
+
+    #[test]
+    fn what_keys_of_a_line_name_is_removed_though_it_was_never_met() {
+        let without = redaction(true);
+        let line = "NVRM: Xid (PCI:0000:1a:00): 31, pid=7, name=python my train.py, Ch 00000008\n\
+            WARN late namespace=team-b claim=\"c \\\"1\\\"\" gpu=3 metric=gpu_up\n";
+        assert_eq!(
+            without.text(line),
+            "NVRM: Xid (PCI:0000:1a:00): 31, pid=7, name=[removed], Ch 00000008\n\
+            WARN late namespace=[removed] claim=[removed] gpu=3 metric=gpu_up\n"
+        );
     }
 }

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
-use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::Value;
 
 use super::json;
+use crate::recorder::time_of;
 use model::plain_file;
 use recorder::file::{Header, Recording, decode};
 
@@ -179,11 +179,7 @@ fn seconds(out: &mut String, header: &Header, lines: &[Value]) {
 
 /// As RFC 3339, with milliseconds.
 fn time(unix_seconds: f64) -> String {
-    let since = Duration::try_from_secs_f64(unix_seconds.max(0.0)).unwrap_or_default();
     // Rounded, so that a whole second stays one.
-    let millis = (since.as_secs_f64() * 1e3).round() as u64;
-    match UNIX_EPOCH.checked_add(Duration::from_millis(millis)) {
-        Some(at) => humantime::format_rfc3339_millis(at).to_string(),
-        None => "-".to_owned(),
-    }
+    let at = time_of((unix_seconds * 1e3).round() / 1e3 + 1e-6);
+    at.map_or("-".to_owned(), |at| humantime::format_rfc3339_millis(at).to_string())
 }

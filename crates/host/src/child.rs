@@ -180,11 +180,13 @@ fn wait4(pid: i32) -> io::Result<Option<(ExitStatus, Duration)>> {
 /// What a child does first: it outlives the signals that are meant for the daemon or its terminal, and is
 /// ended by its control pipe alone.
 pub fn ignore_signals() -> nix::Result<()> {
-    for s in [Signal::SIGUSR1, Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM] {
-        // SAFETY: SIG_IGN installs no handler that could run our code in a signal context.
-        unsafe { signal(s, SigHandler::SigIgn) }?;
-    }
-    Ok(())
+    [Signal::SIGUSR1, Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM].into_iter().try_for_each(ignore)
+}
+
+/// Ignores a signal, until a handler is installed for it.
+pub fn ignore(number: Signal) -> nix::Result<()> {
+    // SAFETY: SIG_IGN installs no handler that could run our code in a signal context.
+    unsafe { signal(number, SigHandler::SigIgn) }.map(drop)
 }
 
 /// Ends this process by the signal that has ended its program, without a core of its own. Gives the exit code that shells have

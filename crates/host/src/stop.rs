@@ -52,10 +52,19 @@ impl Stop {
         lock(&self.state).stopped
     }
 
+    /// How often there was something new to look at, for [`Stop::wait_since`].
+    pub fn woken(&self) -> u64 {
+        lock(&self.state).woken
+    }
+
     /// Sleeps until then, until it is time to end, or until there is something new to look at.
     pub fn wait_until(&self, when: Mono) {
+        self.wait_since(self.woken(), when);
+    }
+
+    /// The same. What is new since this count was taken ends the sleep at once: it is taken before the look.
+    pub fn wait_since(&self, woken: u64, when: Mono) {
         let mut state = lock(&self.state);
-        let woken = state.woken;
         loop {
             let left = when.since(Mono::now());
             if state.stopped || state.woken != woken || left.is_zero() {
@@ -79,5 +88,14 @@ mod tests {
         stop.stop();
         let mut late = stop.hang_up().unwrap();
         assert_eq!((early.read(&mut [0]).unwrap(), late.read(&mut [0]).unwrap()), (0, 0));
+    }
+
+    #[test]
+    fn what_is_new_before_the_sleep_ends_it() {
+        let (stop, later) = (Stop::default(), Mono::now() + std::time::Duration::from_secs(600));
+        let seen = stop.woken();
+        stop.wake();
+        stop.wait_since(seen, later);
+        assert!(Mono::now() < later);
     }
 }

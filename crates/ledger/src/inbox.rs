@@ -161,6 +161,8 @@ struct Queue {
     at: HashMap<BatchKey, usize>,
     fast: usize,
     listed: usize,
+    /// Reloads that found the events full: the newest one, and before it the newest that was successful.
+    reloads: Vec<LedgerEvent>,
     closed: bool,
 }
 
@@ -209,6 +211,12 @@ impl Inbox {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         if queue.pending.events.len() < MAX_EVENTS {
             queue.pending.events.push_back(event);
+        } else if let LedgerEvent::Reloaded(settings, _) = &event {
+            // Lost, its settings would be in use by all but the ledger.
+            let replaced =
+                |known: &LedgerEvent| settings.is_some() || matches!(known, LedgerEvent::Reloaded(None, _));
+            queue.reloads.retain(|known| !replaced(known));
+            queue.reloads.push(event);
         } else {
             queue.pending.lost += 1;
         }
@@ -243,6 +251,8 @@ impl Inbox {
             if urgent || left.is_zero() {
                 queue.at.clear();
                 (queue.fast, queue.listed) = (0, 0);
+                let reloads = std::mem::take(&mut queue.reloads);
+                queue.pending.events.extend(reloads);
                 return Some(std::mem::take(&mut queue.pending));
             }
             queue = self.arrived.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -336,5 +346,25 @@ mod tests {
         assert_eq!((pending.events.len(), pending.lost), (MAX_EVENTS, 3));
         inbox.close();
         assert!(inbox.take(Mono(0)).is_none());
+    }
+
+    #[test]
+    fn the_newest_reload_has_room() {
+        let inbox = Inbox::default();
+        for _ in 0..MAX_EVENTS {
+            inbox.event(LedgerEvent::LateBatch);
+        }
+        let live = LiveSettings::of(&settings::Config::default(), None);
+        let loaded = |second| LedgerEvent::Reloaded(Some(Box::new(live.clone())), second);
+        let failed = |second| LedgerEvent::Reloaded(None, second);
+        for event in [failed(1.0), loaded(2.0), loaded(3.0), failed(4.0), failed(5.0)] {
+            inbox.event(event);
+        }
+        let pending = inbox.take(Mono(0)).unwrap();
+        assert_eq!(pending.lost, 0);
+        assert_eq!(
+            pending.events.into_iter().skip(MAX_EVENTS).collect::<Vec<_>>(),
+            [loaded(3.0), failed(5.0)]
+        );
     }
 }

@@ -35,15 +35,20 @@ pub struct StoredEvent {
 }
 
 impl EventHistory {
-    /// The newest of a list that are not too old and have room.
+    /// The newest of a list that are not too old and have room. The list may have any order: old lines of the kernel's log
+    /// come after the events of earlier daemons.
     pub fn of(list: &[Arc<Event>], unix_seconds: f64) -> EventHistory {
+        let young = |event: &&Arc<Event>| unix_seconds - event.last_unix_seconds < MAX_AGE;
+        let mut young: Vec<&Arc<Event>> = list.iter().filter(young).collect();
+        young.sort_by(|one, other| one.unix_seconds.total_cmp(&other.unix_seconds));
         let mut room = MAX_BYTES - EVENT_BYTES;
         let fits = |event: &&Arc<Event>| {
             let taken = EVENT_BYTES + event.text.len() * ESCAPED;
             room = room.saturating_sub(taken);
-            room > 0 && unix_seconds - event.last_unix_seconds < MAX_AGE
+            room > 0
         };
-        let mut events: Vec<StoredEvent> = list.iter().rev().take_while(fits).map(StoredEvent::of).collect();
+        let mut events: Vec<StoredEvent> =
+            young.into_iter().rev().take_while(fits).map(StoredEvent::of).collect();
         events.reverse();
         EventHistory { events }
     }
@@ -118,5 +123,13 @@ mod tests {
                 && serde_json::to_string(&kept).unwrap().len() < MAX_BYTES
         );
         assert_eq!(EventHistory::of(&list, 4990.0 + MAX_AGE).events.len(), 9);
+    }
+
+    #[test]
+    fn an_old_line_behind_newer_events_drops_none_of_them() {
+        let (day, now) = (86_400.0, 10.0 * 86_400.0);
+        let list = [event(1, now - day), event(2, now - 8.0 * day), event(3, now - 2.0 * day)];
+        let kept = EventHistory::of(&list, now);
+        assert_eq!(kept.into_events().map(|event| event.id).collect::<Vec<_>>(), [3, 1]);
     }
 }

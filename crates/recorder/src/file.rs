@@ -35,8 +35,9 @@ use model::catalog::{MetricId, SampleBuffer, Subject, Tier, def};
 /// The version of the format that is written, and the only one that is read.
 pub const VERSION: u32 = 1;
 const FORMAT: &str = "gpu-node-exporter recording";
-/// Longest content that is read: what is written is far below.
-const MAX_CONTENT: u64 = 512 << 20;
+/// Most bytes of a file, and of its content, that are read: eight GPUs have some 0.3 MB.
+const MAX_PACKED: u64 = 16 << 20;
+const MAX_CONTENT: u64 = 64 << 20;
 
 /// One moment on both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -266,7 +267,7 @@ fn labels(subject: &Subject) -> Value {
 
 /// Reads a file. What a truncated one has is read, and why it ends.
 pub fn decode(file: impl Read) -> Result<Recording, RecordingError> {
-    let decoder = GzDecoder::new(BufReader::new(file));
+    let decoder = GzDecoder::new(BufReader::new(file.take(MAX_PACKED)));
     let mut lines = BufReader::new(decoder.take(MAX_CONTENT)).lines();
     let first = lines.next().ok_or_else(|| RecordingError::Other("it is empty".into()))?;
     let first = first.map_err(|error| RecordingError::Other(error.to_string()))?;

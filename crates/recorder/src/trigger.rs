@@ -14,7 +14,7 @@ use model::clock::Mono;
 use model::snapshot::Snapshot;
 
 /// Shortest pause between two recordings, whatever their faults.
-const SHORTEST: Duration = Duration::from_secs(60);
+pub const SHORTEST: Duration = Duration::from_secs(60);
 /// Faults remembered for the pause; more come only in a storm, in which they make no recording.
 const MAX_REMEMBERED: usize = 4096;
 /// Faults named in one recording.
@@ -45,13 +45,15 @@ pub struct RecordedFault {
 }
 
 /// What one fault is the same by: its GPU or switch, its name, its code.
-type FaultKey = (String, String, Option<u64>);
+pub type FaultKey = (String, String, Option<u64>);
 
 /// What a look at a snapshot found.
 #[derive(Debug, Default, PartialEq)]
 pub struct RecordingDue {
     /// The faults whose recording is to be written now.
     pub faults: Option<Vec<RecordedFault>>,
+    /// What they count as recorded by, for [`Trigger::forget`].
+    pub keys: Vec<FaultKey>,
     /// Faults that make no recording, because one was made or there are too many.
     pub suppressed: u64,
 }
@@ -65,6 +67,8 @@ pub struct Trigger {
     /// When faults were recorded.
     recorded: HashMap<FaultKey, Mono>,
     waiting: Vec<RecordedFault>,
+    /// All that wait, also those without room to be named.
+    waiting_keys: Vec<FaultKey>,
     due: Mono,
     last: Option<Mono>,
     /// The newest revision of an event that was looked at.
@@ -78,6 +82,7 @@ impl Trigger {
             held: HashMap::new(),
             recorded: HashMap::new(),
             waiting: Vec::new(),
+            waiting_keys: Vec::new(),
             due: Mono::default(),
             last: None,
             revision: 0,
@@ -96,7 +101,8 @@ impl Trigger {
                 due.suppressed += 1;
                 continue;
             }
-            self.recorded.insert(key, now);
+            self.recorded.insert(key.clone(), now);
+            self.waiting_keys.push(key);
             if self.waiting.is_empty() {
                 self.due = (now + self.pace.after).max(self.last.map_or(now, |last| last + SHORTEST));
             }
@@ -107,9 +113,17 @@ impl Trigger {
         if !self.waiting.is_empty() && now >= self.due {
             self.last = Some(now);
             due.faults = Some(std::mem::take(&mut self.waiting));
+            due.keys = std::mem::take(&mut self.waiting_keys);
         }
         self.recorded.retain(|_, at| now.since(*at) < self.pace.pause);
         due
+    }
+
+    /// Faults whose recording was not written: the next one of the same kind is recorded.
+    pub fn forget(&mut self, keys: &[FaultKey]) {
+        for key in keys {
+            self.recorded.remove(key);
+        }
     }
 
     /// The faults that page now and did not at the last look.
@@ -220,6 +234,25 @@ mod tests {
             suppressed += due.suppressed;
         }
         assert_eq!((recordings, suppressed), (2, 598));
+    }
+
+    #[test]
+    fn a_fault_whose_recording_was_not_written_is_recorded_when_it_comes_again() {
+        let mut trigger = trigger();
+        let mut look = |second, on: &[Condition], failed: &mut Vec<FaultKey>| {
+            trigger.forget(&std::mem::take(failed));
+            let due = trigger.look(&snapshot(second, on));
+            failed.extend(due.keys);
+            (due.faults.is_some(), due.suppressed)
+        };
+        let mut failed = Vec::new();
+        assert_eq!(look(1, &[Condition::Lost], &mut failed), (false, 0));
+        assert_eq!(look(7, &[], &mut failed), (true, 0));
+        assert_eq!(failed.len(), 1);
+        assert_eq!(look(70, &[Condition::Lost], &mut failed), (false, 0));
+        assert_eq!(look(80, &[], &mut failed), (true, 0));
+        failed.clear();
+        assert_eq!(look(150, &[Condition::Lost], &mut failed), (false, 1), "that one was written");
     }
 
     #[test]

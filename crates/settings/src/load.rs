@@ -76,6 +76,8 @@ pub struct Loaded {
     pub config: Config,
     /// File, environment variable or flag of each key that is set.
     pub origins: BTreeMap<&'static str, String>,
+    /// Whether there is a configuration file.
+    pub has_file: bool,
 }
 
 impl Loaded {
@@ -151,7 +153,10 @@ pub(super) fn load_from(
     let mut layers = Layers::default();
     let path = overrides.config.as_deref().unwrap_or(default_file);
     match read_text(path, MAX_BYTES) {
-        Ok(text) => layers.file(path, &text),
+        Ok(text) => {
+            layers.loaded.has_file = true;
+            layers.file(path, &text);
+        }
         Err(e) if e.kind() == io::ErrorKind::NotFound && overrides.config.is_none() => {}
         Err(e) => layers.errors.push(format!("cannot read the configuration file {}: {e}", path.display())),
     }

@@ -47,7 +47,7 @@ fn without_directory(line: &str) -> String {
 fn without_file_and_environment_all_is_default() {
     let loaded = load_from(&Overrides::default(), "/nonexistent".as_ref(), environment(&[])).unwrap();
     assert_eq!(loaded.config, Config::default());
-    assert!(loaded.origins.is_empty());
+    assert!(loaded.origins.is_empty() && !loaded.has_file);
 }
 
 #[test]

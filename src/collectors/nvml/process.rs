@@ -173,16 +173,12 @@ pub fn sampler_config(config: &Config) -> SamplerConfig {
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplerSettings {
     pub config: SamplerConfig,
-    pub log_level: String,
 }
 
 impl SamplerSettings {
     /// The profiling counters are switched while a sampler runs, so their setting makes no difference here.
     pub fn of(config: &Config) -> SamplerSettings {
-        SamplerSettings {
-            config: SamplerConfig { gpm: false, ..sampler_config(config) },
-            log_level: config.log.level.to_string().to_lowercase(),
-        }
+        SamplerSettings { config: SamplerConfig { gpm: false, ..sampler_config(config) } }
     }
 }
 
@@ -256,5 +252,19 @@ impl FrameReceiver {
         if self.events.send(SamplerMessage { generation: self.generation, event }).is_err() {
             tracing::debug!("the supervisor of this sampler has ended");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_level_of_the_log_replaces_no_sampler() {
+        let (before, mut after) = (Config::default(), Config::default());
+        after.log.level = tracing::Level::DEBUG;
+        assert_eq!(SamplerSettings::of(&before), SamplerSettings::of(&after));
+        after.sampler.rare_interval *= 2;
+        assert_ne!(SamplerSettings::of(&before), SamplerSettings::of(&after));
     }
 }
