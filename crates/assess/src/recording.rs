@@ -1,4 +1,4 @@
-//! What was counted of one run, as a recording keeps it: a line of JSON a run.
+//! What was counted of one run, as a recording keeps it: a line of JSON a run, with the version of its form.
 
 use std::collections::BTreeMap;
 
@@ -45,6 +45,9 @@ pub struct PmuCounts {
     pub branch_misses: Option<f64>,
     pub llc_references: Option<f64>,
     pub llc_misses: Option<f64>,
+    /// Lines from memory, where the processor tells them from those of other caches.
+    #[serde(default)]
+    pub memory_fills: Option<f64>,
     /// Floating-point operations by precision; empty where they were not counted.
     #[serde(default)]
     pub flops: BTreeMap<Precision, f64>,
@@ -75,10 +78,25 @@ pub struct HotFunction {
     /// The file that it is in.
     pub file: String,
     pub samples: u64,
-    /// Of all samples.
+    /// Of all samples, its own without those of functions that it calls.
     pub share: f64,
     /// Who called it, by frame pointers, with the share of its samples, in falling order.
-    pub callers: Vec<(String, f64)>,
+    pub callers: Vec<CallerShare>,
+}
+
+/// A caller, and its share of the samples of what it calls.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CallerShare {
+    pub name: String,
+    pub share: f64,
+}
+
+impl HotFunctions {
+    /// Share of the CPU time that the samples cover.
+    pub fn seen(&self, cpu_seconds: Option<f64>) -> Option<f64> {
+        let expected = cpu_seconds? * self.hertz as f64;
+        (expected > 0.0).then(|| (self.samples as f64 / expected).min(1.0))
+    }
 }
 
 /// Name of all time in the kernel.
@@ -86,16 +104,41 @@ pub const KERNEL: &str = "[kernel]";
 /// Functions with a smaller share of the samples are left out.
 pub const CUT_OFF: f64 = 0.005;
 
+/// Version of a line's form: a later one may mean other things by the same names.
+const VERSION: u32 = 1;
+
+/// A line.
+#[derive(Serialize, Deserialize)]
+struct RecordedLine<R> {
+    #[serde(default = "first_version")]
+    recording: u32,
+    #[serde(flatten)]
+    run: R,
+}
+
+fn first_version() -> u32 {
+    1
+}
+
 /// All runs of a recording.
 pub fn parse(text: &str) -> Result<Vec<RunCounts>, String> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let runs: Result<Vec<RunCounts>, String> = lines
-        .map(|(at, line)| serde_json::from_str(line).map_err(|error| format!("line {}: {error}", at + 1)))
-        .collect();
+    let runs: Result<Vec<RunCounts>, String> =
+        lines.map(|(at, line)| run_of(line).map_err(|error| format!("line {}: {error}", at + 1))).collect();
     runs.and_then(|runs| if runs.is_empty() { Err("no run in it".into()) } else { Ok(runs) })
+}
+
+fn run_of(line: &str) -> Result<RunCounts, String> {
+    let RecordedLine { recording, run } =
+        serde_json::from_str::<RecordedLine<serde_json::Value>>(line).map_err(|error| error.to_string())?;
+    if recording > VERSION {
+        return Err(format!("of version {recording}; this program reads up to {VERSION}"));
+    }
+    serde_json::from_value(run).map_err(|error| error.to_string())
 }
 
 /// The line of a recording.
 pub fn line(run: &RunCounts) -> Result<String, String> {
-    serde_json::to_string(run).map(|line| line + "\n").map_err(|error| error.to_string())
+    let line = RecordedLine { recording: VERSION, run };
+    serde_json::to_string(&line).map(|line| line + "\n").map_err(|error| error.to_string())
 }

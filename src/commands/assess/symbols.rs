@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::path::PathBuf;
 
-use assess::recording::{CUT_OFF, HotFunction, HotFunctions, KERNEL};
+use assess::recording::{CUT_OFF, CallerShare, HotFunction, HotFunctions, KERNEL};
 use host::Host;
 use object::{Object, ObjectSegment, ObjectSymbol, ReadCache, SymbolKind};
 
@@ -112,9 +112,10 @@ impl<'a> Symbols<'a> {
             .into_iter()
             .filter(|(_, (samples, _))| *samples as f64 / all >= CUT_OFF)
             .map(|((name, file), (samples, callers))| {
-                let mut callers: Vec<(String, f64)> =
-                    callers.into_iter().map(|(name, of)| (name, of as f64 / samples as f64)).collect();
-                callers.sort_by(|a, b| b.1.total_cmp(&a.1));
+                let share = |of: u64| of as f64 / samples as f64;
+                let mut callers: Vec<CallerShare> =
+                    callers.into_iter().map(|(name, of)| CallerShare { name, share: share(of) }).collect();
+                callers.sort_by(|a, b| b.share.total_cmp(&a.share));
                 let name = name.unwrap_or_else(|| match file.rsplit('/').next() {
                     None | Some("") => "[code without a file]".into(),
                     Some(file) => format!("[no symbol in {file}]"),
