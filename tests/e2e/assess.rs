@@ -110,10 +110,17 @@ fn output_input_exit_code_and_signal_are_the_programs() {
         assert_eq!((output.status.code(), said.lines().count()), (Some(code), 1), "{said}");
         assert!(said.contains(program) && output.stdout.is_empty(), "{said}");
     }
-    // The report cannot be written: the program's end stays its own.
-    let output = assess(&["--out", "/nowhere/report"], &["sh", "-c", "exit 3"]).output().unwrap();
+    // The report cannot be written: the program does not start for nothing, or its end stays its own.
+    for option in ["--out", "--record"] {
+        let output =
+            assess(&[option, "/nowhere/report"], &["sh", "-c", "echo ran; exit 3"]).output().unwrap();
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(64), 0), "{option}");
+        assert!(String::from_utf8(output.stderr).unwrap().contains("/nowhere/report"));
+    }
+    let output = assess(&["--out", "/dev/full"], &["sh", "-c", "exit 3"]).output().unwrap();
     assert_eq!(output.status.code(), Some(3));
-    assert!(String::from_utf8(output.stderr).unwrap().contains("/nowhere/report"));
+    let page = String::from_utf8(output.stderr).unwrap();
+    assert!(page.contains("/dev/full") && page.contains("(exit code 3)"), "{page}");
     for wrong in [&[][..], &["--pid", "1", "--job", "2"], &["--target", "wall<=1"], &["--gpu", "x"]] {
         assert_eq!(assess(wrong, &[]).output().unwrap().status.code(), Some(64), "{wrong:?}");
     }
@@ -132,6 +139,29 @@ fn sigterm_reaches_the_program() {
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
     assert_eq!(lines.next().unwrap().unwrap(), "asked");
     assert_eq!(child.wait().unwrap().code(), Some(5));
+}
+
+/// As `nohup` starts programs, and as services and terminals signal them.
+#[test]
+fn ignored_signals_stay_ignored_and_others_reach_the_program() {
+    let script = "trap '' HUP; exec \"$0\" assess --out /dev/null -- sh -c 'grep SigIgn /proc/self/status'";
+    let output =
+        Command::new("sh").args(["-c", script, env!("CARGO_BIN_EXE_gpu-node-exporter")]).output().unwrap();
+    let line = String::from_utf8(output.stdout).unwrap();
+    let mask = u64::from_str_radix(line.trim_start_matches("SigIgn:").trim(), 16).unwrap();
+    assert_eq!(mask & 1, 1, "SIGHUP: {line}");
+    for name in ["USR1", "INT"] {
+        let script = format!("trap 'kill $!; echo asked; exit 6' {name}; sleep 600 & echo up; wait");
+        let mut command = assess(&["--out", "/dev/null"], &["sh", "-c", &script]);
+        let mut child = command.stdout(Stdio::piped()).process_group(0).spawn().unwrap();
+        let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+        assert_eq!(lines.next().unwrap().unwrap(), "up");
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
+        let signal = format!("SIG{name}").parse::<nix::sys::signal::Signal>().unwrap();
+        nix::sys::signal::kill(pid, signal).unwrap();
+        assert_eq!(lines.next().unwrap().unwrap(), "asked", "{name}");
+        assert_eq!(child.wait().unwrap().code(), Some(6), "{name}");
+    }
 }
 
 #[test]

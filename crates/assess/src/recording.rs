@@ -32,6 +32,9 @@ pub struct RunCounts {
     /// What was not measured, and why.
     #[serde(default)]
     pub not_measured: BTreeMap<String, String>,
+    /// Which watch of an owner the span is of.
+    #[serde(default)]
+    pub watch: Option<u64>,
     /// How it ended: exit code, or the signal as a negative number.
     pub exit: Option<i32>,
 }
@@ -126,6 +129,44 @@ pub fn parse(text: &str) -> Result<Vec<RunCounts>, String> {
     let runs: Result<Vec<RunCounts>, String> =
         lines.map(|(at, line)| run_of(line).map_err(|error| format!("line {}: {error}", at + 1))).collect();
     runs.and_then(|runs| if runs.is_empty() { Err("no run in it".into()) } else { Ok(runs) })
+}
+
+/// The newest run; of a running owner, the whole time that it was watched, from its spans.
+pub fn newest(mut runs: Vec<RunCounts>) -> Option<RunCounts> {
+    let last = runs.pop()?;
+    let Some(watch) = last.watch else { return Some(last) };
+    let spans = runs.iter().rev().take_while(|run| run.watch == Some(watch));
+    Some(spans.fold(last, |whole, span| RunCounts {
+        wall_seconds: whole.wall_seconds + span.wall_seconds,
+        cpu_seconds: both(whole.cpu_seconds, span.cpu_seconds),
+        threads: whole.threads.max(span.threads),
+        items: both(whole.items, span.items),
+        counts: whole.counts.with(&span.counts),
+        ..whole
+    }))
+}
+
+/// The sum, where both were measured.
+fn both(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+    Some(a? + b?)
+}
+
+impl PmuCounts {
+    fn with(&self, other: &PmuCounts) -> PmuCounts {
+        let kinds = self.flops.keys().eq(other.flops.keys());
+        let flops = self.flops.iter().filter(|_| kinds);
+        PmuCounts {
+            cycles: both(self.cycles, other.cycles),
+            instructions: both(self.instructions, other.instructions),
+            branches: both(self.branches, other.branches),
+            branch_misses: both(self.branch_misses, other.branch_misses),
+            llc_references: both(self.llc_references, other.llc_references),
+            llc_misses: both(self.llc_misses, other.llc_misses),
+            memory_fills: both(self.memory_fills, other.memory_fills),
+            flops: flops.map(|(of, flops)| (*of, flops + other.flops[of])).collect(),
+            counted_ratio: [self.counted_ratio, other.counted_ratio].into_iter().flatten().reduce(f64::min),
+        }
+    }
 }
 
 fn run_of(line: &str) -> Result<RunCounts, String> {

@@ -116,7 +116,7 @@ fn a_dense_product_suits_at_any_rate() {
         let report = report(run);
         assert_eq!(report.judgement.verdict, MoveVerdict::Suits, "{gigaflops}: {:#?}", report.judgement);
     }
-    // Without cycles, waiting and computing cannot be told apart.
+    // Without cycles, waiting and computing look alike.
     let chase = pointer_chase();
     let blind = PmuCounts { cycles: None, ..chase.counts.clone() };
     let report = report(RunCounts { counts: blind, ..chase });
@@ -352,6 +352,19 @@ fn a_recording_is_read_back() {
     let runs = recording::parse(&text).unwrap();
     assert_eq!((runs.len(), runs[0].counts.flops.len()), (2, 1));
     assert!(text.starts_with("{\"recording\":1,"), "{text}");
+    assert_eq!(recording::newest(runs).unwrap().subject, "pointer chase");
+    // Of an owner, all spans of the last watch are the run.
+    let spans = |watch: u64, count: usize| {
+        let items = triad().items.map(|items| items / 10.0);
+        vec![RunCounts { watch: Some(watch), items, ..triad() }; count]
+    };
+    let whole = recording::newest([spans(1, 3), spans(2, 10)].concat()).unwrap();
+    assert!((whole.wall_seconds / triad().wall_seconds - 10.0).abs() < 1e-9);
+    assert_eq!(
+        (whole.items, whole.counts.llc_misses),
+        (Some(2e8), triad().counts.llc_misses.map(|n| n * 10.0))
+    );
+    assert_eq!(whole.counts.flops[&Precision::Double], 4e9);
     assert!(recording::parse("").is_err());
     assert!(recording::parse("{\"recording\": 2}\n").unwrap_err().contains("of version 2"));
     assert!(recording::parse("{}\n").unwrap_err().starts_with("line 1"));

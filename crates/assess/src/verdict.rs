@@ -316,7 +316,7 @@ pub fn amdahl(run: &RunCounts, chosen: &[String], gain: Option<f64>) -> Result<A
     })
 }
 
-/// Whether a name stands for code without one: `[kernel]`, `[no symbol in FILE]`.
+/// Whether a name is in place of one that is missing: `[kernel]`, `[no symbol in FILE]`.
 fn is_placeholder(name: &str) -> bool {
     name.starts_with('[')
 }

@@ -75,6 +75,12 @@ impl RunCounters {
                 }
             }
         }
+        // A processor that counts cycles has a PMU.
+        if open.iter().any(|(of, _)| *of == CountOf::Cycles)
+            && let Some(names) = refused.remove(NO_PMU)
+        {
+            refused.entry("this processor has no such event".into()).or_default().extend(names);
+        }
         // A sum that lacks a part is no sum.
         let flops = |of: &CountOf| matches!(of, CountOf::Flops(..));
         if refused.values().flatten().any(|name| *name == CountOf::Flops(Precision::Any, 1).name()) {
@@ -203,13 +209,13 @@ fn open_event(mut builder: Builder<'static>, watched: Watched<'_>) -> io::Result
     }
 }
 
+const NO_PMU: &str = "this processor gives no counter for it (no PMU, as in most virtual machines)";
+
 /// Why the kernel refuses an event, and what helps.
 pub fn reason(error: &io::Error) -> String {
     let paranoid = || std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
     match error.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::ENOENT | Errno::ENODEV | Errno::EOPNOTSUPP | Errno::EINVAL) => {
-            "this processor gives no counter for it (no PMU, as in most virtual machines)".into()
-        }
+        Some(Errno::ENOENT | Errno::ENODEV | Errno::EOPNOTSUPP | Errno::EINVAL) => NO_PMU.into(),
         Some(Errno::EACCES) => format!(
             "not permitted (kernel.perf_event_paranoid is {}): run as root or with CAP_PERFMON",
             paranoid().trim()
