@@ -22,6 +22,7 @@ use assess::flops::CpuModel;
 use assess::recording::{self, RunCounts};
 use assess::report::AssessReport;
 use assess::{roofline, text};
+use attribution::usage;
 use host::Host;
 use host::stop::Stop;
 use host::terminal::stdout_has_colours;
@@ -223,9 +224,41 @@ fn threads(host: &Host, pid: i32) -> u64 {
     line.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
 }
 
-/// CPUs that this process, and so its program, may run on.
-fn allowed_cpus() -> Option<f64> {
+/// CPUs that this process, and so its program, may use.
+fn allowed_cpus(host: &Host) -> Option<f64> {
     let set = sched_getaffinity(Pid::from_raw(0)).ok()?;
     let count = (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).count();
-    Some(count as f64)
+    Some(limited(count as f64, host, "self"))
+}
+
+/// So many CPUs, or what the control groups of a process allow of them.
+fn limited(cpus: f64, host: &Host, process: &str) -> f64 {
+    let text = std::fs::read_to_string(host.path(format!("/proc/{process}/cgroup"))).unwrap_or_default();
+    let groups = text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
+    let of_cpu =
+        groups.filter(|(controllers, _)| controllers.split(',').any(|of| of.is_empty() || of == "cpu"));
+    let limits = of_cpu.filter_map(|(_, group)| usage::look(host, group.trim_start_matches('/')).cpu_limit);
+    limits.fold(cpus, f64::min)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quota_is_fewer_cpus() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let write = |path: &str, text: &str| {
+            let file = dir.path().join(path);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, text).unwrap();
+        };
+        write("proc/self/cgroup", "0::/a/b\n");
+        write("sys/fs/cgroup/cgroup.controllers", "cpu memory\n");
+        write("sys/fs/cgroup/a/cpu.max", "250000 100000\n");
+        write("sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
+        let host = Host::new(dir.path());
+        assert_eq!((limited(64.0, &host, "self"), limited(2.0, &host, "self")), (2.5, 2.0));
+        assert_eq!(limited(64.0, &host, "7"), 64.0);
+    }
 }

@@ -16,7 +16,7 @@ use super::arguments::AssessArguments;
 use super::counters::{CounterReading, RunCounters, Watched, reason};
 use super::samples::CpuClock;
 use super::symbols::Symbols;
-use super::{processor, threads};
+use super::{limited, processor, threads};
 use crate::collectors::cpu::cpu_groups::online;
 
 /// Spans that the time is divided into: the spread of a recording is that of its spans.
@@ -59,7 +59,7 @@ pub fn watch(
     let base = RunCounts {
         subject: owner.name.clone(),
         processor: model,
-        cpus: allowed.map(|cpus| cpus.len() as f64),
+        cpus: allowed.map(|cpus| limited(cpus.len() as f64, host, &owner.pids[0].to_string())),
         threads: Some(tasks.len() as u64),
         not_measured: gaps,
         watch: Some(watch),

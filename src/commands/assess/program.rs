@@ -107,7 +107,7 @@ pub fn run(command: &[OsString], host: &Host) -> io::Result<RunCounts> {
         wall_seconds,
         // A child that nothing has waited for is not among the first.
         cpu_seconds: Some(of_children.max(clocked.unwrap_or(0.0))),
-        cpus: allowed_cpus(),
+        cpus: allowed_cpus(host),
         threads: (most_threads > 0).then_some(most_threads),
         counts,
         hot,
