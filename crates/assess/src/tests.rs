@@ -97,6 +97,7 @@ fn known_programs_have_the_right_verdict() {
         assert_eq!(report.judgement.verdict, verdict, "{:#?}", report.judgement);
         let page = text::page(&report, false);
         assert!(page.contains("computed from known operation counts, not measured"), "{page}");
+        assert!(page.lines().all(|line| line.chars().count() <= 120), "{page}");
         assert!(page.contains(verdict.text().split(':').next().unwrap()), "{page}");
     }
     let rows = |run| report(run).judgement.rows.iter().map(|row| row.says).collect::<Vec<_>>();

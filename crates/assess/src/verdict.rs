@@ -79,26 +79,28 @@ pub fn judge(run: &RunCounts, figures: &RunFigures) -> MoveJudgement {
     let mut density = row("compute density", figures.density_at_most, &t::DENSITY);
     if figures.flops_per_instruction.is_some_and(|share| share < t::FLOPS_MATTER) {
         density.says = Says::NotMeasured;
-        density.note = "hardly any floating point: integer work is not counted".into();
+        density.note = "hardly any: integers are not counted".into();
     } else if density.says == Says::For {
         density.note = "an upper bound: bytes are a lower one".into();
     } else if density.says == Says::Against && few(figures.llc_misses_per_kilo_instruction).is_some() {
         density.says = Says::Between;
-        density.note = "fits the caches: the memory's rate is not its limit".into();
+        density.note = "fits the caches: memory is no limit".into();
     }
     let mut items = row("data parallelism", figures.items, &t::ITEMS);
     if items.value.is_none() {
         items.note = "from --items N".into();
     }
     let mut branches = row("branch misses", figures.branch_miss_ratio, &t::BRANCHES);
-    if let Some(rate) = few(figures.branch_misses_per_kilo_instruction).filter(|_| branches.value.is_some()) {
+    if let Some(rate) = few(figures.branch_misses_per_kilo_instruction)
+        .filter(|_| branches.says > Says::For && branches.value.is_some())
+    {
         branches.says = Says::For;
-        branches.note = format!("few branches: {rate:.2} misses in 1,000 instructions");
+        branches.note = format!("few: {rate:.2} in 1,000 instructions");
     }
     let mut access = row("access pattern", figures.misses_in_flight, &t::ACCESS);
     if let Some(rate) = few(figures.llc_misses_per_kilo_instruction) {
         access.says = Says::For;
-        access.note = format!("fits the caches: {rate:.2} misses in 1,000 instructions");
+        access.note = format!("fits the caches: {rate:.2} in 1,000");
     } else if access.says == Says::Against {
         (access.says, access.note) = few_in_flight(figures);
     }
@@ -106,14 +108,14 @@ pub fn judge(run: &RunCounts, figures: &RunFigures) -> MoveJudgement {
     if let Some(cpu) = run.cpu_seconds.filter(|cpu| *cpu < t::LEAST_CPU_SECONDS) {
         for row in rows.iter_mut().filter(|row| row.what != "data parallelism") {
             row.says = Says::NotMeasured;
-            row.note = format!("too short: {:.0} ms of CPU time, of which the start is most", cpu * 1e3);
+            row.note = format!("too short: {:.0} ms of CPU time", cpu * 1e3);
         }
     }
     if let Some(ratio) = run.counts.counted_ratio.filter(|ratio| *ratio < t::LEAST_COUNTED) {
         let counted = rows.iter_mut().filter(|row| row.what != "data parallelism" && row.value.is_some());
         for row in counted {
             row.says = Says::NotMeasured;
-            row.note = format!("counted in {:.1} % of the time alone: events took turns", ratio * 100.0);
+            row.note = format!("counted in {:.1} % of the time only", ratio * 100.0);
         }
     }
     let [density, items, branches, access] = [0, 1, 2, 3].map(|at| rows[at].says);
@@ -139,14 +141,14 @@ fn few_in_flight(figures: &RunFigures) -> (Says, String) {
     let in_flight = figures.misses_in_flight.unwrap_or(0.0);
     if in_flight < t::CHAIN_IN_FLIGHT {
         let share = (in_flight * 100.0).min(100.0);
-        return (Says::Between, format!("few misses: it waits for memory at most {share:.0} % of the time"));
+        return (Says::Between, format!("waits for memory {share:.0} % of it at most"));
     }
     match figures.instructions_per_cycle {
-        None => (Says::NotMeasured, "waiting or computing: instructions a cycle were not measured".into()),
+        None => (Says::NotMeasured, "instructions a cycle not measured".into()),
         Some(rate) if rate < t::CHAIN_INSTRUCTIONS_PER_CYCLE => {
-            (Says::Against, format!("dependent loads: {rate:.2} instructions a cycle"))
+            (Says::Against, format!("dependent loads: {rate:.2} instr./cycle"))
         }
-        Some(rate) => (Says::Between, format!("it computes meanwhile: {rate:.2} instructions a cycle")),
+        Some(rate) => (Says::Between, format!("computes too: {rate:.2} instr./cycle")),
     }
 }
 
