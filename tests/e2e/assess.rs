@@ -98,6 +98,7 @@ fn output_input_exit_code_and_signal_are_the_programs() {
     let output = command.stdin(fs::File::open(&input).unwrap()).output().unwrap();
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(7), &b"a\0b\n"[..]));
     let page = String::from_utf8(output.stderr).unwrap();
+    assert!(page.contains("page faults") && page.contains("context switches"), "{page}");
     assert!(page.contains("(exit code 7)") && !page.contains('\x1b'), "{page}");
 
     let output = assess(&[], &["sh", "-c", "kill -SEGV $$"]).output().unwrap();

@@ -27,6 +27,9 @@ pub struct RunCounts {
     /// Items that one run works on, each independent of the others (`--items`).
     pub items: Option<f64>,
     pub counts: PmuCounts,
+    /// By the kernel's account of children, without a PMU.
+    #[serde(default)]
+    pub system: Option<SystemCounts>,
     /// Functions by their share of CPU time.
     pub hot: Option<HotFunctions>,
     /// What was not measured, and why.
@@ -56,6 +59,31 @@ pub struct PmuCounts {
     pub flops: BTreeMap<Precision, f64>,
     /// Least share of the time in which an event was counted: the counts are scaled by it.
     pub counted_ratio: Option<f64>,
+}
+
+/// What the system did for the program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SystemCounts {
+    /// Pages that were there or only had to be cleared.
+    pub minor_faults: u64,
+    /// Pages that were read from a disk.
+    pub major_faults: u64,
+    /// It waited for something.
+    pub voluntary_switches: u64,
+    /// Others wanted its CPU.
+    pub involuntary_switches: u64,
+}
+
+impl SystemCounts {
+    /// What was counted between two readings.
+    pub fn since(&self, before: &SystemCounts) -> SystemCounts {
+        SystemCounts {
+            minor_faults: self.minor_faults.saturating_sub(before.minor_faults),
+            major_faults: self.major_faults.saturating_sub(before.major_faults),
+            voluntary_switches: self.voluntary_switches.saturating_sub(before.voluntary_switches),
+            involuntary_switches: self.involuntary_switches.saturating_sub(before.involuntary_switches),
+        }
+    }
 }
 
 /// Functions by their samples.

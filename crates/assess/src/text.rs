@@ -30,6 +30,13 @@ pub fn page(report: &AssessReport, colours: bool) -> String {
     let threads =
         run.threads.map_or(String::new(), |threads| format!("; up to {threads} threads of a process seen"));
     line("threads used", figures.threads_used.map(number), &format!("CPU time over wall time{threads}"));
+    if let Some(system) = run.system {
+        let faults = (system.minor_faults + system.major_faults) as f64;
+        line("page faults", Some(number(faults)), &format!("{} of them from a disk", system.major_faults));
+        let switches = (system.voluntary_switches + system.involuntary_switches) as f64;
+        let others = format!("{} of them for others", system.involuntary_switches);
+        line("context switches", Some(number(switches)), &others);
+    }
     line("items a second", figures.items_per_second.map(number), "from --items");
     line("instructions/cycle", figures.instructions_per_cycle.map(number), "");
     line("FLOP/s", figures.flops_per_second.map(number), &precisions(report));
@@ -163,9 +170,7 @@ fn bound(report: &AssessReport) -> String {
     );
     let (time, less) = match bound.of {
         BoundedTime::Wall => ("the wall time", "times as fast"),
-        BoundedTime::Cpu => {
-            ("the CPU time", "times less CPU time; wall time is not known, as several threads run")
-        }
+        BoundedTime::Cpu => ("the CPU time", "times less CPU time (wall time: not known)"),
     };
     out += &format!(
         "  {} of {time}: at most {} (95 %: {} to {}) {less}\n",

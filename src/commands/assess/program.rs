@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use assess::recording::RunCounts;
+use assess::recording::{RunCounts, SystemCounts};
 use host::Host;
 use host::terminal::progress;
 use nix::sys::resource::{UsageWho, getrusage};
@@ -53,7 +53,7 @@ pub fn run(command: &[OsString], host: &Host) -> io::Result<RunCounts> {
         gaps.insert("hot functions".into(), reason(error));
     }
     let mut clock = clock.ok();
-    let before = cpu_seconds_of_children()?;
+    let (cpu_before, system_before) = usage_of_children()?;
 
     #[expect(clippy::disallowed_methods, reason = "the user's program, which ends by itself")]
     let mut command_line = Command::new(name);
@@ -86,7 +86,8 @@ pub fn run(command: &[OsString], host: &Host) -> io::Result<RunCounts> {
         progress("");
     }
     let status = status?;
-    let of_children = cpu_seconds_of_children()? - before;
+    let (cpu_after, system_after) = usage_of_children()?;
+    let of_children = cpu_after - cpu_before;
     let (counts, clocked) = match counters.read() {
         Ok(reading) => counters.between(&CounterReading::default(), &reading),
         Err(error) => {
@@ -110,6 +111,7 @@ pub fn run(command: &[OsString], host: &Host) -> io::Result<RunCounts> {
         cpus: allowed_cpus(host),
         threads: (most_threads > 0).then_some(most_threads),
         counts,
+        system: Some(system_after.since(&system_before)),
         hot,
         not_measured: gaps,
         exit: Some(status.code().or(status.signal().map(|signal| -signal)).unwrap_or(0)),
@@ -122,9 +124,18 @@ pub fn not_started(error: &io::Error) -> u8 {
     if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
 }
 
-fn cpu_seconds_of_children() -> io::Result<f64> {
+/// CPU seconds of all children that were waited for, and what else the kernel accounts.
+fn usage_of_children() -> io::Result<(f64, SystemCounts)> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
-    Ok((usage.user_time().num_microseconds() + usage.system_time().num_microseconds()) as f64 / 1e6)
+    let cpu = (usage.user_time().num_microseconds() + usage.system_time().num_microseconds()) as f64 / 1e6;
+    let count = |number: i64| u64::try_from(number).unwrap_or(0);
+    let system = SystemCounts {
+        minor_faults: count(usage.minor_page_faults()),
+        major_faults: count(usage.major_page_faults()),
+        voluntary_switches: count(usage.voluntary_context_switches()),
+        involuntary_switches: count(usage.involuntary_context_switches()),
+    };
+    Ok((cpu, system))
 }
 
 /// Waits for the end. No signal is passed on once the number of the process may be another's.
