@@ -14,7 +14,7 @@ mod symbols;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use assess::compare::{self, compare};
@@ -22,6 +22,7 @@ use assess::flops::CpuModel;
 use assess::recording::{self, RunCounts};
 use assess::report::AssessReport;
 use assess::{roofline, text};
+use attribution::usage;
 use host::Host;
 use host::stop::Stop;
 use host::terminal::stdout_has_colours;
@@ -40,6 +41,8 @@ pub enum AssessEnd {
     Signal(i32),
 }
 
+/// Exit code for a file that cannot be written, as for a wrong command line.
+const EXIT_WRONG_FILE: u8 = 64;
 /// Exit code of `--compare` where there is nothing to compare.
 const EXIT_NO_COMPARISON: u8 = 2;
 
@@ -66,6 +69,10 @@ fn refused(code: u8, error: impl std::fmt::Display) -> AssessEnd {
 
 /// Runs the program. A report that cannot be written changes nothing of the program's end.
 fn ran(host: &Host, arguments: &AssessArguments) -> AssessEnd {
+    let mut files = match OpenedFiles::open(arguments) {
+        Ok(files) => files,
+        Err(error) => return refused(EXIT_WRONG_FILE, error),
+    };
     let mut run = match program::run(&arguments.command, host) {
         Ok(run) => run,
         Err(error) => {
@@ -75,10 +82,17 @@ fn ran(host: &Host, arguments: &AssessArguments) -> AssessEnd {
     };
     run.items = arguments.items;
     let exit = run.exit.unwrap_or(0);
-    let colours = io::stderr().is_terminal() && stdout_colours_are_welcome();
-    let written = record(&[&run], arguments).and_then(|()| {
-        let report = render(run, arguments, colours && arguments.out.is_none())?;
-        write(&report, arguments, &mut io::stderr().lock())
+    let colours = io::stderr().is_terminal() && colours_are_welcome();
+    if let Err(error) = files.record(&[&run], arguments) {
+        let _ = refused(0, error);
+    }
+    let written = render(run, arguments, colours && arguments.out.is_none()).and_then(|report| {
+        let written = files.write(&report, arguments, &mut io::stderr().lock());
+        // A full disk must not lose it.
+        if written.is_err() && arguments.out.is_some() {
+            let _ = io::stderr().lock().write_all(report.as_bytes());
+        }
+        written
     });
     if let Err(error) = written {
         let _ = refused(0, error);
@@ -91,23 +105,24 @@ fn ran(host: &Host, arguments: &AssessArguments) -> AssessEnd {
 
 /// Reports what was recorded, or a running owner.
 fn reported(host: &Host, arguments: &AssessArguments) -> Result<(), String> {
+    let mut files = OpenedFiles::open(arguments)?;
     let mut run = match &arguments.read {
-        Some(file) => recorded(file)?.pop().ok_or("no run")?,
-        None => watched(host, arguments)?,
+        Some(file) => recording::newest(recorded(file)?).ok_or("no run")?,
+        None => watched(host, arguments, &mut files)?,
     };
     run.items = arguments.items.or(run.items);
     let report = render(run, arguments, stdout_has_colours() && arguments.out.is_none())?;
-    write(&report, arguments, &mut io::stdout().lock())
+    files.write(&report, arguments, &mut io::stdout().lock())
 }
 
 /// Watches a running owner. Gives the whole time.
-fn watched(host: &Host, arguments: &AssessArguments) -> Result<RunCounts, String> {
+fn watched(host: &Host, arguments: &AssessArguments, files: &mut OpenedFiles) -> Result<RunCounts, String> {
     let stop = Arc::new(Stop::default());
     lifecycle::stop_at_signals(Arc::clone(&stop)).map_err(|error| error.to_string())?;
     let (whole, mut spans) = owner::watch(arguments, host, &stop)?;
     let share = arguments.items.map(|items| items / spans.len().max(1) as f64);
     spans.iter_mut().for_each(|span| span.items = share);
-    record(&spans.iter().collect::<Vec<_>>(), arguments)?;
+    files.record(&spans.iter().collect::<Vec<_>>(), arguments)?;
     Ok(whole)
 }
 
@@ -126,7 +141,7 @@ fn compared(files: &[std::path::PathBuf], arguments: &AssessArguments) -> Result
         AssessFormat::Text => compare::text(&diff, stdout_has_colours() && arguments.out.is_none()),
         AssessFormat::Svg => return Err("--compare has no picture: choose --format text or json".into()),
     };
-    write(&text, arguments, &mut io::stdout().lock())?;
+    OpenedFiles::open(arguments)?.write(&text, arguments, &mut io::stdout().lock())?;
     Ok(diff.met)
 }
 
@@ -139,25 +154,58 @@ fn render(run: RunCounts, arguments: &AssessArguments, colours: bool) -> Result<
     }
 }
 
-fn write(text: &str, arguments: &AssessArguments, standard: &mut dyn Write) -> Result<(), String> {
-    match &arguments.out {
-        Some(file) => std::fs::write(file, text).map_err(|error| format!("{}: {error}", file.display())),
-        None => match standard.write_all(text.as_bytes()) {
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.to_string()),
-            _ => Ok(()),
-        },
+/// Files that are written at the end, open before the start: a wrong path must not cost a run of hours.
+#[derive(Debug)]
+struct OpenedFiles {
+    out: Option<File>,
+    record: Option<File>,
+}
+
+impl OpenedFiles {
+    fn open(arguments: &AssessArguments) -> Result<OpenedFiles, String> {
+        let open = |path: &Option<PathBuf>, options: &mut OpenOptions| {
+            let file =
+                path.as_ref().map(|path| options.create(true).open(path).map_err(|error| at(path, &error)));
+            file.transpose()
+        };
+        Ok(OpenedFiles {
+            // What is there stays until there is a report.
+            out: open(&arguments.out, OpenOptions::new().write(true).truncate(false))?,
+            record: open(&arguments.record, OpenOptions::new().append(true))?,
+        })
+    }
+
+    fn write(
+        &mut self,
+        text: &str,
+        arguments: &AssessArguments,
+        standard: &mut dyn Write,
+    ) -> Result<(), String> {
+        match (&mut self.out, &arguments.out) {
+            (Some(file), Some(path)) => {
+                // A pipe or a device has no length.
+                let _ = file.set_len(0);
+                file.write_all(text.as_bytes()).map_err(|error| at(path, &error))
+            }
+            _ => match standard.write_all(text.as_bytes()) {
+                Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.to_string()),
+                _ => Ok(()),
+            },
+        }
+    }
+
+    fn record(&mut self, runs: &[&RunCounts], arguments: &AssessArguments) -> Result<(), String> {
+        let (Some(file), Some(path)) = (&mut self.record, &arguments.record) else { return Ok(()) };
+        let lines = runs.iter().map(|run| recording::line(run)).collect::<Result<String, _>>()?;
+        file.write_all(lines.as_bytes()).map_err(|error| at(path, &error))
     }
 }
 
-fn record(runs: &[&RunCounts], arguments: &AssessArguments) -> Result<(), String> {
-    let Some(path) = &arguments.record else { return Ok(()) };
-    let lines = runs.iter().map(|run| recording::line(run)).collect::<Result<String, _>>()?;
-    let file: io::Result<File> = OpenOptions::new().create(true).append(true).open(path);
-    file.and_then(|mut file| file.write_all(lines.as_bytes()))
-        .map_err(|error| format!("{}: {error}", path.display()))
+fn at(path: &Path, error: &io::Error) -> String {
+    format!("{}: {error}", path.display())
 }
 
-fn stdout_colours_are_welcome() -> bool {
+fn colours_are_welcome() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
@@ -176,9 +224,41 @@ fn threads(host: &Host, pid: i32) -> u64 {
     line.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
 }
 
-/// CPUs that this process, and so its program, may run on.
-fn allowed_cpus() -> Option<f64> {
+/// CPUs that this process, and so its program, may use.
+fn allowed_cpus(host: &Host) -> Option<f64> {
     let set = sched_getaffinity(Pid::from_raw(0)).ok()?;
     let count = (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).count();
-    Some(count as f64)
+    Some(limited(count as f64, host, "self"))
+}
+
+/// So many CPUs, or what the control groups of a process allow of them.
+fn limited(cpus: f64, host: &Host, process: &str) -> f64 {
+    let text = std::fs::read_to_string(host.path(format!("/proc/{process}/cgroup"))).unwrap_or_default();
+    let groups = text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
+    let of_cpu =
+        groups.filter(|(controllers, _)| controllers.split(',').any(|of| of.is_empty() || of == "cpu"));
+    let limits = of_cpu.filter_map(|(_, group)| usage::look(host, group.trim_start_matches('/')).cpu_limit);
+    limits.fold(cpus, f64::min)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quota_is_fewer_cpus() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let write = |path: &str, text: &str| {
+            let file = dir.path().join(path);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, text).unwrap();
+        };
+        write("proc/self/cgroup", "0::/a/b\n");
+        write("sys/fs/cgroup/cgroup.controllers", "cpu memory\n");
+        write("sys/fs/cgroup/a/cpu.max", "250000 100000\n");
+        write("sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
+        let host = Host::new(dir.path());
+        assert_eq!((limited(64.0, &host, "self"), limited(2.0, &host, "self")), (2.5, 2.0));
+        assert_eq!(limited(64.0, &host, "7"), 64.0);
+    }
 }

@@ -69,10 +69,12 @@ fn hot_functions_are_ranked_within_three_points_of_the_programs_own_timers() {
     assert!(timers.is_sorted_by(|a, b| a.1 > b.1), "{timers:?}");
     assert!(share("trigonometry") > share("sort") && share("sort") > share("accumulate"), "{found:?}");
     let callers = &report["run"]["hot"]["functions"][0]["callers"][0];
-    assert_eq!(callers[0], "hot::timed", "{report}");
+    assert_eq!(callers["name"], "hot::timed", "{report}");
     assert!(found.iter().all(|(_, share)| *share >= 0.005));
     let bound = &report["amdahl"];
-    assert!(bound["share"].as_f64().unwrap() > 0.8 && bound["at_most"].as_f64().unwrap() > 5.0, "{bound}");
+    let of_wall = bound["share_of_time"].as_f64().unwrap();
+    assert!(bound["share"].as_f64().unwrap() > 0.8 && bound["of"] == "wall", "{bound}");
+    assert!((bound["at_most"].as_f64().unwrap() * (1.0 - of_wall) - 1.0).abs() < 1e-6, "{bound}");
     let threads = report["figures"]["threads_used"].as_f64().unwrap();
     assert!(threads > 0.0 && threads < 1.05, "{threads}");
     // Without a PMU nothing is made up: no figure, a reason, no verdict.
@@ -96,6 +98,7 @@ fn output_input_exit_code_and_signal_are_the_programs() {
     let output = command.stdin(fs::File::open(&input).unwrap()).output().unwrap();
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(7), &b"a\0b\n"[..]));
     let page = String::from_utf8(output.stderr).unwrap();
+    assert!(page.contains("page faults") && page.contains("context switches"), "{page}");
     assert!(page.contains("(exit code 7)") && !page.contains('\x1b'), "{page}");
 
     let output = assess(&[], &["sh", "-c", "kill -SEGV $$"]).output().unwrap();
@@ -108,10 +111,17 @@ fn output_input_exit_code_and_signal_are_the_programs() {
         assert_eq!((output.status.code(), said.lines().count()), (Some(code), 1), "{said}");
         assert!(said.contains(program) && output.stdout.is_empty(), "{said}");
     }
-    // The report cannot be written: the program's end stays its own.
-    let output = assess(&["--out", "/nowhere/report"], &["sh", "-c", "exit 3"]).output().unwrap();
+    // The report cannot be written: the program does not start for nothing, or its end stays its own.
+    for option in ["--out", "--record"] {
+        let output =
+            assess(&[option, "/nowhere/report"], &["sh", "-c", "echo ran; exit 3"]).output().unwrap();
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(64), 0), "{option}");
+        assert!(String::from_utf8(output.stderr).unwrap().contains("/nowhere/report"));
+    }
+    let output = assess(&["--out", "/dev/full"], &["sh", "-c", "exit 3"]).output().unwrap();
     assert_eq!(output.status.code(), Some(3));
-    assert!(String::from_utf8(output.stderr).unwrap().contains("/nowhere/report"));
+    let page = String::from_utf8(output.stderr).unwrap();
+    assert!(page.contains("/dev/full") && page.contains("(exit code 3)"), "{page}");
     for wrong in [&[][..], &["--pid", "1", "--job", "2"], &["--target", "wall<=1"], &["--gpu", "x"]] {
         assert_eq!(assess(wrong, &[]).output().unwrap().status.code(), Some(64), "{wrong:?}");
     }
@@ -130,6 +140,29 @@ fn sigterm_reaches_the_program() {
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
     assert_eq!(lines.next().unwrap().unwrap(), "asked");
     assert_eq!(child.wait().unwrap().code(), Some(5));
+}
+
+/// As `nohup` starts programs, and as services and terminals signal them.
+#[test]
+fn ignored_signals_stay_ignored_and_others_reach_the_program() {
+    let script = "trap '' HUP; exec \"$0\" assess --out /dev/null -- sh -c 'grep SigIgn /proc/self/status'";
+    let output =
+        Command::new("sh").args(["-c", script, env!("CARGO_BIN_EXE_gpu-node-exporter")]).output().unwrap();
+    let line = String::from_utf8(output.stdout).unwrap();
+    let mask = u64::from_str_radix(line.trim_start_matches("SigIgn:").trim(), 16).unwrap();
+    assert_eq!(mask & 1, 1, "SIGHUP: {line}");
+    for name in ["USR1", "INT"] {
+        let script = format!("trap 'kill $!; echo asked; exit 6' {name}; sleep 600 & echo up; wait");
+        let mut command = assess(&["--out", "/dev/null"], &["sh", "-c", &script]);
+        let mut child = command.stdout(Stdio::piped()).process_group(0).spawn().unwrap();
+        let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+        assert_eq!(lines.next().unwrap().unwrap(), "up");
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
+        let signal = format!("SIG{name}").parse::<nix::sys::signal::Signal>().unwrap();
+        nix::sys::signal::kill(pid, signal).unwrap();
+        assert_eq!(lines.next().unwrap().unwrap(), "asked", "{name}");
+        assert_eq!(child.wait().unwrap().code(), Some(6), "{name}");
+    }
 }
 
 #[test]

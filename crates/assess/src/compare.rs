@@ -43,7 +43,7 @@ impl ComparedFigure {
     }
 }
 
-/// What the second recording must reach: `wall<=-20%`, `llc_hit>=0.9`.
+/// What the second recording must reach: `wall<=-20%` is a change, as its sign says, `llc_hit>=90%` a value.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CompareTarget {
     pub figure: ComparedFigure,
@@ -67,18 +67,23 @@ impl std::str::FromStr for CompareTarget {
         let Some((figure, _, _)) = known else {
             return Err("known are wall, items, llc_hit, utilization".into());
         };
-        let (value, relative) = match value.trim().strip_suffix('%') {
-            Some(value) => (value, true),
+        let (number, percent) = match value.trim().strip_suffix('%') {
+            Some(number) => (number.trim(), true),
             None => (value.trim(), false),
         };
-        let value: f64 = value.parse().map_err(|_| format!("{value:?} is no number"))?;
+        let is_ratio = matches!(figure, ComparedFigure::LlcHit | ComparedFigure::Utilization);
+        let relative = percent && number.starts_with(['+', '-']);
+        if percent && !relative && !is_ratio {
+            return Err(format!("a change has a sign: {name}<=-20% or {name}>=+20%", name = name.trim()));
+        }
+        let value: f64 = number.parse().map_err(|_| format!("{number:?} is no number"))?;
         if !value.is_finite() {
             return Err("choose a number".into());
         }
         Ok(CompareTarget {
             figure: *figure,
             at_least,
-            value: if relative { value / 100.0 } else { value },
+            value: if percent { value / 100.0 } else { value },
             relative,
         })
     }
@@ -119,8 +124,16 @@ pub struct ComparedRow {
     pub change: Option<f64>,
     /// Whether the runs of both overlap: the change may be chance.
     pub overlap: Option<bool>,
-    /// Targets, and whether each is met; a figure that was not measured misses its target.
-    pub targets: Vec<(CompareTarget, bool)>,
+    pub targets: Vec<JudgedTarget>,
+}
+
+/// A target, and whether it is met. A figure that was not measured misses its target, and a recording with a run that failed
+/// misses all.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct JudgedTarget {
+    #[serde(flatten)]
+    pub target: CompareTarget,
+    pub met: bool,
 }
 
 /// Both recordings.
@@ -130,18 +143,50 @@ pub struct RecordingDiff {
     pub after: String,
     pub met: bool,
     pub rows: Vec<ComparedRow>,
+    /// Why the two may not be comparable.
+    pub doubts: Vec<String>,
+}
+
+/// Runs of a program that ended by a signal or with an error: what they did instead of their work is no time of it.
+fn failed(runs: &[RunCounts]) -> usize {
+    runs.iter().filter(|run| run.exit.is_some_and(|exit| exit != 0)).count()
+}
+
+fn doubts(before: &[RunCounts], after: &[RunCounts]) -> Vec<String> {
+    let mut doubts = Vec::new();
+    for (name, runs) in [("before", before), ("after", after)] {
+        match failed(runs) {
+            0 => {}
+            1 => doubts.push(format!("{name}: a run failed (exit code or signal): every target is missed")),
+            several => doubts
+                .push(format!("{name}: {several} runs failed (exit code or signal): every target is missed")),
+        }
+    }
+    let differ = |of: fn(&RunCounts) -> bool| before.iter().chain(after).any(|run| of(run) != of(&before[0]));
+    if !before.is_empty() && differ(|run| run.computed) {
+        doubts.push("some runs were computed and others measured".into());
+    }
+    if !before.is_empty() && differ(|run| run.exit.is_none()) {
+        doubts.push(
+            "runs of a program are compared with spans of a running owner: wall times differ by nature"
+                .into(),
+        );
+    }
+    doubts
 }
 
 pub fn compare(before: &[RunCounts], after: &[RunCounts], targets: &[CompareTarget]) -> RecordingDiff {
+    let all_ended_well = failed(before) + failed(after) == 0;
     let row = |figure: ComparedFigure| {
         let (old, new) = (spread(before, figure), spread(after, figure));
         let both = old.zip(new);
         let change = both.filter(|(old, _)| old.mean != 0.0).map(|(old, new)| new.mean / old.mean - 1.0);
         let met = |target: &CompareTarget| {
             let value = if target.relative { change } else { new.map(|new| new.mean) };
-            value.is_some_and(
-                |value| if target.at_least { value >= target.value } else { value <= target.value },
-            )
+            all_ended_well
+                && value.is_some_and(|value| {
+                    if target.at_least { value >= target.value } else { value <= target.value }
+                })
         };
         let targets = targets.iter().filter(|target| target.figure == figure);
         ComparedRow {
@@ -150,7 +195,7 @@ pub fn compare(before: &[RunCounts], after: &[RunCounts], targets: &[CompareTarg
             after: new,
             change,
             overlap: both.map(|(old, new)| old.lowest <= new.highest && new.lowest <= old.highest),
-            targets: targets.map(|target| (*target, met(target))).collect(),
+            targets: targets.map(|target| JudgedTarget { target: *target, met: met(target) }).collect(),
         }
     };
     let rows: Vec<ComparedRow> = COMPARED.iter().map(|(figure, _, _)| row(*figure)).collect();
@@ -158,8 +203,9 @@ pub fn compare(before: &[RunCounts], after: &[RunCounts], targets: &[CompareTarg
     RecordingDiff {
         before: subject(before),
         after: subject(after),
-        met: rows.iter().flat_map(|row| &row.targets).all(|(_, met)| *met),
+        met: rows.iter().flat_map(|row| &row.targets).all(|judged| judged.met),
         rows,
+        doubts: doubts(before, after),
     }
 }
 
@@ -183,16 +229,20 @@ pub fn text(diff: &RecordingDiff, colours: bool) -> String {
         let overlap = if row.overlap == Some(true) { "  the runs overlap" } else { "" };
         out +=
             &format!("  {title:<16} {:>26} {:>26} {change:>9}{overlap}\n", show(row.before), show(row.after));
-        for (target, met) in &row.targets {
+        for JudgedTarget { target, met } in &row.targets {
             let sign = if target.at_least { ">=" } else { "<=" };
             let value = if target.relative {
-                format!("{:+} %", target.value * 100.0)
+                // Without the noise of a division and its inverse.
+                format!("{:+} %", (target.value * 1e8).round() / 1e6)
             } else {
                 target.value.to_string()
             };
             let (mark, colour) = if *met { ("✓ met", Colour::Green) } else { ("✕ missed", Colour::Red) };
             out += &format!("    {} {name} {sign} {value}\n", paint.colour(colour, mark));
         }
+    }
+    for doubt in &diff.doubts {
+        out += &format!("  {} {doubt}\n", paint.colour(Colour::Yellow, "!"));
     }
     out
 }

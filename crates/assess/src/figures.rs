@@ -9,12 +9,13 @@ const LINE_BYTES: f64 = 64.0;
 /// A load from memory on a server: 80 to 120 ns; `gpu-node-exporter topology --latency` measures it.
 const MEMORY_LATENCY_SECONDS: f64 = 100e-9;
 
-/// RunFigures of one run. Absent: what they need was not measured.
+/// Figures of one run. Absent: what they need was not measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct RunFigures {
     pub flops: Option<f64>,
     pub flops_per_second: Option<f64>,
-    /// From misses of the last level: a lower bound, as prefetches and writebacks are not all among them.
+    /// From misses of the last level, or fills from memory where those are counted apart: a lower bound, as prefetches and
+    /// writebacks are not all among them.
     pub bytes_at_least: Option<f64>,
     pub bytes_per_second: Option<f64>,
     /// FLOPs a byte: an upper bound, as the bytes are a lower one.
@@ -29,10 +30,12 @@ pub struct RunFigures {
     pub items_per_second: Option<f64>,
     pub instructions_per_cycle: Option<f64>,
     pub branch_miss_ratio: Option<f64>,
+    pub branch_misses_per_kilo_instruction: Option<f64>,
     pub llc_miss_ratio: Option<f64>,
     pub llc_hit_ratio: Option<f64>,
     pub llc_misses_per_kilo_instruction: Option<f64>,
-    /// Misses of the last level under way at a time, a busy CPU (Little's law): 1 is a chain of dependent loads.
+    /// Misses of the last level under way at a time, a busy CPU (Little's law), over all of its time: a chain of dependent
+    /// loads has 1 while it does nothing else, and a program that mostly computes has few of any kind.
     pub misses_in_flight: Option<f64>,
 }
 
@@ -40,7 +43,7 @@ impl RunFigures {
     pub fn of(run: &RunCounts) -> RunFigures {
         let counts = &run.counts;
         let flops = (!counts.flops.is_empty()).then(|| counts.flops.values().sum());
-        let bytes = counts.llc_misses.map(|misses| misses * LINE_BYTES);
+        let bytes = counts.memory_fills.or(counts.llc_misses).map(|lines| lines * LINE_BYTES);
         let wall = Some(run.wall_seconds);
         let threads = ratio(run.cpu_seconds, wall);
         let llc_misses = ratio(counts.llc_misses, counts.llc_references).map(|misses| misses.min(1.0));
@@ -57,6 +60,8 @@ impl RunFigures {
             items_per_second: ratio(run.items, wall),
             instructions_per_cycle: ratio(counts.instructions, counts.cycles),
             branch_miss_ratio: ratio(counts.branch_misses, counts.branches),
+            branch_misses_per_kilo_instruction: ratio(counts.branch_misses, counts.instructions)
+                .map(|misses| misses * 1e3),
             llc_miss_ratio: llc_misses,
             llc_hit_ratio: llc_misses.map(|misses| 1.0 - misses),
             llc_misses_per_kilo_instruction: ratio(counts.llc_misses, counts.instructions)

@@ -25,6 +25,16 @@ pub struct FlopEvent {
     pub weight: u32,
 }
 
+/// Raw events of the last level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastLevelEvents {
+    pub references: u64,
+    /// What another core complex, another socket or memory gave.
+    pub misses: u64,
+    /// What memory gave: the bytes that were moved.
+    pub memory_fills: u64,
+}
+
 /// The processor, as far as events differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CpuModel {
@@ -106,10 +116,14 @@ impl CpuModel {
         }
     }
 
-    /// Raw events of references to and misses of the last level, where the kernel's own names mean another level or
-    /// nothing: on AMD fills from beyond L2, and those of them from memory.
-    pub fn last_level_events(self) -> Option<(u64, u64)> {
-        matches!(self, CpuModel::Zen2 { fills: true }).then_some((0xde44, 0x4844))
+    /// Raw events of the last level, where the kernel's own names mean another level or nothing: on AMD fills from
+    /// beyond L2, of which those from the own core complex (0x02) are hits.
+    pub fn last_level_events(self) -> Option<LastLevelEvents> {
+        matches!(self, CpuModel::Zen2 { fills: true }).then_some(LastLevelEvents {
+            references: 0xde44,
+            misses: 0xdc44,
+            memory_fills: 0x4844,
+        })
     }
 
     /// Whether the kernel's "cache references and misses" are those of the last level.

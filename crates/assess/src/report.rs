@@ -39,7 +39,7 @@ impl AssessReport {
         let figures = RunFigures::of(&run);
         let judgement = judge(&run, &figures);
         let split = split(&judgement, given.split);
-        let (amdahl, no_bound) = match amdahl(run.hot.as_ref(), &given.moved, given.gain) {
+        let (amdahl, no_bound) = match amdahl(&run, &given.moved, given.gain) {
             Ok(bound) => (Some(bound), None),
             Err(why) => (None, Some(why)),
         };

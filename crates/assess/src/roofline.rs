@@ -32,7 +32,8 @@ impl GpuRoof {
 const X: (f64, f64) = (-2.0, 3.0);
 const Y: (f64, f64) = (6.0, 14.0);
 const COLUMNS: usize = 60;
-const LINES: usize = 12;
+/// Every third line is a whole decade.
+const LINES: usize = 13;
 
 /// Where the program is, if both were measured and are above zero.
 fn point(figures: &RunFigures) -> Option<(f64, f64)> {
@@ -62,7 +63,7 @@ pub fn text(figures: &RunFigures, gpu: &GpuRoof) -> Option<String> {
     let mut out = String::from("  FLOP/s\n");
     for (at, row) in grid.iter().enumerate() {
         let decade = Y.1 - (Y.1 - Y.0) * at as f64 / (LINES - 1) as f64;
-        let mark = if at % 3 == 0 || at == LINES - 1 { format!("1e{decade:<4.1}") } else { String::new() };
+        let mark = if at % 3 == 0 { format!("1e{decade:<2.0}") } else { String::new() };
         let row: String = row.iter().collect();
         out += &format!("  {mark:>7} |{}\n", row.trim_end());
     }

@@ -9,7 +9,7 @@ use super::report::{AssessReport, Given};
 use super::roofline::{self, GPUS};
 use super::text;
 use super::thresholds::Says;
-use super::verdict::{Coupling, MoveVerdict, SplitAnswers, amdahl};
+use super::verdict::{BoundedTime, Coupling, MoveVerdict, SplitAnswers, amdahl};
 
 /// Counts by arithmetic: nothing of them was measured.
 fn computed(subject: &str, seconds: f64, counts: PmuCounts, items: Option<f64>) -> RunCounts {
@@ -72,7 +72,10 @@ fn branchy_loop() -> RunCounts {
 /// A random cycle of pointers in 4 GB: every load misses, and waits for the one before.
 fn pointer_chase() -> RunCounts {
     let n: f64 = 1e8;
-    computed("pointer chase", n * 100e-9, counts(0.0, n * 3.0, (n, 10.0), n), None)
+    let run = computed("pointer chase", n * 100e-9, counts(0.0, n * 3.0, (n, 10.0), n), None);
+    // 3 GHz.
+    let counts = PmuCounts { cycles: Some(run.wall_seconds * 3e9), ..run.counts };
+    RunCounts { counts, ..run }
 }
 
 fn report(run: RunCounts) -> AssessReport {
@@ -94,12 +97,59 @@ fn known_programs_have_the_right_verdict() {
         assert_eq!(report.judgement.verdict, verdict, "{:#?}", report.judgement);
         let page = text::page(&report, false);
         assert!(page.contains("computed from known operation counts, not measured"), "{page}");
+        assert!(page.lines().all(|line| line.chars().count() <= 120), "{page}");
         assert!(page.contains(verdict.text().split(':').next().unwrap()), "{page}");
     }
     let rows = |run| report(run).judgement.rows.iter().map(|row| row.says).collect::<Vec<_>>();
     assert_eq!(rows(branchy_loop())[2], Says::Against);
     assert_eq!(rows(pointer_chase())[3], Says::Against, "one miss in flight");
     assert_eq!(rows(triad())[3], Says::For, "a stream");
+}
+
+/// Few misses in flight because it computes meanwhile, whatever the speed of its CPU, and none because they depend.
+#[test]
+fn a_dense_product_suits_at_any_rate() {
+    for gigaflops in [1.0, 5.0, 10.0, 12.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0] {
+        let run = dense_product();
+        let seconds = run.counts.flops.values().sum::<f64>() / gigaflops / 1e9;
+        let counts = PmuCounts { cycles: Some(seconds * 3e9), ..run.counts };
+        let run = RunCounts { wall_seconds: seconds, cpu_seconds: Some(seconds), counts, ..run };
+        let report = report(run);
+        assert_eq!(report.judgement.verdict, MoveVerdict::Suits, "{gigaflops}: {:#?}", report.judgement);
+    }
+    // Without cycles, waiting and computing look alike.
+    let chase = pointer_chase();
+    let blind = PmuCounts { cycles: None, ..chase.counts.clone() };
+    let report = report(RunCounts { counts: blind, ..chase });
+    assert_eq!(report.judgement.rows[3].says, Says::NotMeasured, "{:#?}", report.judgement);
+}
+
+#[test]
+fn misses_that_do_not_matter_speak_against_nothing() {
+    // 0.05 FLOPs an instruction, 0.9 misses and 0.5 branch misses in 1,000 of them, every fourth branch missed.
+    let run = computed("in the caches", 10.0, counts(5e8, 1e10, (2e7, 5e6), 9e6), Some(1e6));
+    let judged = report(run).judgement;
+    assert_eq!(judged.verdict, MoveVerdict::Borderline, "{judged:#?}");
+    assert_eq!((judged.rows[2].says, judged.rows[3].says), (Says::For, Says::For), "{judged:#?}");
+}
+
+#[test]
+fn events_that_were_hardly_counted_are_not_judged() {
+    let with = |ratio: f64| {
+        let run = dense_product();
+        let counts = PmuCounts { counted_ratio: Some(ratio), ..run.counts };
+        report(RunCounts { counts, ..run }).judgement.verdict
+    };
+    assert_eq!((with(0.04), with(0.5)), (MoveVerdict::NotJudged, MoveVerdict::Suits));
+}
+
+#[test]
+fn bytes_are_fills_from_memory_where_those_are_counted() {
+    let run = triad();
+    let counts =
+        PmuCounts { memory_fills: Some(1e6), llc_misses: Some(3e6), llc_references: Some(4e6), ..run.counts };
+    let figures = report(RunCounts { counts, ..run }).figures;
+    assert_eq!((figures.bytes_at_least, figures.llc_hit_ratio), (Some(64e6), Some(0.25)));
 }
 
 #[test]
@@ -161,6 +211,10 @@ fn masks_of_intels_floating_point_event_weigh_by_width_and_precision() {
     );
     let zen4 = cpuinfo("AuthenticAMD", 0x19, 17, "avx512f");
     assert_eq!(zen4, CpuModel::Zen2 { fills: true });
+    let last_level = zen4.last_level_events().unwrap();
+    // Fills from the own core complex are hits; those from another one are misses and no bytes from memory.
+    assert_eq!(last_level.references ^ last_level.misses, 0x0200);
+    assert_eq!((last_level.misses, last_level.memory_fills), (0xdc44, 0x4844));
     assert_eq!((zen4.flop_events()[0].config, zen4.flop_events()[0].precision), (0x0f03, Precision::Any));
     let arm =
         |part: &str| CpuModel::of(&format!("processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: {part}\n"));
@@ -205,15 +259,41 @@ fn hot(shares: &[(&str, u64)]) -> HotFunctions {
 #[test]
 fn the_bound_is_amdahls() {
     let profile = hot(&[("app::kernel(f64)", 800), ("[kernel]", 150), ("parse", 50)]);
-    let bound = amdahl(Some(&profile), &[], Some(10.0)).unwrap();
+    // Ten seconds of one thread that waits for nothing.
+    let of = |profile: &HotFunctions| RunCounts {
+        wall_seconds: 10.0,
+        cpu_seconds: Some(10.0),
+        hot: Some(profile.clone()),
+        ..RunCounts::default()
+    };
+    let run = of(&profile);
+    let bound = amdahl(&run, &[], Some(10.0)).unwrap();
     assert_eq!(bound.functions, ["app::kernel(f64)"], "the kernel's time cannot move");
     assert!((bound.at_most.unwrap() - 5.0).abs() < 1e-9);
-    assert!((bound.with_gain.unwrap().1 - 1.0 / 0.28).abs() < 1e-9);
-    assert!(bound.share_interval.0 > 0.77 && bound.share_interval.1 < 0.83);
-    let chosen = amdahl(Some(&profile), &["kernel".into(), "parse".into()], None).unwrap();
+    assert!((bound.with_gain.unwrap().speed_up - 1.0 / 0.28).abs() < 1e-9);
+    assert!(bound.share_interval.low > 0.77 && bound.share_interval.high < 0.83);
+    let chosen = amdahl(&run, &["kernel".into(), "parse".into()], None).unwrap();
     assert_eq!((chosen.functions.len(), chosen.share), (2, 0.85));
-    assert!(amdahl(Some(&profile), &["nothing".into()], None).unwrap_err().contains("nothing"));
-    assert!(amdahl(Some(&hot(&[("f", 20)])), &[], None).unwrap_err().contains("too few"));
+    assert!(amdahl(&run, &["nothing".into()], None).unwrap_err().contains("nothing"));
+    assert!(amdahl(&of(&hot(&[("f", 20)])), &[], None).unwrap_err().contains("too few"));
+    // Half of its time it waits: 80 % of the CPU time are 40 % of the wall time.
+    let waits = RunCounts { wall_seconds: 20.0, ..run.clone() };
+    let bound = amdahl(&waits, &[], None).unwrap();
+    assert_eq!((bound.of, bound.share, bound.share_of_time), (BoundedTime::Wall, 0.8, 0.4));
+    assert!((bound.at_most.unwrap() - 1.0 / 0.6).abs() < 1e-9);
+    // With several threads the bound is one of CPU time, and is called so.
+    let threads = RunCounts { wall_seconds: 2.5, ..run.clone() };
+    let bound = amdahl(&threads, &[], None).unwrap();
+    assert_eq!((bound.of, bound.share_of_time), (BoundedTime::Cpu, 0.8));
+    let page = text::page(&report(threads), false);
+    assert!(page.contains("times less CPU time") && page.contains("shares are self time"), "{page}");
+    // A third of the CPU time was of processes that no sample saw.
+    let short = RunCounts { cpu_seconds: Some(15.0), wall_seconds: 15.0, ..run };
+    assert!(amdahl(&short, &[], None).unwrap_err().contains("67 % of the CPU time"));
+    assert!(text::page(&report(short), false).contains("the samples cover 67 % of the CPU time"));
+    // Code without a name cannot be moved.
+    let stripped = hot(&[("[no symbol in app]", 900), ("[code without a file]", 100)]);
+    assert!(amdahl(&of(&stripped), &[], None).unwrap_err().contains("no function with a name"));
 }
 
 #[test]
@@ -221,6 +301,7 @@ fn the_plot_has_the_program_under_the_roof() {
     let figures = report(triad()).figures;
     let plot = roofline::text(&figures, &GPUS[0]).unwrap();
     assert_eq!(plot.matches('x').count(), 2, "the mark and its legend: {plot}");
+    assert!(["1e14", "1e12", "1e10", "1e8", "1e6"].iter().all(|mark| plot.contains(mark)), "{plot}");
     let svg = roofline::svg(&figures, &GPUS[0], "a<b & c");
     assert!(svg.contains("<circle") && svg.contains("a&lt;b &amp; c") && svg.ends_with("</svg>\n"));
     assert!(!roofline::svg(&report(RunCounts::default()).figures, &GPUS[0], "x").contains("<circle"));
@@ -251,7 +332,17 @@ fn recordings_are_compared_with_their_spread_and_targets() {
     // What was not measured misses its target.
     let blind = RunCounts { counts: PmuCounts::default(), ..run(1.0, 0.0) };
     assert!(!compare(&before, &[blind], &[target("llc_hit>=0.1")]).met);
-    for wrong in ["wall", "wall<=x", "speed>=1", "wall<=1>=2", "wall>=nan"] {
+    // A run that failed was quick for that.
+    let crashed = RunCounts { exit: Some(-11), ..run(0.1, 20.0) };
+    let diff = compare(&before, &[crashed], &[target("wall<=-20%"), target("llc_hit>=0")]);
+    assert!(!diff.met && diff.rows.iter().flat_map(|row| &row.targets).all(|judged| !judged.met));
+    assert!(super::compare::text(&diff, false).contains("! after: a run failed"));
+    let ended = RunCounts { exit: Some(0), computed: false, ..run(8.0, 20.0) };
+    let diff = compare(&before, &[ended], &[target("wall<=-20%")]);
+    assert!(diff.met && diff.doubts.len() == 2, "computed with measured, spans with runs: {:?}", diff.doubts);
+    // Of a ratio, a share without a sign is the value itself.
+    assert!(met(&["llc_hit>=75%"]) && !met(&["llc_hit>=90%"]) && met(&["llc_hit>=+20%"]));
+    for wrong in ["wall", "wall<=x", "speed>=1", "wall<=1>=2", "wall>=nan", "wall<=80%", "items>=150%"] {
         assert!(wrong.parse::<CompareTarget>().is_err(), "{wrong}");
     }
 }
@@ -261,6 +352,21 @@ fn a_recording_is_read_back() {
     let text = recording::line(&triad()).unwrap() + &recording::line(&pointer_chase()).unwrap();
     let runs = recording::parse(&text).unwrap();
     assert_eq!((runs.len(), runs[0].counts.flops.len()), (2, 1));
+    assert!(text.starts_with("{\"recording\":1,"), "{text}");
+    assert_eq!(recording::newest(runs).unwrap().subject, "pointer chase");
+    // Of an owner, all spans of the last watch are the run.
+    let spans = |watch: u64, count: usize| {
+        let items = triad().items.map(|items| items / 10.0);
+        vec![RunCounts { watch: Some(watch), items, ..triad() }; count]
+    };
+    let whole = recording::newest([spans(1, 3), spans(2, 10)].concat()).unwrap();
+    assert!((whole.wall_seconds / triad().wall_seconds - 10.0).abs() < 1e-9);
+    assert_eq!(
+        (whole.items, whole.counts.llc_misses),
+        (Some(2e8), triad().counts.llc_misses.map(|n| n * 10.0))
+    );
+    assert_eq!(whole.counts.flops[&Precision::Double], 4e9);
     assert!(recording::parse("").is_err());
+    assert!(recording::parse("{\"recording\": 2}\n").unwrap_err().contains("of version 2"));
     assert!(recording::parse("{}\n").unwrap_err().starts_with("line 1"));
 }

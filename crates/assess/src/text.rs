@@ -6,7 +6,7 @@ use crate::recording::HotFunctions;
 use crate::report::AssessReport;
 use crate::roofline;
 use crate::thresholds::Says;
-use crate::verdict::{MoveVerdict, TableRow};
+use crate::verdict::{BoundedTime, GainedSpeedUp, MoveVerdict, TableRow};
 
 /// Functions on the page; JSON has all above the cut-off.
 const FUNCTIONS: usize = 12;
@@ -28,8 +28,15 @@ pub fn page(report: &AssessReport, colours: bool) -> String {
     };
     line("CPU time", run.cpu_seconds.map(seconds), "all threads and children");
     let threads =
-        run.threads.map_or(String::new(), |threads| format!("; at most {threads} threads at a time"));
+        run.threads.map_or(String::new(), |threads| format!("; up to {threads} threads of a process seen"));
     line("threads used", figures.threads_used.map(number), &format!("CPU time over wall time{threads}"));
+    if let Some(system) = run.system {
+        let faults = (system.minor_faults + system.major_faults) as f64;
+        line("page faults", Some(number(faults)), &format!("{} of them from a disk", system.major_faults));
+        let switches = (system.voluntary_switches + system.involuntary_switches) as f64;
+        let others = format!("{} of them for others", system.involuntary_switches);
+        line("context switches", Some(number(switches)), &others);
+    }
     line("items a second", figures.items_per_second.map(number), "from --items");
     line("instructions/cycle", figures.instructions_per_cycle.map(number), "");
     line("FLOP/s", figures.flops_per_second.map(number), &precisions(report));
@@ -68,7 +75,7 @@ pub fn page(report: &AssessReport, colours: bool) -> String {
 
     out += &format!("\n{}\n", paint.bold("Hot functions"));
     match &run.hot {
-        Some(hot) => out += &functions(hot),
+        Some(hot) => out += &functions(hot, run.cpu_seconds),
         None => out += "  not measured\n",
     }
     out += &format!("\n{}\n", paint.bold("Expected bound (Amdahl)"));
@@ -119,21 +126,24 @@ fn format_value(what: &str, value: f64) -> String {
     }
 }
 
-fn functions(hot: &HotFunctions) -> String {
+fn functions(hot: &HotFunctions, cpu_seconds: Option<f64>) -> String {
     let mut out = String::new();
     for function in hot.functions.iter().take(FUNCTIONS) {
         let callers = function.callers.iter().take(2);
         let callers: Vec<String> =
-            callers.map(|(name, share)| format!("{} {}", fit(name, 30), percent(*share))).collect();
+            callers.map(|caller| format!("{} {}", fit(&caller.name, 30), percent(caller.share))).collect();
         let from = if callers.is_empty() { String::new() } else { format!("  <- {}", callers.join(", ")) };
         let name = fit(&printable(&function.name), 48);
         out += &format!("  {:>7}  {name}{}\n", percent(function.share), printable(&from));
     }
     let kernel = if hot.with_kernel { "" } else { "; without time in the kernel" };
     out += &format!(
-        "  {} samples at {} Hz of CPU time{kernel}; a caller is by frame pointers\n",
+        "  {} samples at {} Hz of CPU time{kernel}; shares are self time; callers by frame pointers\n",
         hot.samples, hot.hertz
     );
+    if let Some(seen) = hot.seen(cpu_seconds) {
+        out += &format!("  the samples cover {:.0} % of the CPU time\n", seen * 100.0);
+    }
     if hot.unnamed > 0 && hot.samples > 0 {
         let share = percent(hot.unnamed as f64 / hot.samples as f64);
         out += &format!("  {share} in code without symbols (stripped, or made at run time)\n");
@@ -148,21 +158,29 @@ fn bound(report: &AssessReport) -> String {
     let Some(bound) = &report.amdahl else {
         return format!("  {}\n", report.no_bound.as_deref().unwrap_or("no bound"));
     };
-    let (low, high) = bound.share_interval;
+    let (share, interval) = (bound.share_interval, bound.share_of_time_interval);
     let names = fit(&printable(&bound.functions.join(", ")), 70);
     let mut out = format!("  moving {names}\n");
     let limit = |share: f64| if share < 1.0 { format!("{:.2}", 1.0 / (1.0 - share)) } else { "any".into() };
     out += &format!(
-        "  {} of the CPU time (95 %: {} to {}): at most {} times as fast (95 %: {} to {})\n",
+        "  {} of the CPU time is their own (95 %: {} to {})\n",
         percent(bound.share),
-        percent(low),
-        percent(high),
-        limit(bound.share),
-        limit(low),
-        limit(high)
+        percent(share.low),
+        percent(share.high)
     );
-    if let Some((gain, speed_up)) = bound.with_gain {
-        out += &format!("  {speed_up:.2} times as fast if they become {} times as fast\n", number(gain));
+    let (time, less) = match bound.of {
+        BoundedTime::Wall => ("the wall time", "times as fast"),
+        BoundedTime::Cpu => ("the CPU time", "times less CPU time (wall time: not known)"),
+    };
+    out += &format!(
+        "  {} of {time}: at most {} (95 %: {} to {}) {less}\n",
+        percent(bound.share_of_time),
+        limit(bound.share_of_time),
+        limit(interval.low),
+        limit(interval.high)
+    );
+    if let Some(GainedSpeedUp { gain, speed_up }) = bound.with_gain {
+        out += &format!("  {speed_up:.2} of it if they become {} times as fast\n", number(gain));
     }
     out
 }

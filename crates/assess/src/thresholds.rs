@@ -69,14 +69,25 @@ pub const ACCESS: Threshold = above(
     4.0,
     2.0,
     "Little's law with 100 ns a load: a chain of dependent loads has 1 miss in flight, a stream with prefetch 10 and more; \
-     a GPU hides latency by many independent loads (Best Practices Guide, \"Coalesced Access to Global Memory\")",
+     a GPU hides latency by many independent loads (Best Practices Guide, \"Coalesced Access to Global Memory\"). Against \
+     it only from 0.7 on and under 0.5 instructions a cycle: fewer misses, or work meanwhile, are no chain of loads",
 );
-/// From here on misses of the last level matter, a thousand instructions.
+/// A chain of dependent loads has at least so many misses in flight: loads of 140 ns and nothing else.
+pub const CHAIN_IN_FLIGHT: f64 = 0.7;
+/// And fewer instructions a cycle: a load of 100 ns is 300 cycles, of which the CPU waits for most.
+pub const CHAIN_INSTRUCTIONS_PER_CYCLE: f64 = 0.5;
+/// From here on misses matter, a thousand instructions: those of the last level, and those of branches.
 pub const MISSES_MATTER: f64 = 1.0;
 /// Under this many FLOPs an instruction a program hardly computes in floating point.
 pub const FLOPS_MATTER: f64 = 0.01;
 /// Under this much CPU time start and loader are most of what was counted.
 pub const LEAST_CPU_SECONDS: f64 = 0.1;
+/// Under this share of the time in which an event was counted, the scaled count is a guess.
+pub const LEAST_COUNTED: f64 = 0.05;
+/// Up to here a program has the CPU time of one thread: a share of its CPU time is one of its wall time.
+pub const ONE_THREAD: f64 = 1.05;
+/// The samples must cover this share of the CPU time: the rest is of processes too short to be sampled, or was lost.
+pub const LEAST_SEEN: f64 = 0.8;
 /// Fewer samples say nothing of shares: 100 are within 10 points at 95 %.
 pub const LEAST_SAMPLES: u64 = 100;
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::figures::RunFigures;
-use crate::recording::{HotFunctions, RunCounts};
+use crate::recording::RunCounts;
 use crate::thresholds::{self as t, Says, Threshold};
 
 /// A row of a table.
@@ -79,25 +79,43 @@ pub fn judge(run: &RunCounts, figures: &RunFigures) -> MoveJudgement {
     let mut density = row("compute density", figures.density_at_most, &t::DENSITY);
     if figures.flops_per_instruction.is_some_and(|share| share < t::FLOPS_MATTER) {
         density.says = Says::NotMeasured;
-        density.note = "hardly any floating point: integer work is not counted".into();
+        density.note = "hardly any: integers are not counted".into();
     } else if density.says == Says::For {
         density.note = "an upper bound: bytes are a lower one".into();
+    } else if density.says == Says::Against && few(figures.llc_misses_per_kilo_instruction).is_some() {
+        density.says = Says::Between;
+        density.note = "fits the caches: memory is no limit".into();
     }
     let mut items = row("data parallelism", figures.items, &t::ITEMS);
     if items.value.is_none() {
         items.note = "from --items N".into();
     }
-    let branches = row("branch misses", figures.branch_miss_ratio, &t::BRANCHES);
+    let mut branches = row("branch misses", figures.branch_miss_ratio, &t::BRANCHES);
+    if let Some(rate) = few(figures.branch_misses_per_kilo_instruction)
+        .filter(|_| branches.says > Says::For && branches.value.is_some())
+    {
+        branches.says = Says::For;
+        branches.note = format!("few: {rate:.2} in 1,000 instructions");
+    }
     let mut access = row("access pattern", figures.misses_in_flight, &t::ACCESS);
-    if let Some(rate) = figures.llc_misses_per_kilo_instruction.filter(|rate| *rate < t::MISSES_MATTER) {
+    if let Some(rate) = few(figures.llc_misses_per_kilo_instruction) {
         access.says = Says::For;
-        access.note = format!("fits the caches: {rate:.2} misses in 1,000 instructions");
+        access.note = format!("fits the caches: {rate:.2} in 1,000");
+    } else if access.says == Says::Against {
+        (access.says, access.note) = few_in_flight(figures);
     }
     let mut rows = vec![density, items, branches, access];
     if let Some(cpu) = run.cpu_seconds.filter(|cpu| *cpu < t::LEAST_CPU_SECONDS) {
         for row in rows.iter_mut().filter(|row| row.what != "data parallelism") {
             row.says = Says::NotMeasured;
-            row.note = format!("too short: {:.0} ms of CPU time, of which the start is most", cpu * 1e3);
+            row.note = format!("too short: {:.0} ms of CPU time", cpu * 1e3);
+        }
+    }
+    if let Some(ratio) = run.counts.counted_ratio.filter(|ratio| *ratio < t::LEAST_COUNTED) {
+        let counted = rows.iter_mut().filter(|row| row.what != "data parallelism" && row.value.is_some());
+        for row in counted {
+            row.says = Says::NotMeasured;
+            row.note = format!("counted in {:.1} % of the time only", ratio * 100.0);
         }
     }
     let [density, items, branches, access] = [0, 1, 2, 3].map(|at| rows[at].says);
@@ -111,6 +129,27 @@ pub fn judge(run: &RunCounts, figures: &RunFigures) -> MoveJudgement {
         _ => MoveVerdict::Borderline,
     };
     MoveJudgement { verdict, rows }
+}
+
+/// Misses of 1,000 instructions, if they are too few to matter.
+fn few(misses: Option<f64>) -> Option<f64> {
+    misses.filter(|rate| *rate < t::MISSES_MATTER)
+}
+
+/// What few misses in flight say: dependent loads only where the CPU waits for one all the time.
+fn few_in_flight(figures: &RunFigures) -> (Says, String) {
+    let in_flight = figures.misses_in_flight.unwrap_or(0.0);
+    if in_flight < t::CHAIN_IN_FLIGHT {
+        let share = (in_flight * 100.0).min(100.0);
+        return (Says::Between, format!("waits for memory {share:.0} % of it at most"));
+    }
+    match figures.instructions_per_cycle {
+        None => (Says::NotMeasured, "instructions a cycle not measured".into()),
+        Some(rate) if rate < t::CHAIN_INSTRUCTIONS_PER_CYCLE => {
+            (Says::Against, format!("dependent loads: {rate:.2} instr./cycle"))
+        }
+        Some(rate) => (Says::Between, format!("computes too: {rate:.2} instr./cycle")),
+    }
 }
 
 /// How much the parts of a program depend on each other.
@@ -187,25 +226,50 @@ pub fn split(judgement: &MoveJudgement, answers: SplitAnswers) -> SplitMatrix {
 pub struct AmdahlBound {
     /// The functions that would move.
     pub functions: Vec<String>,
-    /// Their share of the CPU time, with its 95 % interval from the number of samples.
+    /// Their share of the CPU time, their own without what they call, with its 95 % interval from the number of samples.
     pub share: f64,
-    pub share_interval: (f64, f64),
-    /// The program's speed-up if they took no time at all; `None`: without bound.
+    pub share_interval: ShareInterval,
+    /// What becomes so much smaller.
+    pub of: BoundedTime,
+    /// Their share of that time: of wall time the CPU time is only a part.
+    pub share_of_time: f64,
+    pub share_of_time_interval: ShareInterval,
+    /// How many times as small it is if they take no time at all; `None`: without bound.
     pub at_most: Option<f64>,
-    /// And if they became so many times as fast (`--gain`).
-    pub with_gain: Option<(f64, f64)>,
+    /// And if they become so many times as fast (`--gain`).
+    pub with_gain: Option<GainedSpeedUp>,
+}
+
+/// Bounds of a share.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ShareInterval {
+    pub low: f64,
+    pub high: f64,
+}
+
+/// What follows from a gain that was given.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct GainedSpeedUp {
+    pub gain: f64,
+    pub speed_up: f64,
+}
+
+/// The time that is bounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BoundedTime {
+    /// Of a program that uses one thread at most.
+    Wall,
+    /// Several threads run at a time: which of them the wall time waits for is not known.
+    Cpu,
 }
 
 /// A function that moves by default has this share.
 const HOT: f64 = 0.10;
 
 /// The bound, or why there is none. `chosen`: functions that would move; none: each with a tenth of the time and more.
-pub fn amdahl(
-    hot: Option<&HotFunctions>,
-    chosen: &[String],
-    gain: Option<f64>,
-) -> Result<AmdahlBound, String> {
-    let hot = hot.ok_or("no bound: functions were not sampled")?;
+pub fn amdahl(run: &RunCounts, chosen: &[String], gain: Option<f64>) -> Result<AmdahlBound, String> {
+    let hot = run.hot.as_ref().ok_or("no bound: functions were not sampled")?;
     if hot.samples < t::LEAST_SAMPLES {
         return Err(format!(
             "no bound: {} samples are too few, {} are needed",
@@ -213,27 +277,50 @@ pub fn amdahl(
             t::LEAST_SAMPLES
         ));
     }
+    if let Some(seen) = hot.seen(run.cpu_seconds).filter(|seen| *seen < t::LEAST_SEEN) {
+        return Err(format!(
+            "no bound: the samples cover {:.0} % of the CPU time, {:.0} % are needed",
+            seen * 100.0,
+            t::LEAST_SEEN * 100.0
+        ));
+    }
     let named = hot.functions.iter().filter(|function| match chosen {
-        [] => function.share >= HOT && function.name != crate::recording::KERNEL,
+        [] => function.share >= HOT && !is_placeholder(&function.name),
         chosen => chosen.iter().any(|name| is_named(&function.name, name)),
     });
     let moved: Vec<_> = named.collect();
     if moved.is_empty() {
         return Err(match chosen {
-            [] => "no bound: no function has a tenth of the time".into(),
+            [] => "no bound: no function with a name has a tenth of the time".into(),
             chosen => format!("no bound: no function with {} among the samples", chosen.join(", ")),
         });
     }
     let samples = hot.samples as f64;
     let share = moved.iter().map(|function| function.samples).sum::<u64>() as f64 / samples;
-    let speed_up = |gain: f64| 1.0 / (1.0 - share + share / gain);
+    let share_interval = wilson(share, samples);
+    // Of wall time, what one thread uses of it; else of the CPU time.
+    let threads = RunFigures::of(run).threads_used.filter(|threads| *threads <= t::ONE_THREAD);
+    let (of, part) = threads.map_or((BoundedTime::Cpu, 1.0), |threads| (BoundedTime::Wall, threads.min(1.0)));
+    let share_of_time = share * part;
+    let speed_up = |gain: f64| 1.0 / (1.0 - share_of_time + share_of_time / gain);
     Ok(AmdahlBound {
         functions: moved.iter().map(|function| function.name.clone()).collect(),
         share,
-        share_interval: wilson(share, samples),
-        at_most: (share < 1.0).then(|| 1.0 / (1.0 - share)),
-        with_gain: gain.map(|gain| (gain, speed_up(gain))),
+        share_interval,
+        of,
+        share_of_time,
+        share_of_time_interval: ShareInterval {
+            low: share_interval.low * part,
+            high: share_interval.high * part,
+        },
+        at_most: (share_of_time < 1.0).then(|| 1.0 / (1.0 - share_of_time)),
+        with_gain: gain.map(|gain| GainedSpeedUp { gain, speed_up: speed_up(gain) }),
     })
+}
+
+/// Whether a name is in place of one that is missing: `[kernel]`, `[no symbol in FILE]`.
+fn is_placeholder(name: &str) -> bool {
+    name.starts_with('[')
 }
 
 /// Whether a function is the one that is asked for: its whole name, its last part, or that without arguments.
@@ -243,10 +330,10 @@ fn is_named(function: &str, asked: &str) -> bool {
 }
 
 /// Wilson's interval of a share of so many samples, at 95 %.
-fn wilson(share: f64, samples: f64) -> (f64, f64) {
+fn wilson(share: f64, samples: f64) -> ShareInterval {
     let z2 = 1.96_f64.powi(2);
     let middle = (share + z2 / (2.0 * samples)) / (1.0 + z2 / samples);
     let half = 1.96 / (1.0 + z2 / samples)
         * (share * (1.0 - share) / samples + z2 / (4.0 * samples * samples)).sqrt();
-    ((middle - half).max(0.0), (middle + half).min(1.0))
+    ShareInterval { low: (middle - half).max(0.0), high: (middle + half).min(1.0) }
 }

@@ -21,14 +21,15 @@ Examples:
                                                      a running owner, as ten runs of six seconds
   gpu-node-exporter assess --read before.json --format svg --out roofline.svg
 
-The program has this command's standard input and output, and gets SIGTERM and SIGHUP from it. The report goes to standard \
+The program has this command's standard input and output, and gets SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGALRM from it, and SIGINT and SIGQUIT unless the terminal sends them to both. The report goes to standard \
 error, that of a running owner or of recordings to standard output, or to the file of --out.
 
 Counted is the program's own code, in all its threads and children. What no counter or permission is there for is marked as \
 not measured, with the reason. Bytes are those of last-level misses, a lower bound, so FLOPs a byte are an upper one.
 
 Exit codes: that of the program, 127 if it is not there, 126 if it cannot be run; if a signal ended the program, this command \
-ends by the same signal. Without a program: 0 done, 1 failed or a target missed, 2 no comparison; 64 wrong command line";
+ends by the same signal. 64 also if --out or --record cannot be \
+opened, before the program starts. Without a program: 0 done, 1 failed or a target missed, 2 no comparison; 64 wrong command line";
 
 /// What can be given.
 #[derive(Clone, Debug, Args)]
@@ -54,7 +55,7 @@ pub struct AssessArguments {
     pub compare: Option<Vec<PathBuf>>,
 
     /// How long a running owner is watched
-    #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = some_time)]
     pub duration: Duration,
     /// How to print the report; svg is the roofline
     #[arg(long, value_enum, default_value = "text")]
@@ -65,7 +66,7 @@ pub struct AssessArguments {
     /// Add what was counted to this recording, for --compare
     #[arg(long, value_name = "FILE", conflicts_with = "compare")]
     pub record: Option<PathBuf>,
-    /// What AFTER must reach, as `wall<=-20%` or `llc_hit>=0.9`; of wall, items, llc_hit and utilization
+    /// What AFTER must reach, as `wall<=-20%` (a change, by its sign) or `llc_hit>=90%`; of wall, items, llc_hit and utilization
     #[arg(long, value_name = "TARGET", requires = "compare")]
     pub target: Vec<CompareTarget>,
 
@@ -138,6 +139,11 @@ fn positive(text: &str) -> Result<f64, String> {
     if number.is_finite() && number > 0.0 { Ok(number) } else { Err("choose a number above 0".into()) }
 }
 
+fn some_time(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if time >= Duration::from_millis(10) { Ok(time) } else { Err("choose 10 ms or more".into()) }
+}
+
 fn bytes(text: &str) -> Result<f64, String> {
     const UNITS: [(&str, f64); 6] =
         [("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("KiB", 1024.0), ("MiB", 1048576.0), ("B", 1.0)];
@@ -154,6 +160,7 @@ mod tests {
     fn bytes_have_units() {
         let read = ["40kB", "1.5 MB", "64KiB", "12B", "100"].map(|text| bytes(text).unwrap());
         assert_eq!(read, [40e3, 1.5e6, 65536.0, 12.0, 100.0]);
+        assert!(some_time("0s").is_err() && some_time("6s").is_ok());
         assert!(bytes("kB").is_err() && bytes("-1").is_err() && positive("inf").is_err());
     }
 }

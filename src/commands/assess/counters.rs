@@ -29,6 +29,7 @@ enum CountOf {
     BranchMisses,
     LlcReferences,
     LlcMisses,
+    MemoryFills,
     /// Operations, with the weight of each count.
     Flops(Precision, u32),
 }
@@ -43,6 +44,7 @@ impl CountOf {
             CountOf::BranchMisses => "branch misses",
             CountOf::LlcReferences => "last-level references",
             CountOf::LlcMisses => "last-level misses",
+            CountOf::MemoryFills => "fills from memory",
             CountOf::Flops(..) => "floating-point operations",
         }
     }
@@ -72,6 +74,12 @@ impl RunCounters {
                     }
                 }
             }
+        }
+        // A processor that counts cycles has a PMU.
+        if open.iter().any(|(of, _)| *of == CountOf::Cycles)
+            && let Some(names) = refused.remove(NO_PMU)
+        {
+            refused.entry("this processor has no such event".into()).or_default().extend(names);
         }
         // A sum that lacks a part is no sum.
         let flops = |of: &CountOf| matches!(of, CountOf::Flops(..));
@@ -108,6 +116,7 @@ impl RunCounters {
     /// What was counted between two readings, scaled where events took turns; and the CPU time in seconds.
     pub fn between(&self, before: &CounterReading, after: &CounterReading) -> (PmuCounts, Option<f64>) {
         let (mut counts, mut cpu_seconds) = (PmuCounts::default(), None);
+        let mut every_operation = true;
         for (at, (of, _)) in self.open.iter().enumerate() {
             let zero = (0.0, 0.0, 0.0);
             let (old, new) = (before.0.get(at).unwrap_or(&zero), after.0.get(at).unwrap_or(&zero));
@@ -118,6 +127,7 @@ impl RunCounters {
             }
             // Never counted: its turn did not come.
             if running <= 0.0 {
+                every_operation &= !matches!(of, CountOf::Flops(..));
                 continue;
             }
             let ratio = (running / enabled).min(1.0);
@@ -130,11 +140,16 @@ impl RunCounters {
                 CountOf::BranchMisses => counts.branch_misses = Some(value),
                 CountOf::LlcReferences => counts.llc_references = Some(value),
                 CountOf::LlcMisses => counts.llc_misses = Some(value),
+                CountOf::MemoryFills => counts.memory_fills = Some(value),
                 CountOf::Flops(precision, weight) => {
                     *counts.flops.entry(*precision).or_default() += value * f64::from(*weight);
                 }
                 CountOf::TaskClock => {}
             }
+        }
+        // A sum that lacks a part is no sum.
+        if !every_operation {
+            counts.flops.clear();
         }
         (counts, cpu_seconds)
     }
@@ -155,17 +170,19 @@ fn events(cpu: CpuModel) -> Vec<(CountOf, Builder<'static>)> {
         hardware(CountOf::BranchMisses, Hardware::BRANCH_MISSES),
     ];
     events.extend(match cpu.last_level_events() {
-        Some((references, misses)) => [
-            (CountOf::LlcReferences, Builder::new(Raw::new(references))),
-            (CountOf::LlcMisses, Builder::new(Raw::new(misses))),
+        Some(raw) => vec![
+            (CountOf::LlcReferences, Builder::new(Raw::new(raw.references))),
+            (CountOf::LlcMisses, Builder::new(Raw::new(raw.misses))),
+            (CountOf::MemoryFills, Builder::new(Raw::new(raw.memory_fills))),
         ],
-        None if cpu.kernel_counts_last_level() => [
+        None if cpu.kernel_counts_last_level() => vec![
             hardware(CountOf::LlcReferences, Hardware::CACHE_REFERENCES),
             hardware(CountOf::LlcMisses, Hardware::CACHE_MISSES),
         ],
-        None => {
-            [cache(CountOf::LlcReferences, CacheResult::ACCESS), cache(CountOf::LlcMisses, CacheResult::MISS)]
-        }
+        None => vec![
+            cache(CountOf::LlcReferences, CacheResult::ACCESS),
+            cache(CountOf::LlcMisses, CacheResult::MISS),
+        ],
     });
     let flops = cpu.flop_events().into_iter();
     events
@@ -192,13 +209,13 @@ fn open_event(mut builder: Builder<'static>, watched: Watched<'_>) -> io::Result
     }
 }
 
+const NO_PMU: &str = "this processor gives no counter for it (no PMU, as in most virtual machines)";
+
 /// Why the kernel refuses an event, and what helps.
 pub fn reason(error: &io::Error) -> String {
     let paranoid = || std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
     match error.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::ENOENT | Errno::ENODEV | Errno::EOPNOTSUPP | Errno::EINVAL) => {
-            "this processor gives no counter for it (no PMU, as in most virtual machines)".into()
-        }
+        Some(Errno::ENOENT | Errno::ENODEV | Errno::EOPNOTSUPP | Errno::EINVAL) => NO_PMU.into(),
         Some(Errno::EACCES) => format!(
             "not permitted (kernel.perf_event_paranoid is {}): run as root or with CAP_PERFMON",
             paranoid().trim()
@@ -246,5 +263,8 @@ mod tests {
         assert_eq!((cpu_seconds, counts.cycles, counts.llc_misses), (Some(2.0), Some(100.0), None));
         assert_eq!(counts.flops, BTreeMap::from([(Precision::Double, 50.0), (Precision::Single, 80.0)]));
         assert_eq!(counts.counted_ratio, Some(0.5));
+        // The turn of one of three did not come: what the others counted is no sum.
+        let after = CounterReading([&after.0[..5], &[(0.0, 1.0, 0.0)]].concat());
+        assert!(counters.between(&before, &after).0.flops.is_empty());
     }
 }

@@ -34,14 +34,24 @@ struct Mapping {
 #[derive(Debug, Default)]
 pub struct AddressSpaces {
     processes: HashMap<u32, Rc<Vec<Mapping>>>,
-    /// Path, and a process that has mapped it.
-    files: Vec<(String, u32)>,
-    by_path: HashMap<String, u32>,
+    files: Vec<MappedFile>,
+    by_path: HashMap<(String, u64), u32>,
+}
+
+/// A file with code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MappedFile {
+    /// As the process sees it.
+    pub path: String,
+    /// The path alone may be that of another file by now, or elsewhere. 0: not known.
+    pub inode: u64,
+    /// The process that mapped it last.
+    pub pid: u32,
 }
 
 impl AddressSpaces {
-    /// A file by its index: path, and a process that has mapped it.
-    pub fn file(&self, index: u32) -> Option<&(String, u32)> {
+    /// A file by its index.
+    pub fn file(&self, index: u32) -> Option<&MappedFile> {
         self.files.get(usize::try_from(index.checked_sub(FIRST_FILE)?).ok()?)
     }
 
@@ -57,9 +67,9 @@ impl AddressSpaces {
     }
 
     /// A new mapping; older ones lose what it covers.
-    pub fn map(&mut self, pid: u32, start: u64, length: u64, offset: u64, file: &str) {
+    pub fn map(&mut self, pid: u32, start: u64, length: u64, offset: u64, file: &str, inode: u64) {
         let end = start.saturating_add(length);
-        let file = self.index(file, pid);
+        let file = self.index(file, inode, pid);
         let mappings = Rc::make_mut(self.processes.entry(pid).or_default());
         mappings.retain(|old| old.end <= start || end <= old.start);
         mappings.push(Mapping { start, end, offset, file });
@@ -78,7 +88,8 @@ impl AddressSpaces {
             let bounds = range.split_once('-').and_then(|(start, end)| Some((hex(start)?, hex(end)?)));
             let path = line.find(['/', '[']).map_or("", |at| &line[at..]);
             if let (true, Some((start, end)), Some(offset)) = (rights.contains('x'), bounds, hex(offset)) {
-                self.map(pid, start, end.saturating_sub(start), offset, path);
+                let inode = fields.nth(1).and_then(|inode| inode.parse().ok()).unwrap_or(0);
+                self.map(pid, start, end.saturating_sub(start), offset, path, inode);
             }
         }
     }
@@ -92,13 +103,15 @@ impl AddressSpaces {
         })
     }
 
-    fn index(&mut self, path: &str, pid: u32) -> u32 {
-        if let Some(index) = self.by_path.get(path) {
+    fn index(&mut self, path: &str, inode: u64, pid: u32) -> u32 {
+        let key = (path.to_owned(), inode);
+        if let Some(index) = self.by_path.get(&key) {
+            self.files[(*index - FIRST_FILE) as usize].pid = pid;
             return *index;
         }
         let index = FIRST_FILE + u32::try_from(self.files.len()).unwrap_or(u32::MAX - FIRST_FILE);
-        self.files.push((path.to_owned(), pid));
-        self.by_path.insert(path.to_owned(), index);
+        self.files.push(MappedFile { path: path.to_owned(), inode, pid });
+        self.by_path.insert(key, index);
         index
     }
 }
@@ -110,13 +123,17 @@ mod tests {
     #[test]
     fn a_new_mapping_covers_an_older_one_and_a_child_has_its_parents() {
         let mut spaces = AddressSpaces::default();
-        spaces.map(1, 0x1000, 0x1000, 0x400, "/bin/a");
+        spaces.map(1, 0x1000, 0x1000, 0x400, "/bin/a", 7);
         let a = CodePlace { file: FIRST_FILE, offset: 0x500 };
         assert_eq!(spaces.place(1, 0x1100), a);
         spaces.fork(1, 2);
-        spaces.map(2, 0x1000, 0x800, 0, "/bin/b");
+        spaces.map(2, 0x1000, 0x800, 0, "/bin/b", 8);
         assert_eq!((spaces.place(1, 0x1100), spaces.place(2, 0x1100).file), (a, FIRST_FILE + 1));
-        assert_eq!(spaces.file(FIRST_FILE + 1).unwrap(), &("/bin/b".to_owned(), 2));
+        let b = MappedFile { path: "/bin/b".into(), inode: 8, pid: 2 };
+        assert_eq!(spaces.file(FIRST_FILE + 1).unwrap(), &b);
+        // Another file by the same name is another file.
+        spaces.map(2, 0x9000, 0x800, 0, "/bin/b", 9);
+        assert_eq!(spaces.place(2, 0x9000).file, FIRST_FILE + 2);
         spaces.forget(2);
         assert_eq!(
             (spaces.place(2, 0x1100), spaces.place(1, 0x2000)),
@@ -130,7 +147,9 @@ mod tests {
         let pid = std::process::id();
         spaces.read_maps(pid, &Host::new("/"));
         let place = spaces.place(pid, maps_of_this_process_have_its_code as *const () as u64);
-        let (path, _) = spaces.file(place.file).unwrap();
-        assert_eq!(path.as_str(), std::env::current_exe().unwrap().to_str().unwrap());
+        let (file, own) = (spaces.file(place.file).unwrap(), std::env::current_exe().unwrap());
+        assert_eq!(file.path.as_str(), own.to_str().unwrap());
+        let inode = std::os::unix::fs::MetadataExt::ino(&own.metadata().unwrap());
+        assert_eq!(file.inode, inode);
     }
 }

@@ -16,7 +16,7 @@ use super::arguments::AssessArguments;
 use super::counters::{CounterReading, RunCounters, Watched, reason};
 use super::samples::CpuClock;
 use super::symbols::Symbols;
-use super::{processor, threads};
+use super::{limited, processor, threads};
 use crate::collectors::cpu::cpu_groups::online;
 
 /// Spans that the time is divided into: the spread of a recording is that of its spans.
@@ -54,17 +54,20 @@ pub fn watch(
     counters.start().map_err(|error| error.to_string())?;
     let status = |pid: &u32| std::fs::read(host.path(format!("/proc/{pid}/status"))).unwrap_or_default();
     let allowed = owner.pids.iter().filter_map(|pid| proc::status(&status(pid)).1).reduce(|a, b| a.or(&b));
+    // Only has to differ from that of another watch in the same recording.
+    let watch = (model::clock::unix_seconds() * 1e3) as u64;
     let base = RunCounts {
         subject: owner.name.clone(),
         processor: model,
-        cpus: allowed.map(|cpus| cpus.len() as f64),
+        cpus: allowed.map(|cpus| limited(cpus.len() as f64, host, &owner.pids[0].to_string())),
         threads: Some(tasks.len() as u64),
         not_measured: gaps,
+        watch: Some(watch),
         ..RunCounts::default()
     };
 
     let start = SpanEdge::take(&mut counters, host, &owner.pids);
-    let (mut spans, mut last) = (Vec::new(), start.clone());
+    let (mut spans, mut last, mut shown) = (Vec::new(), start.clone(), 0);
     for span in 1..=SPANS {
         let until = start.at + arguments.duration * span / SPANS;
         while Mono::now() < until && !stop.stopped() && is_alive(host, &owner.pids) {
@@ -72,12 +75,12 @@ pub fn watch(
             if let Some(clock) = &mut clock {
                 clock.drain();
             }
+            let watched = Mono::now().since(start.at).as_secs();
+            if watched > shown {
+                progress(&format!("assess: {watched} s of {} s", arguments.duration.as_secs()));
+                shown = watched;
+            }
         }
-        progress(&format!(
-            "assess: {} s of {} s",
-            Mono::now().since(start.at).as_secs(),
-            arguments.duration.as_secs()
-        ));
         let now = SpanEdge::take(&mut counters, host, &owner.pids);
         // What is left over of a span after its end says nothing.
         if now.at.since(last.at) * 2 * SPANS >= arguments.duration {
@@ -92,7 +95,14 @@ pub fn watch(
     let mut whole = last.since(&start, &counters, &base);
     whole.threads =
         owner.pids.iter().map(|pid| threads(host, *pid as i32)).sum::<u64>().max(tasks.len() as u64).into();
-    whole.hot = clock.map(|clock| Symbols::new(&clock.spaces, host).functions(&clock.profile));
+    whole.hot = clock.map(|clock| {
+        let (spaces, profile) = clock.finish();
+        Symbols::new(&spaces, host).functions(&profile)
+    });
+    // A report of the recording has them too.
+    if let Some(last) = spans.last_mut() {
+        last.hot.clone_from(&whole.hot);
+    }
     Ok((whole, spans))
 }
 
@@ -141,7 +151,10 @@ fn find(arguments: &AssessArguments, host: &Host) -> Result<WatchedOwner, String
     if let Some(pid) = arguments.pid {
         let name = std::fs::read_to_string(host.path(format!("/proc/{pid}/comm")));
         let name = name.map_err(|_| format!("there is no process {pid}"))?;
-        return Ok(WatchedOwner { name: format!("process {pid} ({})", name.trim()), pids: vec![pid] });
+        return Ok(WatchedOwner {
+            name: format!("process {pid} ({})", name.trim()),
+            pids: with_children(host, pid),
+        });
     }
     let mut found: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     let mut pods: BTreeMap<String, Option<String>> = BTreeMap::new();
@@ -180,6 +193,25 @@ fn find(arguments: &AssessArguments, host: &Host) -> Result<WatchedOwner, String
             .expect("one was found")),
         several => Err(format!("several are meant: {}", several.join(", "))),
     }
+}
+
+/// A process and all that descend from it now.
+fn with_children(host: &Host, pid: u32) -> Vec<u32> {
+    let parent = |pid: u32| {
+        let status = std::fs::read_to_string(host.path(format!("/proc/{pid}/status"))).ok()?;
+        status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+    };
+    let parents: Vec<(u32, u32)> =
+        processes(host).unwrap_or_default().into_iter().filter_map(|pid| Some((pid, parent(pid)?))).collect();
+    let mut found = vec![pid];
+    let mut at = 0;
+    while at < found.len() {
+        let children = parents.iter().filter(|(child, of)| *of == found[at] && !found.contains(child));
+        let children: Vec<u32> = children.map(|(child, _)| *child).collect();
+        found.extend(children);
+        at += 1;
+    }
+    found
 }
 
 fn is_pod(name: &str, wanted: &str) -> bool {
@@ -238,6 +270,11 @@ mod tests {
             std::fs::write(folder.join("cgroup"), format!("0::{group}\n")).unwrap();
             std::fs::write(folder.join("comm"), "train\n").unwrap();
         }
+        for (pid, parent) in [(15, 16), (16, 13), (17, 12)] {
+            let folder = dir.path().join(format!("proc/{pid}"));
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("status"), format!("Name:\ttrain\nPPid:\t{parent}\n")).unwrap();
+        }
         std::fs::create_dir_all(dir.path().join(format!("var/log/pods/ml_train-0_{UID}"))).unwrap();
         let line = CommandLine::parse_from([&["assess"], of].concat());
         find(&line.arguments, &Host::new(dir.path())).map(|owner| (owner.name, owner.pids))
@@ -250,7 +287,7 @@ mod tests {
         }
         assert_eq!(found(&["--pod", UID]), Ok((format!("pod {UID}"), vec![11])));
         assert_eq!(found(&["--job", "42"]), Ok(("Slurm job 42".into(), vec![12])));
-        assert_eq!(found(&["--pid", "13"]), Ok(("process 13 (train)".into(), vec![13])));
+        assert_eq!(found(&["--pid", "13"]), Ok(("process 13 (train)".into(), vec![13, 16, 15])));
         assert!(found(&["--pid", "14"]).unwrap_err().contains("no process 14"));
         assert!(found(&["--pod", "other/train-0"]).is_err() && found(&["--job", "4"]).is_err());
     }

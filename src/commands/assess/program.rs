@@ -1,14 +1,15 @@
 //! Runs a program that is watched from its first instruction on: its input, output, exit and signals are its own.
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use assess::recording::RunCounts;
+use assess::recording::{RunCounts, SystemCounts};
 use host::Host;
 use host::terminal::progress;
 use nix::sys::resource::{UsageWho, getrusage};
@@ -33,7 +34,16 @@ const QUIET: Duration = Duration::from_secs(2);
 pub fn run(command: &[OsString], host: &Host) -> io::Result<RunCounts> {
     let (name, arguments) = command.split_first().ok_or_else(|| io::Error::other("no program"))?;
     let (cpu, model) = processor(host);
-    let signals = PassedSignals::take()?;
+    // All that may fail comes before the program.
+    let signals = PassedSignals::start()?;
+    let (starting, start) = mpsc::channel();
+    let (ended, end) = mpsc::channel();
+    let running = Arc::clone(&signals.program);
+    host::thread::spawn("assess-wait", 64, move || {
+        if let Ok(child) = start.recv() {
+            let _ = ended.send(wait(child, &running));
+        }
+    })?;
     // Children of the calling thread inherit both, stopped until they start the program.
     let mut counters = RunCounters::open(Watched::NextProgram, cpu);
     let cpus = online(host).unwrap_or_default();
@@ -43,18 +53,17 @@ pub fn run(command: &[OsString], host: &Host) -> io::Result<RunCounts> {
         gaps.insert("hot functions".into(), reason(error));
     }
     let mut clock = clock.ok();
-    let before = cpu_seconds_of_children()?;
+    let (cpu_before, system_before) = usage_of_children()?;
 
     #[expect(clippy::disallowed_methods, reason = "the user's program, which ends by itself")]
     let mut command_line = Command::new(name);
     let child = command_line.args(arguments).spawn()?;
     let started = Instant::now();
     let pid = i32::try_from(child.id()).unwrap_or(0);
-    let running = signals.pass_to(pid)?;
-    let (ended, end) = mpsc::channel();
-    host::thread::spawn("assess-wait", 64, move || {
-        let _ = ended.send(wait(child, &running));
-    })?;
+    signals.pass_to(pid);
+    let _ = starting.send(child);
+    // The line of a program that writes to this terminal is its own.
+    let quiet = io::stdout().is_terminal();
     let (mut most_threads, mut shown) = (0, QUIET);
     let status = loop {
         let status = end.recv_timeout(TICK);
@@ -67,7 +76,7 @@ pub fn run(command: &[OsString], host: &Host) -> io::Result<RunCounts> {
             Err(mpsc::RecvTimeoutError::Disconnected) => break Err(io::Error::other("lost the program")),
         }
         most_threads = most_threads.max(threads(host, pid));
-        if started.elapsed() >= shown {
+        if !quiet && started.elapsed() >= shown {
             progress(&format!("assess: {} s", started.elapsed().as_secs()));
             shown += Duration::from_secs(1);
         }
@@ -77,7 +86,8 @@ pub fn run(command: &[OsString], host: &Host) -> io::Result<RunCounts> {
         progress("");
     }
     let status = status?;
-    let of_children = cpu_seconds_of_children()? - before;
+    let (cpu_after, system_after) = usage_of_children()?;
+    let of_children = cpu_after - cpu_before;
     let (counts, clocked) = match counters.read() {
         Ok(reading) => counters.between(&CounterReading::default(), &reading),
         Err(error) => {
@@ -85,7 +95,10 @@ pub fn run(command: &[OsString], host: &Host) -> io::Result<RunCounts> {
             Default::default()
         }
     };
-    let hot = clock.map(|clock| Symbols::new(&clock.spaces, host).functions(&clock.profile));
+    let hot = clock.map(|clock| {
+        let (spaces, profile) = clock.finish();
+        Symbols::new(&spaces, host).functions(&profile)
+    });
     if hot.as_ref().is_some_and(|hot| !hot.with_kernel) {
         gaps.insert("time in the kernel".into(), super::samples::WITHOUT_KERNEL.into());
     }
@@ -95,9 +108,10 @@ pub fn run(command: &[OsString], host: &Host) -> io::Result<RunCounts> {
         wall_seconds,
         // A child that nothing has waited for is not among the first.
         cpu_seconds: Some(of_children.max(clocked.unwrap_or(0.0))),
-        cpus: allowed_cpus(),
+        cpus: allowed_cpus(host),
         threads: (most_threads > 0).then_some(most_threads),
         counts,
+        system: Some(system_after.since(&system_before)),
         hot,
         not_measured: gaps,
         exit: Some(status.code().or(status.signal().map(|signal| -signal)).unwrap_or(0)),
@@ -110,70 +124,145 @@ pub fn not_started(error: &io::Error) -> u8 {
     if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
 }
 
-fn cpu_seconds_of_children() -> io::Result<f64> {
+/// CPU seconds of all children that were waited for, and what else the kernel accounts.
+fn usage_of_children() -> io::Result<(f64, SystemCounts)> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
-    Ok((usage.user_time().num_microseconds() + usage.system_time().num_microseconds()) as f64 / 1e6)
+    let cpu = (usage.user_time().num_microseconds() + usage.system_time().num_microseconds()) as f64 / 1e6;
+    let count = |number: i64| u64::try_from(number).unwrap_or(0);
+    let system = SystemCounts {
+        minor_faults: count(usage.minor_page_faults()),
+        major_faults: count(usage.major_page_faults()),
+        voluntary_switches: count(usage.voluntary_context_switches()),
+        involuntary_switches: count(usage.involuntary_context_switches()),
+    };
+    Ok((cpu, system))
 }
 
 /// Waits for the end. No signal is passed on once the number of the process may be another's.
-fn wait(mut child: Child, running: &AtomicI32) -> io::Result<ExitStatus> {
-    let pid = Pid::from_raw(running.load(Ordering::Relaxed));
+fn wait(mut child: Child, program: &RunningProgram) -> io::Result<ExitStatus> {
+    let pid = Pid::from_raw(program.pid.load(Ordering::SeqCst));
     while waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) == Err(nix::errno::Errno::EINTR) {
     }
-    running.store(0, Ordering::SeqCst);
+    program.pid.store(0, Ordering::SeqCst);
+    let _ = program.ended.set(Instant::now());
     child.wait()
 }
 
-/// PassedSignals that would end this command before its program.
+/// Signals that would end this command before its program.
+const PASSED: [Signal; 7] = [
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGALRM,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+];
+/// A signal to the whole group arrives here after the end that it caused. Later ones are meant for this command.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// The program as the signals' thread sees it.
+#[derive(Debug, Default)]
+struct RunningProgram {
+    /// 0 before the start and after the end.
+    pid: AtomicI32,
+    ended: OnceLock<Instant>,
+}
+
+/// Passes signals on to the program.
 struct PassedSignals {
-    runtime: tokio::runtime::Runtime,
-    passed: [(tokio::signal::unix::Signal, Signal); 2],
-    /// From a terminal: the program gets them from there.
-    ignored: [tokio::signal::unix::Signal; 2],
+    program: Arc<RunningProgram>,
+    started: mpsc::Sender<()>,
 }
 
 impl PassedSignals {
-    fn take() -> io::Result<PassedSignals> {
+    /// Keeps signals from now on. Those that are ignored stay so, here and in the program, as `nohup` wants it.
+    fn start() -> io::Result<PassedSignals> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-        let (passed, ignored) = runtime.block_on(async {
-            let passed = [
-                (signal(SignalKind::terminate())?, Signal::SIGTERM),
-                (signal(SignalKind::hangup())?, Signal::SIGHUP),
-            ];
-            io::Result::Ok((passed, [signal(SignalKind::interrupt())?, signal(SignalKind::quit())?]))
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let mut handlers = runtime.block_on(async {
+            let taken = PASSED.into_iter().filter(|passed| !is_ignored(&status, *passed));
+            let handler = |passed: Signal| Ok((signal(SignalKind::from_raw(passed as i32))?, passed));
+            taken.map(handler).collect::<io::Result<Vec<_>>>()
         })?;
-        Ok(PassedSignals { runtime, passed, ignored })
+        let program = Arc::new(RunningProgram::default());
+        let of_thread = Arc::clone(&program);
+        let (started, start) = mpsc::channel();
+        host::thread::spawn("assess-signals", 256, move || {
+            // What comes before the start waits in the handlers.
+            if start.recv().is_err() {
+                return;
+            }
+            loop {
+                pass(runtime.block_on(next(&mut handlers)), &of_thread);
+            }
+        })?;
+        Ok(PassedSignals { program, started })
     }
 
-    /// Passes them to the program from now on, also those that came before. Gives the process id, 0 once it has ended.
-    fn pass_to(self, pid: i32) -> io::Result<Arc<AtomicI32>> {
-        let running = Arc::new(AtomicI32::new(pid));
-        let of_thread = Arc::clone(&running);
-        host::thread::spawn("assess-signals", 256, move || {
-            let PassedSignals {
-                runtime,
-                passed: [(mut term, to_end), (mut hup, hung_up)],
-                ignored: [mut int, mut quit],
-            } = self;
-            runtime.block_on(async {
-                loop {
-                    let signal = tokio::select! {
-                        _ = term.recv() => to_end,
-                        _ = hup.recv() => hung_up,
-                        _ = int.recv() => continue,
-                        _ = quit.recv() => continue,
-                    };
-                    let pid = of_thread.load(Ordering::SeqCst);
-                    if pid > 0 {
-                        #[expect(
-                            clippy::disallowed_methods,
-                            reason = "passes a signal on to the user's program"
-                        )]
-                        let _ = kill(Pid::from_raw(pid), signal);
-                    }
-                }
-            });
-        })?;
-        Ok(running)
+    /// Passes them to the program from now on, also those that came before.
+    fn pass_to(self, pid: i32) {
+        self.program.pid.store(pid, Ordering::SeqCst);
+        let _ = self.started.send(());
+    }
+}
+
+async fn next(handlers: &mut [(tokio::signal::unix::Signal, Signal)]) -> Signal {
+    std::future::poll_fn(|context| {
+        let mut ready = handlers.iter_mut().filter_map(|(handler, passed)| {
+            matches!(handler.poll_recv(context), Poll::Ready(Some(()))).then_some(*passed)
+        });
+        ready.next().map_or(Poll::Pending, Poll::Ready)
+    })
+    .await
+}
+
+fn pass(signal: Signal, program: &RunningProgram) {
+    let pid = program.pid.load(Ordering::SeqCst);
+    if pid > 0 {
+        let by_key = matches!(signal, Signal::SIGINT | Signal::SIGQUIT);
+        let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+        // From the terminal, the program has it already.
+        if !(by_key && is_in_foreground(&stat)) {
+            #[expect(clippy::disallowed_methods, reason = "passes a signal on to the user's program")]
+            let _ = kill(Pid::from_raw(pid), signal);
+        }
+    } else if program.ended.get().is_some_and(|ended| ended.elapsed() > GRACE) {
+        #[expect(clippy::disallowed_methods, reason = "the program has ended, and its report is not wanted")]
+        std::process::exit(128 + signal as i32);
+    }
+}
+
+/// Whether a process ignores a signal, by its `/proc/PID/status`.
+fn is_ignored(status: &str, signal: Signal) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal as i32 - 1) & 1 == 1
+}
+
+/// Whether a terminal's keys send signals to the process, by its `/proc/PID/stat`: its group is the one in the foreground.
+fn is_in_foreground(stat: &str) -> bool {
+    // After the name, which may hold anything: state, parent, group, session, terminal, group in the foreground.
+    let mut fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace();
+    let (group, foreground) = (fields.nth(2), fields.nth(2));
+    group.is_some() && group == foreground
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_ignored_is_left_so() {
+        let status = "Name:\tx\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\n";
+        assert!(is_ignored(status, Signal::SIGHUP) && !is_ignored(status, Signal::SIGTERM));
+        assert!(!is_ignored("", Signal::SIGHUP));
+    }
+
+    #[test]
+    fn keys_reach_the_group_in_the_foreground() {
+        assert!(is_in_foreground("7 (a) b) S 1 7 7 34816 7 4194304 0"));
+        assert!(!is_in_foreground("7 (a) S 1 7 7 34816 9 4194304 0"));
+        assert!(!is_in_foreground("7 (a) S 1 7 7 0 -1 4194304 0") && !is_in_foreground(""));
     }
 }

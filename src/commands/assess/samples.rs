@@ -25,13 +25,38 @@ const CONTEXT: u64 = u64::MAX - 4094;
 const MODE_MASK: u16 = 7;
 const MODE_KERNEL: u16 = 1;
 
+/// What the kernel says of an exec in the header of a new name (`PERF_RECORD_MISC_COMM_EXEC`).
+const COMM_EXEC: u16 = 1 << 13;
+
 /// Samples of what is watched.
 pub struct CpuClock {
     samplers: Vec<Sampler>,
-    pub spaces: AddressSpaces,
+    replay: ClockReplay,
+}
+
+/// Replays what the buffers of all CPUs held in the order of its time.
+#[derive(Debug, Default)]
+struct ClockReplay {
+    spaces: AddressSpaces,
     /// Processes that are watched; `None`: all that are seen.
     pids: Option<BTreeSet<u32>>,
-    pub profile: ClockProfile,
+    /// Threads of a process; absent: one. The first of them may end before the others.
+    threads: HashMap<u32, u32>,
+    profile: ClockProfile,
+    /// Not replayed yet, with its time.
+    pending: Vec<(u64, ClockEvent)>,
+    /// Newest time of the round before: what is older is all there, as each buffer was read since.
+    complete: u64,
+}
+
+#[derive(Debug)]
+enum ClockEvent {
+    Fork { pid: u32, parent: u32 },
+    Thread { pid: u32 },
+    Exec { pid: u32 },
+    Map { pid: u32, start: u64, length: u64, offset: u64, file: String, inode: u64 },
+    Sample(ClockSample),
+    Exit { pid: u32 },
 }
 
 /// What was sampled so far.
@@ -44,6 +69,7 @@ pub struct ClockProfile {
     pub with_kernel: bool,
 }
 
+#[derive(Debug)]
 struct ClockSample {
     pid: u32,
     in_kernel: bool,
@@ -65,36 +91,43 @@ impl CpuClock {
             Err(_) => (open(false)?, false),
         };
         let profile = ClockProfile { with_kernel, ..ClockProfile::default() };
-        Ok(CpuClock { samplers, spaces: AddressSpaces::default(), pids: None, profile })
+        Ok(CpuClock { samplers, replay: ClockReplay { profile, ..ClockReplay::default() } })
     }
 
     /// Starts samplers of what runs already: of these processes and their children alone.
     pub fn start(&mut self, pids: &[u32], root: &host::Host) -> io::Result<()> {
         for pid in pids {
-            self.spaces.read_maps(*pid, root);
+            self.replay.spaces.read_maps(*pid, root);
+            let threads = super::threads(root, i32::try_from(*pid).unwrap_or(0));
+            self.replay.threads.insert(*pid, u32::try_from(threads).unwrap_or(u32::MAX).max(1));
         }
-        self.pids = Some(pids.iter().copied().collect());
+        self.replay.pids = Some(pids.iter().copied().collect());
         self.samplers.iter_mut().try_for_each(|sampler| sampler.as_counter_mut().enable())
     }
 
-    /// Takes what the buffers hold. Forks come first, then maps, then samples: the buffers of the CPUs have no common order.
+    /// Takes what the buffers hold.
     pub fn drain(&mut self) {
-        let (mut forks, mut exits, mut samples) = (Vec::new(), Vec::new(), Vec::new());
-        let mut maps: Vec<(u32, u64, u64, u64, String)> = Vec::new();
         for sampler in &mut self.samplers {
             while let Some(record) = sampler.next_record() {
-                let in_kernel = record.misc() & MODE_MASK == MODE_KERNEL;
-                match record.parse_record() {
-                    Ok(Record::Fork(fork)) if fork.pid != fork.ppid => {
-                        forks.push((fork.time, fork.pid, fork.ppid))
-                    }
-                    Ok(Record::Exit(exit)) if exit.pid == exit.tid => exits.push(exit.pid),
-                    Ok(Record::Mmap2(map)) => {
-                        let file = String::from_utf8_lossy(&map.filename).trim_end_matches('\0').to_owned();
-                        maps.push((map.pid, map.addr, map.len, map.pgoff, file));
-                    }
+                let (misc, bytes) = (record.misc(), record.to_contiguous());
+                // Of all records but samples, the time is the last field (`sample_id_all`).
+                let time = bytes.last_chunk().map_or(0, |last| u64::from_ne_bytes(*last));
+                let event = match record.parse_record() {
+                    Ok(Record::Fork(fork)) if fork.pid == fork.ppid => ClockEvent::Thread { pid: fork.pid },
+                    Ok(Record::Fork(fork)) => ClockEvent::Fork { pid: fork.pid, parent: fork.ppid },
+                    Ok(Record::Exit(exit)) => ClockEvent::Exit { pid: exit.pid },
+                    Ok(Record::Comm(comm)) if misc & COMM_EXEC != 0 => ClockEvent::Exec { pid: comm.pid },
+                    Ok(Record::Mmap2(map)) => ClockEvent::Map {
+                        pid: map.pid,
+                        start: map.addr,
+                        length: map.len,
+                        offset: map.pgoff,
+                        file: String::from_utf8_lossy(&map.filename).trim_end_matches('\0').to_owned(),
+                        inode: map.ino().unwrap_or(0),
+                    },
                     Ok(Record::Sample(sample)) => {
                         let (Some(ip), Some(pid)) = (sample.ip(), sample.pid()) else { continue };
+                        let in_kernel = misc & MODE_MASK == MODE_KERNEL;
                         let frames = sample.callchain().unwrap_or_default();
                         let mut frames = frames.iter().copied().filter(|frame| *frame < CONTEXT);
                         // The first frame is the place itself; a return address is behind the call.
@@ -103,38 +136,94 @@ impl CpuClock {
                         } else {
                             frames.nth(1).map(|at| at.saturating_sub(1))
                         };
-                        samples.push(ClockSample { pid, in_kernel, ip, caller: caller.filter(|at| *at > 0) });
+                        let caller = caller.filter(|at| *at > 0);
+                        let event = ClockEvent::Sample(ClockSample { pid, in_kernel, ip, caller });
+                        self.replay.pending.push((sample.time().unwrap_or(0), event));
+                        continue;
                     }
-                    Ok(Record::Lost(lost)) => self.profile.lost += lost.lost,
-                    Ok(Record::LostSamples(lost)) => self.profile.lost += lost.lost,
-                    _ => {}
-                }
+                    Ok(Record::Lost(lost)) => {
+                        self.replay.profile.lost += lost.lost;
+                        continue;
+                    }
+                    Ok(Record::LostSamples(lost)) => {
+                        self.replay.profile.lost += lost.lost;
+                        continue;
+                    }
+                    _ => continue,
+                };
+                self.replay.pending.push((time, event));
             }
         }
-        forks.sort_unstable();
-        for (_, pid, parent) in forks {
-            self.spaces.fork(parent, pid);
-            if let Some(pids) = self.pids.as_mut().filter(|pids| pids.contains(&parent)) {
-                pids.insert(pid);
-            }
-        }
-        for (pid, start, length, offset, file) in maps {
-            if self.pids.as_ref().is_none_or(|pids| pids.contains(&pid)) {
-                self.spaces.map(pid, start, length, offset, &file);
-            }
-        }
-        for sample in samples {
-            self.count(&sample);
-        }
-        for pid in exits {
-            self.spaces.forget(pid);
+        self.replay.round();
+    }
+
+    /// All that was sampled, with the mappings that name its places.
+    pub fn finish(mut self) -> (AddressSpaces, ClockProfile) {
+        self.drain();
+        self.replay.until(u64::MAX);
+        (self.replay.spaces, self.replay.profile)
+    }
+}
+
+impl ClockReplay {
+    /// After a look at every buffer.
+    fn round(&mut self) {
+        let newest = self.pending.iter().map(|(time, _)| *time).max();
+        self.until(self.complete);
+        self.complete = newest.unwrap_or(self.complete).max(self.complete);
+    }
+
+    /// Replays what is not newer.
+    fn until(&mut self, limit: u64) {
+        self.pending.sort_by_key(|(time, _)| *time);
+        let count = self.pending.partition_point(|(time, _)| *time <= limit);
+        let later = self.pending.split_off(count);
+        for (_, event) in std::mem::replace(&mut self.pending, later) {
+            self.apply(event);
         }
     }
 
-    fn count(&mut self, sample: &ClockSample) {
-        if self.pids.as_ref().is_some_and(|pids| !pids.contains(&sample.pid)) {
-            return;
+    fn apply(&mut self, event: ClockEvent) {
+        match event {
+            ClockEvent::Fork { pid, parent } => {
+                self.spaces.fork(parent, pid);
+                if let Some(pids) = self.pids.as_mut().filter(|pids| pids.contains(&parent)) {
+                    pids.insert(pid);
+                }
+            }
+            ClockEvent::Thread { pid } if self.is_watched(pid) => {
+                *self.threads.entry(pid).or_insert(1) += 1;
+            }
+            ClockEvent::Exec { pid } => {
+                self.spaces.forget(pid);
+                self.threads.remove(&pid);
+            }
+            ClockEvent::Map { pid, start, length, offset, file, inode } if self.is_watched(pid) => {
+                self.spaces.map(pid, start, length, offset, &file, inode);
+            }
+            ClockEvent::Sample(sample) if self.is_watched(sample.pid) => self.count(&sample),
+            // Its number may be another's next.
+            ClockEvent::Exit { pid } if self.is_watched(pid) => {
+                let left = self.threads.get(&pid).map_or(0, |threads| threads.saturating_sub(1));
+                if left > 0 {
+                    self.threads.insert(pid, left);
+                    return;
+                }
+                self.threads.remove(&pid);
+                self.spaces.forget(pid);
+                if let Some(pids) = &mut self.pids {
+                    pids.remove(&pid);
+                }
+            }
+            _ => {}
         }
+    }
+
+    fn is_watched(&self, pid: u32) -> bool {
+        self.pids.as_ref().is_none_or(|pids| pids.contains(&pid))
+    }
+
+    fn count(&mut self, sample: &ClockSample) {
         let place = match sample.in_kernel {
             true => CodePlace::KERNEL,
             false => self.spaces.place(sample.pid, sample.ip),
@@ -153,18 +242,95 @@ fn open_on(watched: Watched<'_>, cpu: u32, with_kernel: bool) -> io::Result<Samp
     builder
         .one_cpu(usize::try_from(cpu).unwrap_or(usize::MAX))
         .sample_frequency(HERTZ)
-        .sample(SampleFlag::IP | SampleFlag::TID | SampleFlag::CALLCHAIN)
+        .sample(SampleFlag::IP | SampleFlag::TID | SampleFlag::TIME | SampleFlag::CALLCHAIN)
+        .sample_id_all(true)
         .exclude_kernel(!with_kernel)
         .exclude_callchain_kernel(true)
         .mmap(true)
         .mmap2(true)
+        .comm(true)
+        .comm_exec(true)
         .task(true);
     match watched {
         Watched::NextProgram => builder.observe_self().inherit(true).enable_on_exec(true),
         Watched::Threads(_) => builder.any_pid(),
     };
-    builder.build()?.sampled(BUFFER)
+    let ring = builder.build()?.sampled(BUFFER);
+    // The event itself was permitted.
+    ring.map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => io::Error::other(NO_MEMORY_TO_LOCK),
+        _ => error,
+    })
 }
+
+/// Why there are no samples.
+const NO_MEMORY_TO_LOCK: &str =
+    "the buffers are more memory than this user may lock: raise kernel.perf_event_mlock_kb or `ulimit -l`";
 
 /// Why time in the kernel is not among the samples.
 pub const WITHOUT_KERNEL: &str = "not permitted: shares of functions are of the time in the program's own code; run as root or with CAP_PERFMON";
+
+#[cfg(test)]
+mod tests {
+    use super::super::maps::FIRST_FILE;
+    use super::*;
+
+    fn map(pid: u32, file: &str) -> ClockEvent {
+        ClockEvent::Map { pid, start: 0x1000, length: 0x1000, offset: 0, file: file.into(), inode: 1 }
+    }
+
+    fn sample(pid: u32) -> ClockEvent {
+        ClockEvent::Sample(ClockSample { pid, in_kernel: false, ip: 0x1100, caller: None })
+    }
+
+    /// Samples by file, after rounds of events with their times.
+    fn replayed(pids: Option<&[u32]>, rounds: Vec<Vec<(u64, ClockEvent)>>) -> Vec<(u32, u64)> {
+        let pids = pids.map(|pids| pids.iter().copied().collect());
+        let mut replay = ClockReplay { pids, ..ClockReplay::default() };
+        for events in rounds {
+            replay.pending.extend(events);
+            replay.round();
+        }
+        replay.until(u64::MAX);
+        assert!(replay.threads.is_empty(), "{replay:?}");
+        let mut files: Vec<(u32, u64)> =
+            replay.profile.places.iter().map(|((place, _), count)| (place.file, *count)).collect();
+        files.sort_unstable();
+        files
+    }
+
+    #[test]
+    fn a_fork_without_exec_has_the_names_of_its_parent() {
+        // The buffer of the child's CPU is read first, and all of it in one round.
+        let fork = ClockEvent::Fork { pid: 2, parent: 1 };
+        let round =
+            vec![(30, sample(2)), (40, ClockEvent::Exit { pid: 2 }), (20, fork), (10, map(1, "/bin/a"))];
+        assert_eq!(replayed(None, vec![round]), [(FIRST_FILE, 1)]);
+        // The fork is seen a round after what followed it.
+        let fork = ClockEvent::Fork { pid: 2, parent: 1 };
+        let rounds = vec![vec![(10, map(1, "/bin/a")), (30, sample(2))], vec![(20, fork)]];
+        assert_eq!(replayed(None, rounds), [(FIRST_FILE, 1)]);
+    }
+
+    #[test]
+    fn an_exec_has_none_of_the_mappings_before() {
+        let exec = ClockEvent::Exec { pid: 1 };
+        let events = vec![(1, map(1, "/bin/a")), (2, sample(1)), (3, exec), (4, sample(1))];
+        assert_eq!(replayed(None, vec![events]), [(CodePlace::UNKNOWN.file, 1), (FIRST_FILE, 1)]);
+    }
+
+    #[test]
+    fn a_process_lives_as_long_as_a_thread_and_its_number_not_longer() {
+        let exit = || ClockEvent::Exit { pid: 1 };
+        let events = vec![
+            (1, map(1, "/bin/a")),
+            (2, ClockEvent::Thread { pid: 1 }),
+            (3, exit()),
+            (4, sample(1)),
+            (5, exit()),
+            (6, sample(1)),
+        ];
+        // Of an owner, the process with the number of one that ended is another's.
+        assert_eq!(replayed(Some(&[1]), vec![events]), [(FIRST_FILE, 1)]);
+    }
+}

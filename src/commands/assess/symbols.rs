@@ -3,17 +3,37 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
-use assess::recording::{CUT_OFF, HotFunction, HotFunctions, KERNEL};
+use assess::recording::{CUT_OFF, CallerShare, HotFunction, HotFunctions, KERNEL};
 use host::Host;
+use nix::fcntl::{self, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::stat::Mode;
 use object::{Object, ObjectSegment, ObjectSymbol, ReadCache, SymbolKind};
 
-use super::maps::{AddressSpaces, CodePlace};
+use super::maps::{AddressSpaces, CodePlace, MappedFile};
 use super::samples::{ClockProfile, HERTZ};
 
 /// Longest name that is kept.
 const LONGEST: usize = 200;
+/// Longer files are not read, nor more functions of one: a watched process chooses what it maps.
+const MOST_BYTES: u64 = 8 << 30;
+const MOST_FUNCTIONS: usize = 4_000_000;
+
+/// The file that was mapped, below a root that the process may have made: no link leads out of it, and no pipe holds up.
+fn open(root: &Path, mapped: &MappedFile) -> Option<File> {
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    let folder =
+        fcntl::open(root, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()).ok()?;
+    let how = OpenHow::new()
+        .flags(flags)
+        .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    let file = File::from(openat2(folder, mapped.path.as_str(), how).ok()?);
+    let found = file.metadata().ok()?;
+    let same = mapped.inode == 0 || found.ino() == mapped.inode;
+    (found.is_file() && same && found.len() <= MOST_BYTES).then_some(file)
+}
 
 /// The functions of one file.
 #[derive(Debug, Default)]
@@ -25,10 +45,8 @@ struct FunctionTable {
 }
 
 impl FunctionTable {
-    fn read(path: &std::path::Path) -> Option<FunctionTable> {
-        // The process may have put a pipe there, which would not open.
-        std::fs::metadata(path).ok().filter(|found| found.is_file())?;
-        let cache = ReadCache::new(File::open(path).ok()?);
+    fn read(file: File) -> Option<FunctionTable> {
+        let cache = ReadCache::new(file);
         let object = object::File::parse(&cache).ok()?;
         let segments = object.segments().map(|segment| {
             let (offset, length) = segment.file_range();
@@ -40,9 +58,11 @@ impl FunctionTable {
             let start = symbol.address();
             Some((start, start.saturating_add(symbol.size()), symbol.name().ok()?.to_owned()))
         };
-        let mut functions: Vec<_> = object.symbols().filter(is_code).filter_map(function).collect();
+        let mut functions: Vec<_> =
+            object.symbols().filter(is_code).filter_map(function).take(MOST_FUNCTIONS).collect();
         if functions.is_empty() {
-            functions = object.dynamic_symbols().filter(is_code).filter_map(function).collect();
+            let symbols = object.dynamic_symbols().filter(is_code).filter_map(function);
+            functions = symbols.take(MOST_FUNCTIONS).collect();
         }
         functions.sort_unstable();
         functions.dedup_by_key(|(start, ..)| *start);
@@ -82,14 +102,14 @@ impl<'a> Symbols<'a> {
         if place == CodePlace::KERNEL {
             return (Some(KERNEL.into()), String::new());
         }
-        let Some((path, pid)) = self.spaces.file(place.file) else { return (None, String::new()) };
+        let Some(file) = self.spaces.file(place.file) else { return (None, String::new()) };
         let table = self.tables.entry(place.file).or_insert_with(|| {
             // The process may see other files, and may have ended.
-            let inside = self.host.path(format!("/proc/{pid}/root{path}"));
-            FunctionTable::read(&inside).or_else(|| FunctionTable::read(&PathBuf::from(path)))
+            let inside = self.host.path(format!("/proc/{}/root", file.pid));
+            open(&inside, file).or_else(|| open(&self.host.path("/"), file)).and_then(FunctionTable::read)
         });
         let name = table.as_ref().and_then(|table| table.name(place.offset)).map(demangle);
-        (name, path.clone())
+        (name, file.path.clone())
     }
 
     /// The profile by functions.
@@ -112,9 +132,10 @@ impl<'a> Symbols<'a> {
             .into_iter()
             .filter(|(_, (samples, _))| *samples as f64 / all >= CUT_OFF)
             .map(|((name, file), (samples, callers))| {
-                let mut callers: Vec<(String, f64)> =
-                    callers.into_iter().map(|(name, of)| (name, of as f64 / samples as f64)).collect();
-                callers.sort_by(|a, b| b.1.total_cmp(&a.1));
+                let share = |of: u64| of as f64 / samples as f64;
+                let mut callers: Vec<CallerShare> =
+                    callers.into_iter().map(|(name, of)| CallerShare { name, share: share(of) }).collect();
+                callers.sort_by(|a, b| b.share.total_cmp(&a.share));
                 let name = name.unwrap_or_else(|| match file.rsplit('/').next() {
                     None | Some("") => "[code without a file]".into(),
                     Some(file) => format!("[no symbol in {file}]"),
@@ -159,9 +180,25 @@ mod tests {
 
     #[test]
     fn a_file_without_symbols_or_without_a_file_has_no_names() {
-        assert!(FunctionTable::read(std::path::Path::new("/dev/null")).is_none());
-        assert!(FunctionTable::read(std::path::Path::new("/nowhere")).is_none());
-        let own = FunctionTable::read(&std::env::current_exe().unwrap()).unwrap();
-        assert!(!own.functions.is_empty() && own.name(0).is_none());
+        let mapped = |path: &str, inode: u64| MappedFile { path: path.into(), inode, pid: 1 };
+        let root = Path::new("/");
+        assert!(["/dev/null", "/nowhere", "/"].iter().all(|path| open(root, &mapped(path, 0)).is_none()));
+        let own = std::env::current_exe().unwrap();
+        let (path, inode) = (own.to_str().unwrap(), own.metadata().unwrap().ino());
+        let table = FunctionTable::read(open(root, &mapped(path, inode)).unwrap()).unwrap();
+        assert!(!table.functions.is_empty() && table.name(0).is_none());
+        assert!(open(root, &mapped(path, inode + 1)).is_none(), "another file by the same name");
+    }
+
+    #[test]
+    fn neither_a_pipe_nor_a_link_leads_astray() {
+        let root = tempfile::TempDir::new().unwrap();
+        let open = |path: &str| open(root.path(), &MappedFile { path: path.into(), inode: 0, pid: 1 });
+        nix::unistd::mkfifo(&root.path().join("pipe"), Mode::S_IRWXU).unwrap();
+        std::os::unix::fs::symlink("/etc/hostname", root.path().join("link")).unwrap();
+        std::os::unix::fs::symlink("/own", root.path().join("inside")).unwrap();
+        std::fs::write(root.path().join("own"), "x").unwrap();
+        assert!(open("/pipe").is_none() && open("/link").is_none() && open("/../../etc/passwd").is_none());
+        assert!(open("/inside").is_some(), "links are those of the root");
     }
 }
