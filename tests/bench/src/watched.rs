@@ -13,8 +13,8 @@ use nix::sys::time::TimeValLike;
 /// What to measure.
 #[derive(clap::Parser)]
 pub struct Options {
-    /// Pairs of runs
-    #[arg(long, default_value_t = 30)]
+    /// Pairs of runs, 7 s each; the noise of two virtual CPUs takes so many
+    #[arg(long, default_value_t = 150)]
     pairs: usize,
     /// Rounds of work of a run, a quarter of a second each
     #[arg(long, default_value_t = 12)]
