@@ -79,5 +79,6 @@ fn events_outlast_a_kill() {
     }
     assert_eq!(listed[0]["gpu"], 2);
     // A disk that is slow at the first probe is asked again a minute later.
-    after.wait_metrics("the folder is writable", |m| m.value("gpu_exporter_state_writable", &[]) == Some(1.0));
+    after
+        .wait_metrics("the folder is writable", |m| m.value("gpu_exporter_state_writable", &[]) == Some(1.0));
 }
