@@ -13,7 +13,8 @@ mod samples;
 mod symbols;
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -27,6 +28,7 @@ use host::Host;
 use host::stop::Stop;
 use host::terminal::stdout_has_colours;
 use nix::sched::{CpuSet, sched_getaffinity};
+use nix::sys::stat::fstat;
 use nix::unistd::Pid;
 
 use super::json;
@@ -73,7 +75,7 @@ fn ran(host: &Host, arguments: &AssessArguments) -> AssessEnd {
         Ok(files) => files,
         Err(error) => return refused(EXIT_WRONG_FILE, error),
     };
-    let mut run = match program::run(&arguments.command, host) {
+    let mut run = match program::run(&arguments.command, arguments.progress, host) {
         Ok(run) => run,
         Err(error) => {
             let name = arguments.command[0].to_string_lossy();
@@ -81,7 +83,7 @@ fn ran(host: &Host, arguments: &AssessArguments) -> AssessEnd {
         }
     };
     run.items = arguments.items;
-    let exit = run.exit.unwrap_or(0);
+    let exit = run.exit.unwrap_or(1);
     let colours = io::stderr().is_terminal() && colours_are_welcome();
     if let Err(error) = files.record(&[&run], arguments) {
         let _ = refused(0, error);
@@ -183,8 +185,11 @@ impl OpenedFiles {
     ) -> Result<(), String> {
         match (&mut self.out, &arguments.out) {
             (Some(file), Some(path)) => {
-                // A pipe or a device has no length.
-                let _ = file.set_len(0);
+                // A pipe or a device has no length. What a program wrote to the same file stays.
+                let _ = match is_standard(file) {
+                    true => file.seek(SeekFrom::End(0)).map(drop),
+                    false => file.set_len(0),
+                };
                 file.write_all(text.as_bytes()).map_err(|error| at(path, &error))
             }
             _ => match standard.write_all(text.as_bytes()) {
@@ -199,6 +204,13 @@ impl OpenedFiles {
         let lines = runs.iter().map(|run| recording::line(run)).collect::<Result<String, _>>()?;
         file.write_all(lines.as_bytes()).map_err(|error| at(path, &error))
     }
+}
+
+/// Whether a file is also standard output or standard error.
+fn is_standard(file: &File) -> bool {
+    let identity = |of: &dyn AsFd| fstat(of.as_fd()).ok().map(|found| (found.st_dev, found.st_ino));
+    let of_file = identity(file);
+    of_file.is_some() && (of_file == identity(&io::stdout()) || of_file == identity(&io::stderr()))
 }
 
 fn at(path: &Path, error: &io::Error) -> String {

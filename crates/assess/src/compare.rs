@@ -27,7 +27,8 @@ impl ComparedFigure {
     fn of(self, run: &RunCounts) -> Option<f64> {
         let figures = RunFigures::of(run);
         match self {
-            ComparedFigure::Wall => Some(run.wall_seconds),
+            // Of a running owner, it is the time of watching.
+            ComparedFigure::Wall => run.watch.is_none().then_some(run.wall_seconds),
             ComparedFigure::Items => figures.items_per_second,
             ComparedFigure::LlcHit => figures.llc_hit_ratio,
             ComparedFigure::Utilization => figures.utilization_ratio,
@@ -79,6 +80,9 @@ impl std::str::FromStr for CompareTarget {
         let value: f64 = number.parse().map_err(|_| format!("{number:?} is no number"))?;
         if !value.is_finite() {
             return Err("choose a number".into());
+        }
+        if !relative && (value < 0.0 || is_ratio && !percent && value > 1.0) {
+            return Err(format!("{number} cannot be reached: a change is as -20%, a ratio as 90% or 0.9"));
         }
         Ok(CompareTarget {
             figure: *figure,
@@ -162,15 +166,23 @@ fn doubts(before: &[RunCounts], after: &[RunCounts]) -> Vec<String> {
                 .push(format!("{name}: {several} runs failed (exit code or signal): every target is missed")),
         }
     }
-    let differ = |of: fn(&RunCounts) -> bool| before.iter().chain(after).any(|run| of(run) != of(&before[0]));
-    if !before.is_empty() && differ(|run| run.computed) {
+    let Some(first) = before.first() else { return doubts };
+    let differ =
+        |same: fn(&RunCounts, &RunCounts) -> bool| before.iter().chain(after).any(|run| !same(run, first));
+    for (what, same) in [
+        ("processors differ", (|a, b| a.processor == b.processor) as fn(&RunCounts, &RunCounts) -> bool),
+        ("numbers of CPUs differ", |a, b| a.cpus == b.cpus),
+        ("--items differ", |a, b| a.items == b.items),
+    ] {
+        if differ(same) {
+            doubts.push(what.into());
+        }
+    }
+    if differ(|a, b| a.computed == b.computed) {
         doubts.push("some runs were computed and others measured".into());
     }
-    if !before.is_empty() && differ(|run| run.exit.is_none()) {
-        doubts.push(
-            "runs of a program are compared with spans of a running owner: wall times differ by nature"
-                .into(),
-        );
+    if differ(|a, b| a.exit.is_none() == b.exit.is_none()) {
+        doubts.push("runs of a program are compared with spans of a running owner".into());
     }
     doubts
 }
@@ -203,7 +215,7 @@ pub fn compare(before: &[RunCounts], after: &[RunCounts], targets: &[CompareTarg
     RecordingDiff {
         before: subject(before),
         after: subject(after),
-        met: rows.iter().flat_map(|row| &row.targets).all(|judged| judged.met),
+        met: all_ended_well && rows.iter().flat_map(|row| &row.targets).all(|judged| judged.met),
         rows,
         doubts: doubts(before, after),
     }

@@ -57,7 +57,8 @@ impl RunFigures {
             threads_used: threads,
             utilization_ratio: ratio(threads, run.cpus),
             items: run.items,
-            items_per_second: ratio(run.items, wall),
+            // Of a running owner, the wall time is that of watching.
+            items_per_second: ratio(run.items, wall.filter(|_| run.watch.is_none())),
             instructions_per_cycle: ratio(counts.instructions, counts.cycles),
             branch_miss_ratio: ratio(counts.branch_misses, counts.branches),
             branch_misses_per_kilo_instruction: ratio(counts.branch_misses, counts.instructions)

@@ -98,6 +98,9 @@ pub struct HotFunctions {
     pub with_kernel: bool,
     /// Samples in code without a name.
     pub unnamed: u64,
+    /// Those of them in files that could not be read.
+    #[serde(default)]
+    pub unreadable: u64,
     /// In falling order, those above the cut-off.
     pub functions: Vec<HotFunction>,
 }
@@ -170,6 +173,7 @@ pub fn newest(mut runs: Vec<RunCounts>) -> Option<RunCounts> {
         threads: whole.threads.max(span.threads),
         items: both(whole.items, span.items),
         counts: whole.counts.with(&span.counts),
+        not_measured: span.not_measured.clone().into_iter().chain(whole.not_measured).collect(),
         ..whole
     }))
 }

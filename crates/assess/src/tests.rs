@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::compare::{CompareTarget, compare};
 use super::flops::{CpuModel, Precision};
-use super::recording::{self, HotFunction, HotFunctions, PmuCounts, RunCounts};
+use super::recording::{self, HotFunction, HotFunctions, PmuCounts, RunCounts, SystemCounts};
 use super::report::{AssessReport, Given};
 use super::roofline::{self, GPUS};
 use super::text;
@@ -122,6 +122,36 @@ fn a_dense_product_suits_at_any_rate() {
     let blind = PmuCounts { cycles: None, ..chase.counts.clone() };
     let report = report(RunCounts { counts: blind, ..chase });
     assert_eq!(report.judgement.rows[3].says, Says::NotMeasured, "{:#?}", report.judgement);
+}
+
+/// Where memory is saturated, each thread has few misses in flight and waits: no chain of loads.
+#[test]
+fn a_triad_on_all_cpus_is_bound_by_memory() {
+    for rate in [150e9, 250e9, 350e9, 500e9] {
+        let seconds = triad().counts.llc_misses.unwrap() * 64.0 / rate;
+        let cpu = seconds * 256.0;
+        let counts = PmuCounts { cycles: Some(cpu * 3e9), ..triad().counts };
+        let run = RunCounts { wall_seconds: seconds, cpu_seconds: Some(cpu), counts, ..triad() };
+        let judged = report(run.clone()).judgement;
+        assert_eq!(judged.verdict, MoveVerdict::MemoryBound, "{rate}: {judged:#?}");
+        assert_ne!(judged.rows[3].says, Says::Against, "{rate}: {judged:#?}");
+        // Nor a copy of the same, which has no operations.
+        let copy = RunCounts { counts: PmuCounts { flops: BTreeMap::new(), ..run.counts }, ..run };
+        assert_eq!(report(copy).judgement.verdict, MoveVerdict::NotJudged, "{rate}");
+    }
+}
+
+#[test]
+fn few_operations_on_hardly_any_bytes_do_not_suit() {
+    // A simulator: 0.02 FLOPs an instruction, 0.02 misses in 1,000.
+    let run = computed("simulator", 10.0, counts(6e8, 3e10, (6e9, 6e6), 5e5), Some(1e6));
+    let judged = report(run).judgement;
+    assert!(judged.rows[0].value.unwrap() > 10.0, "{judged:#?}");
+    assert_eq!(
+        (judged.verdict, judged.rows[0].says),
+        (MoveVerdict::Borderline, Says::Between),
+        "{judged:#?}"
+    );
 }
 
 #[test]
@@ -263,6 +293,8 @@ fn the_bound_is_amdahls() {
     let of = |profile: &HotFunctions| RunCounts {
         wall_seconds: 10.0,
         cpu_seconds: Some(10.0),
+        cpus: Some(8.0),
+        system: Some(SystemCounts { voluntary_switches: 9, ..SystemCounts::default() }),
         hot: Some(profile.clone()),
         ..RunCounts::default()
     };
@@ -288,9 +320,28 @@ fn the_bound_is_amdahls() {
     let page = text::page(&report(threads), false);
     assert!(page.contains("times less CPU time") && page.contains("shares are self time"), "{page}");
     // A third of the CPU time was of processes that no sample saw.
-    let short = RunCounts { cpu_seconds: Some(15.0), wall_seconds: 15.0, ..run };
+    let short = RunCounts { cpu_seconds: Some(15.0), wall_seconds: 15.0, ..run.clone() };
     assert!(amdahl(&short, &[], None).unwrap_err().contains("67 % of the CPU time"));
     assert!(text::page(&report(short), false).contains("the samples cover 67 % of the CPU time"));
+    // Time in the kernel without samples stays: 85 % of it are the function's, not all.
+    let unseen = RunCounts { hot: Some(HotFunctions { hertz: 100, ..hot(&[("f", 850)]) }), ..run.clone() };
+    let bound = amdahl(&unseen, &[], None).unwrap();
+    assert!((bound.share - 0.85).abs() < 1e-9 && (bound.at_most.unwrap() - 1.0 / 0.15).abs() < 1e-9);
+    assert!(bound.share_interval.high <= 0.85, "{bound:?}");
+    // Who waits for a CPU, by a quota or for others, waits less if the functions move.
+    let throttled = RunCounts { cpus: Some(0.5), ..waits.clone() };
+    let preempted =
+        SystemCounts { voluntary_switches: 1, involuntary_switches: 86, ..SystemCounts::default() };
+    for waiting in [
+        throttled,
+        RunCounts { system: Some(preempted), ..waits.clone() },
+        RunCounts { system: None, ..waits },
+    ] {
+        let bound = amdahl(&waiting, &[], None).unwrap();
+        assert_eq!((bound.of, bound.share_of_time), (BoundedTime::Cpu, 0.8), "{waiting:?}");
+    }
+    let all = RunCounts { hot: Some(hot(&[("f", 1000)])), ..run };
+    assert!(text::page(&report(all), false).contains("of the wall time: no bound (95 %: "));
     // Code without a name cannot be moved.
     let stripped = hot(&[("[no symbol in app]", 900), ("[code without a file]", 100)]);
     assert!(amdahl(&of(&stripped), &[], None).unwrap_err().contains("no function with a name"));
@@ -334,6 +385,7 @@ fn recordings_are_compared_with_their_spread_and_targets() {
     assert!(!compare(&before, &[blind], &[target("llc_hit>=0.1")]).met);
     // A run that failed was quick for that.
     let crashed = RunCounts { exit: Some(-11), ..run(0.1, 20.0) };
+    assert!(!compare(&before, std::slice::from_ref(&crashed), &[]).met, "also without a target");
     let diff = compare(&before, &[crashed], &[target("wall<=-20%"), target("llc_hit>=0")]);
     assert!(!diff.met && diff.rows.iter().flat_map(|row| &row.targets).all(|judged| !judged.met));
     assert!(super::compare::text(&diff, false).contains("! after: a run failed"));
@@ -345,6 +397,15 @@ fn recordings_are_compared_with_their_spread_and_targets() {
     for wrong in ["wall", "wall<=x", "speed>=1", "wall<=1>=2", "wall>=nan", "wall<=80%", "items>=150%"] {
         assert!(wrong.parse::<CompareTarget>().is_err(), "{wrong}");
     }
+    for unreachable in ["wall<=-20", "utilization>=90", "llc_hit>=-0.1"] {
+        assert!(unreachable.parse::<CompareTarget>().is_err(), "{unreachable}");
+    }
+    // A running owner was watched as long as was asked for, whatever it did.
+    let span = |wall: f64| RunCounts { watch: Some(1), ..run(wall, 20.0) };
+    let diff = compare(&[span(10.0)], &[span(5.0)], &[target("items>=90"), target("wall<=6")]);
+    assert!(!diff.met && diff.rows[..2].iter().all(|row| row.after.is_none()), "{diff:?}");
+    let other = RunCounts { processor: "other".into(), cpus: Some(1.0), items: None, ..run(8.0, 20.0) };
+    assert_eq!(compare(&before, &[other], &[]).doubts.len(), 3);
 }
 
 #[test]

@@ -27,17 +27,21 @@ pub fn page(report: &AssessReport, colours: bool) -> String {
         out += "\n";
     };
     line("CPU time", run.cpu_seconds.map(seconds), "all threads and children");
-    let threads =
-        run.threads.map_or(String::new(), |threads| format!("; up to {threads} threads of a process seen"));
+    let threads = match (run.threads, run.watch) {
+        (None, _) => String::new(),
+        (Some(threads), None) => format!("; up to {threads} threads of the first process"),
+        (Some(threads), Some(_)) => format!("; {threads} threads"),
+    };
     line("threads used", figures.threads_used.map(number), &format!("CPU time over wall time{threads}"));
     if let Some(system) = run.system {
         let faults = (system.minor_faults + system.major_faults) as f64;
         line("page faults", Some(number(faults)), &format!("{} of them from a disk", system.major_faults));
         let switches = (system.voluntary_switches + system.involuntary_switches) as f64;
-        let others = format!("{} of them for others", system.involuntary_switches);
+        let others = format!("{} of them involuntary", system.involuntary_switches);
         line("context switches", Some(number(switches)), &others);
     }
-    line("items a second", figures.items_per_second.map(number), "from --items");
+    let of_items = if run.watch.is_none() { "from --items" } else { "not of a running owner" };
+    line("items a second", figures.items_per_second.map(number), of_items);
     line("instructions/cycle", figures.instructions_per_cycle.map(number), "");
     line("FLOP/s", figures.flops_per_second.map(number), &precisions(report));
     line(
@@ -47,8 +51,7 @@ pub fn page(report: &AssessReport, colours: bool) -> String {
     );
     line("FLOPs/byte, at most", figures.density_at_most.map(number), "");
     line("cache misses", figures.llc_miss_ratio.map(percent), "of references to the last level");
-    let counted = run.counts.counted_ratio.filter(|ratio| *ratio < 0.99);
-    if let Some(ratio) = counted {
+    if let Some(ratio) = run.counts.counted_ratio.filter(|ratio| *ratio < 0.99) {
         line("events counted", Some(percent(ratio)), "of the time at least; counts are scaled");
     }
 
@@ -138,15 +141,21 @@ fn functions(hot: &HotFunctions, cpu_seconds: Option<f64>) -> String {
     }
     let kernel = if hot.with_kernel { "" } else { "; without time in the kernel" };
     out += &format!(
-        "  {} samples at {} Hz of CPU time{kernel}; shares are self time; callers by frame pointers\n",
+        "  {} samples at {} Hz of CPU time{kernel}; callers by frame pointers\n  shares are self time, of the samples",
         hot.samples, hot.hertz
     );
     if let Some(seen) = hot.seen(cpu_seconds) {
-        out += &format!("  the samples cover {:.0} % of the CPU time\n", seen * 100.0);
+        out += &format!("; the samples cover {:.0} % of the CPU time, the rest stays", seen * 100.0);
     }
-    if hot.unnamed > 0 && hot.samples > 0 {
-        let share = percent(hot.unnamed as f64 / hot.samples as f64);
-        out += &format!("  {share} in code without symbols (stripped, or made at run time)\n");
+    out += "\n";
+    let (unreadable, unnamed) = (hot.unreadable, hot.unnamed.saturating_sub(hot.unreadable));
+    for (samples, code) in [
+        (unnamed, "code without symbols (stripped, or made at run time)"),
+        (unreadable, "files that could not be read at the end (another root, deleted, or not permitted)"),
+    ] {
+        if samples > 0 {
+            out += &format!("  {} in {code}\n", percent(samples as f64 / hot.samples.max(1) as f64));
+        }
     }
     if hot.lost > 0 {
         out += &format!("  {} samples were lost\n", hot.lost);
@@ -161,26 +170,27 @@ fn bound(report: &AssessReport) -> String {
     let (share, interval) = (bound.share_interval, bound.share_of_time_interval);
     let names = fit(&printable(&bound.functions.join(", ")), 70);
     let mut out = format!("  moving {names}\n");
-    let limit = |share: f64| if share < 1.0 { format!("{:.2}", 1.0 / (1.0 - share)) } else { "any".into() };
+    let limit =
+        |share: f64| if share < 1.0 { format!("{:.2}", 1.0 / (1.0 - share)) } else { "no bound".into() };
     out += &format!(
         "  {} of the CPU time is their own (95 %: {} to {})\n",
         percent(bound.share),
         percent(share.low),
         percent(share.high)
     );
-    let (time, less) = match bound.of {
-        BoundedTime::Wall => ("the wall time", "times as fast"),
-        BoundedTime::Cpu => ("the CPU time", "times less CPU time (wall time: not known)"),
+    let (time, less, wall) = match bound.of {
+        BoundedTime::Wall => ("the wall time", "times as fast", ""),
+        BoundedTime::Cpu => ("the CPU time", "times less CPU time", "; of wall time not known"),
     };
     out += &format!(
-        "  {} of {time}: at most {} (95 %: {} to {}) {less}\n",
+        "  {} of {time}: {} (95 %: {} to {}){wall}\n",
         percent(bound.share_of_time),
-        limit(bound.share_of_time),
+        bound.at_most.map_or("no bound".into(), |most| format!("at most {most:.2} {less}")),
         limit(interval.low),
         limit(interval.high)
     );
     if let Some(GainedSpeedUp { gain, speed_up }) = bound.with_gain {
-        out += &format!("  {speed_up:.2} of it if they become {} times as fast\n", number(gain));
+        out += &format!("  {speed_up:.2} {less} if they become {} times as fast\n", number(gain));
     }
     out
 }

@@ -67,25 +67,36 @@ pub const BRANCHES: Threshold = below(
 /// Misses of the last level in flight, a busy CPU.
 pub const ACCESS: Threshold = above(
     4.0,
-    2.0,
-    "Little's law with 100 ns a load: a chain of dependent loads has 1 miss in flight, a stream with prefetch 10 and more; \
-     a GPU hides latency by many independent loads (Best Practices Guide, \"Coalesced Access to Global Memory\"). Against \
-     it only from 0.7 on and under 0.5 instructions a cycle: fewer misses, or work meanwhile, are no chain of loads",
+    1.25,
+    "Little's law with 100 ns a load (80 to 140 on servers): a chain of dependent loads has 1 miss in flight, a stream with \
+     prefetch 10 and more; a GPU hides latency by many independent loads (Best Practices Guide, \"Coalesced Access to Global \
+     Memory\"). Against it only from 0.7 on, under 0.5 instructions a cycle and under 20 GB/s of all threads: fewer misses, \
+     or work meanwhile, are no chain of loads, and saturated memory delays every load",
 );
 /// A chain of dependent loads has at least so many misses in flight: loads of 140 ns and nothing else.
 pub const CHAIN_IN_FLIGHT: f64 = 0.7;
 /// And fewer instructions a cycle: a load of 100 ns is 300 cycles, of which the CPU waits for most.
 pub const CHAIN_INSTRUCTIONS_PER_CYCLE: f64 = 0.5;
+/// And all threads together move less than one channel of DDR4-3200 can (25.6 GB/s): the loads wait for each other, not for
+/// memory that is saturated.
+pub const CHAIN_BYTES_PER_SECOND: f64 = 20e9;
 /// From here on misses matter, a thousand instructions: those of the last level, and those of branches.
 pub const MISSES_MATTER: f64 = 1.0;
 /// Under this many FLOPs an instruction a program hardly computes in floating point.
 pub const FLOPS_MATTER: f64 = 0.01;
+/// Under this many, fewer than one in ten instructions computes in floating point: FLOPs a byte are high only because it
+/// hardly loads from memory.
+pub const FLOPS_LEAD: f64 = 0.1;
 /// Under this much CPU time start and loader are most of what was counted.
 pub const LEAST_CPU_SECONDS: f64 = 0.1;
 /// Under this share of the time in which an event was counted, the scaled count is a guess.
 pub const LEAST_COUNTED: f64 = 0.05;
 /// Up to here a program has the CPU time of one thread: a share of its CPU time is one of its wall time.
 pub const ONE_THREAD: f64 = 1.05;
+/// From here on that thread computes all the time.
+pub const BUSY_THREAD: f64 = 0.95;
+/// From this share of its CPUs on, a program may wait for them: a quota, or others on the node.
+pub const WAITS_FOR_CPUS: f64 = 0.9;
 /// The samples must cover this share of the CPU time: the rest is of processes too short to be sampled, or was lost.
 pub const LEAST_SEEN: f64 = 0.8;
 /// Fewer samples say nothing of shares: 100 are within 10 points at 95 %.

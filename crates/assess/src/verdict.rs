@@ -80,11 +80,16 @@ pub fn judge(run: &RunCounts, figures: &RunFigures) -> MoveJudgement {
     if figures.flops_per_instruction.is_some_and(|share| share < t::FLOPS_MATTER) {
         density.says = Says::NotMeasured;
         density.note = "hardly any: integers are not counted".into();
+    } else if density.says == Says::For
+        && figures.flops_per_instruction.is_some_and(|share| share < t::FLOPS_LEAD)
+    {
+        density.says = Says::Between;
+        density.note = "few operations an instruction".into();
     } else if density.says == Says::For {
         density.note = "an upper bound: bytes are a lower one".into();
     } else if density.says == Says::Against && few(figures.llc_misses_per_kilo_instruction).is_some() {
         density.says = Says::Between;
-        density.note = "fits the caches: memory is no limit".into();
+        density.note = "few misses counted".into();
     }
     let mut items = row("data parallelism", figures.items, &t::ITEMS);
     if items.value.is_none() {
@@ -100,7 +105,7 @@ pub fn judge(run: &RunCounts, figures: &RunFigures) -> MoveJudgement {
     let mut access = row("access pattern", figures.misses_in_flight, &t::ACCESS);
     if let Some(rate) = few(figures.llc_misses_per_kilo_instruction) {
         access.says = Says::For;
-        access.note = format!("fits the caches: {rate:.2} in 1,000");
+        access.note = format!("few misses counted: {rate:.2} in 1,000");
     } else if access.says == Says::Against {
         (access.says, access.note) = few_in_flight(figures);
     }
@@ -120,9 +125,10 @@ pub fn judge(run: &RunCounts, figures: &RunFigures) -> MoveJudgement {
     }
     let [density, items, branches, access] = [0, 1, 2, 3].map(|at| rows[at].says);
     let verdict = match (density, items) {
-        _ if branches == Says::Against || access == Says::Against => MoveVerdict::NotAsWritten,
-        (Says::NotMeasured, _) => MoveVerdict::NotJudged,
+        _ if branches == Says::Against => MoveVerdict::NotAsWritten,
         (Says::Against, _) => MoveVerdict::MemoryBound,
+        _ if access == Says::Against => MoveVerdict::NotAsWritten,
+        (Says::NotMeasured, _) => MoveVerdict::NotJudged,
         (_, Says::Against) => MoveVerdict::TooSmall,
         (Says::For, Says::NotMeasured) => MoveVerdict::SuitsIfParallel,
         (Says::For, Says::For) => MoveVerdict::Suits,
@@ -142,6 +148,9 @@ fn few_in_flight(figures: &RunFigures) -> (Says, String) {
     if in_flight < t::CHAIN_IN_FLIGHT {
         let share = (in_flight * 100.0).min(100.0);
         return (Says::Between, format!("waits for memory {share:.0} % of it at most"));
+    }
+    if figures.bytes_per_second.is_none_or(|rate| rate >= t::CHAIN_BYTES_PER_SECOND) {
+        return (Says::Between, "memory may be saturated".into());
     }
     match figures.instructions_per_cycle {
         None => (Says::NotMeasured, "instructions a cycle not measured".into()),
@@ -226,7 +235,8 @@ pub fn split(judgement: &MoveJudgement, answers: SplitAnswers) -> SplitMatrix {
 pub struct AmdahlBound {
     /// The functions that would move.
     pub functions: Vec<String>,
-    /// Their share of the CPU time, their own without what they call, with its 95 % interval from the number of samples.
+    /// Their share of the CPU time, their own without what they call, with its 95 % interval from the number of samples. Time
+    /// without samples is not theirs.
     pub share: f64,
     pub share_interval: ShareInterval,
     /// What becomes so much smaller.
@@ -258,9 +268,9 @@ pub struct GainedSpeedUp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BoundedTime {
-    /// Of a program that uses one thread at most.
+    /// Of a program that uses one thread at most, and does not wait for a CPU.
     Wall,
-    /// Several threads run at a time: which of them the wall time waits for is not known.
+    /// Several threads run at a time, or wait for a CPU: how much of the wall time they are is not known.
     Cpu,
 }
 
@@ -277,7 +287,8 @@ pub fn amdahl(run: &RunCounts, chosen: &[String], gain: Option<f64>) -> Result<A
             t::LEAST_SAMPLES
         ));
     }
-    if let Some(seen) = hot.seen(run.cpu_seconds).filter(|seen| *seen < t::LEAST_SEEN) {
+    let seen = hot.seen(run.cpu_seconds).ok_or("no bound: the CPU time was not measured")?;
+    if seen < t::LEAST_SEEN {
         return Err(format!(
             "no bound: the samples cover {:.0} % of the CPU time, {:.0} % are needed",
             seen * 100.0,
@@ -296,11 +307,12 @@ pub fn amdahl(run: &RunCounts, chosen: &[String], gain: Option<f64>) -> Result<A
         });
     }
     let samples = hot.samples as f64;
-    let share = moved.iter().map(|function| function.samples).sum::<u64>() as f64 / samples;
-    let share_interval = wilson(share, samples);
-    // Of wall time, what one thread uses of it; else of the CPU time.
-    let threads = RunFigures::of(run).threads_used.filter(|threads| *threads <= t::ONE_THREAD);
-    let (of, part) = threads.map_or((BoundedTime::Cpu, 1.0), |threads| (BoundedTime::Wall, threads.min(1.0)));
+    let sampled = moved.iter().map(|function| function.samples).sum::<u64>() as f64 / samples;
+    let interval = wilson(sampled, samples);
+    // Time without samples counts as time that stays.
+    let share = sampled * seen;
+    let share_interval = ShareInterval { low: interval.low * seen, high: interval.high * seen };
+    let (of, part) = bounded(run);
     let share_of_time = share * part;
     let speed_up = |gain: f64| 1.0 / (1.0 - share_of_time + share_of_time / gain);
     Ok(AmdahlBound {
@@ -316,6 +328,20 @@ pub fn amdahl(run: &RunCounts, chosen: &[String], gain: Option<f64>) -> Result<A
         at_most: (share_of_time < 1.0).then(|| 1.0 / (1.0 - share_of_time)),
         with_gain: gain.map(|gain| GainedSpeedUp { gain, speed_up: speed_up(gain) }),
     })
+}
+
+/// What is bounded, and the CPU time's part of it: wall time only where a single thread computes all of it, or waits for
+/// something else than a CPU, which would go with the functions.
+fn bounded(run: &RunCounts) -> (BoundedTime, f64) {
+    let figures = RunFigures::of(run);
+    let may_be_throttled = figures.utilization_ratio.is_none_or(|ratio| ratio >= t::WAITS_FOR_CPUS);
+    let is_preempted =
+        run.system.is_none_or(|system| system.involuntary_switches > system.voluntary_switches);
+    match figures.threads_used.filter(|threads| *threads <= t::ONE_THREAD && !may_be_throttled) {
+        Some(threads) if threads >= t::BUSY_THREAD => (BoundedTime::Wall, 1.0),
+        Some(threads) if !is_preempted => (BoundedTime::Wall, threads),
+        _ => (BoundedTime::Cpu, 1.0),
+    }
 }
 
 /// Whether a name is in place of one that is missing: `[kernel]`, `[no symbol in FILE]`.

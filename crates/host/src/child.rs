@@ -189,15 +189,22 @@ pub fn ignore(number: Signal) -> nix::Result<()> {
     unsafe { signal(number, SigHandler::SigIgn) }.map(drop)
 }
 
+/// Restores what the kernel does at the end of a child: where that is ignored, nobody learns how it ended.
+pub fn keep_ends_of_children() -> nix::Result<()> {
+    // SAFETY: SIG_DFL installs no handler that could run our code in a signal context.
+    unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }.map(drop)
+}
+
 /// Ends this process by the signal that has ended its program, without a core of its own. Gives the exit code that shells have
 /// for it where the signal does not end it.
 pub fn end_by(number: i32) -> u8 {
     use nix::sys::resource::{Resource, setrlimit};
-    if let Ok(of) = Signal::try_from(number) {
-        let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
-        // SAFETY: SIG_DFL installs no handler that could run our code in a signal context.
-        let _ = unsafe { signal(of, SigHandler::SigDfl) };
-        let _ = nix::sys::signal::raise(of);
+    let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
+    // SAFETY: SIG_DFL installs no handler that could run our code in a signal context. By number, as real-time signals have no
+    // name.
+    unsafe {
+        nix::libc::signal(number, nix::libc::SIG_DFL);
+        nix::libc::raise(number);
     }
     u8::try_from(128 + number).unwrap_or(u8::MAX)
 }

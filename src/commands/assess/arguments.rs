@@ -21,13 +21,15 @@ Examples:
                                                      a running owner, as ten runs of six seconds
   gpu-node-exporter assess --read before.json --format svg --out roofline.svg
 
-The program has this command's standard input and output, and gets SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGALRM from it, and SIGINT and SIGQUIT unless the terminal sends them to both. The report goes to standard \
-error, that of a running owner or of recordings to standard output, or to the file of --out.
+The program has this command's standard input and output, and gets SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGALRM from it, and \
+SIGINT and SIGQUIT unless the terminal sends them to both. It starts with SIGPIPE and SIGCHLD at their defaults and no signal \
+blocked. The report goes to standard error, that of a running owner or of recordings to standard output, or to the file of --out.
 
 Counted is the program's own code, in all its threads and children. What no counter or permission is there for is marked as \
 not measured, with the reason. Bytes are those of last-level misses, a lower bound, so FLOPs a byte are an upper one.
 
-Exit codes: that of the program, 127 if it is not there, 126 if it cannot be run; if a signal ended the program, this command \
+Exit codes: that of the program, 1 if that is not known, 127 if it is not there, 126 if it cannot be run (as a script without its \
+#! line); if a signal ended the program, this command \
 ends by the same signal. 64 also if --out or --record cannot be \
 opened, before the program starts. Without a program: 0 done, 1 failed or a target missed, 2 no comparison; 64 wrong command line";
 
@@ -57,6 +59,9 @@ pub struct AssessArguments {
     /// How long a running owner is watched
     #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = some_time)]
     pub duration: Duration,
+    /// Show on standard error how long the program runs already, if that is a terminal (of a running owner, always)
+    #[arg(long, requires = "command")]
+    pub progress: bool,
     /// How to print the report; svg is the roofline
     #[arg(long, value_enum, default_value = "text")]
     pub format: AssessFormat,

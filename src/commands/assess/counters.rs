@@ -113,10 +113,16 @@ impl RunCounters {
         self.open.iter_mut().map(sum).collect::<io::Result<Vec<_>>>().map(CounterReading)
     }
 
-    /// What was counted between two readings, scaled where events took turns; and the CPU time in seconds.
-    pub fn between(&self, before: &CounterReading, after: &CounterReading) -> (PmuCounts, Option<f64>) {
+    /// What was counted between two readings, scaled where events took turns; and the CPU time in seconds. What was not counted
+    /// is added to the gaps.
+    pub fn between(
+        &self,
+        before: &CounterReading,
+        after: &CounterReading,
+        gaps: &mut BTreeMap<String, String>,
+    ) -> (PmuCounts, Option<f64>) {
         let (mut counts, mut cpu_seconds) = (PmuCounts::default(), None);
-        let mut every_operation = true;
+        let (mut every_operation, mut idle, mut no_turn) = (true, Vec::new(), Vec::new());
         for (at, (of, _)) in self.open.iter().enumerate() {
             let zero = (0.0, 0.0, 0.0);
             let (old, new) = (before.0.get(at).unwrap_or(&zero), after.0.get(at).unwrap_or(&zero));
@@ -125,8 +131,11 @@ impl RunCounters {
                 cpu_seconds = Some(value / 1e9);
                 continue;
             }
-            // Never counted: its turn did not come.
             if running <= 0.0 {
+                let names = if enabled > 0.0 { &mut no_turn } else { &mut idle };
+                if !names.contains(&of.name()) {
+                    names.push(of.name());
+                }
                 every_operation &= !matches!(of, CountOf::Flops(..));
                 continue;
             }
@@ -150,6 +159,11 @@ impl RunCounters {
         // A sum that lacks a part is no sum.
         if !every_operation {
             counts.flops.clear();
+        }
+        for (names, why) in [(no_turn, NO_TURN), (idle, NOTHING_COUNTED)] {
+            if !names.is_empty() {
+                gaps.insert(names.join(", "), why.into());
+            }
         }
         (counts, cpu_seconds)
     }
@@ -211,6 +225,10 @@ fn open_event(mut builder: Builder<'static>, watched: Watched<'_>) -> io::Result
 
 const NO_PMU: &str = "this processor gives no counter for it (no PMU, as in most virtual machines)";
 
+const NO_TURN: &str =
+    "too many events for the counters: the turn of this one, or of a part of it, did not come";
+const NOTHING_COUNTED: &str = "nothing was counted: it did not run, or is setuid or of a file that this user may not read, which the kernel does not count";
+
 /// Why the kernel refuses an event, and what helps.
 pub fn reason(error: &io::Error) -> String {
     let paranoid = || std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
@@ -259,12 +277,22 @@ mod tests {
         let full = (10.0, 1.0, 1.0);
         let after =
             CounterReading(vec![(3e9, 0.0, 0.0), (60.0, 9.0, 7.0), (7.0, 20.0, 0.0), full, full, full]);
-        let (counts, cpu_seconds) = counters.between(&before, &after);
+        let mut gaps = BTreeMap::new();
+        let (counts, cpu_seconds) = counters.between(&before, &after, &mut gaps);
+        assert_eq!(gaps, BTreeMap::from([("last-level misses".to_owned(), NO_TURN.to_owned())]));
         assert_eq!((cpu_seconds, counts.cycles, counts.llc_misses), (Some(2.0), Some(100.0), None));
         assert_eq!(counts.flops, BTreeMap::from([(Precision::Double, 50.0), (Precision::Single, 80.0)]));
         assert_eq!(counts.counted_ratio, Some(0.5));
         // The turn of one of three did not come: what the others counted is no sum.
         let after = CounterReading([&after.0[..5], &[(0.0, 1.0, 0.0)]].concat());
-        assert!(counters.between(&before, &after).0.flops.is_empty());
+        assert!(counters.between(&before, &after, &mut gaps).0.flops.is_empty());
+        assert_eq!(gaps["last-level misses, floating-point operations"], NO_TURN);
+        // Of a setuid program, the kernel ends all events.
+        let none = CounterReading::default();
+        let (counts, _) = counters.between(&none, &none, &mut gaps);
+        assert!(
+            counts.cycles.is_none()
+                && gaps["cycles, last-level misses, floating-point operations"] == NOTHING_COUNTED
+        );
     }
 }

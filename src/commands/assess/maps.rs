@@ -1,6 +1,7 @@
 //! Which file the code at an address of a process is from.
 
 use std::collections::HashMap;
+use std::io;
 use std::rc::Rc;
 
 use host::Host;
@@ -15,6 +16,8 @@ pub struct CodePlace {
 
 /// Index of the first file.
 pub const FIRST_FILE: u32 = 2;
+/// Most files that are kept: a program may make and map new ones for hours.
+const MOST_FILES: usize = 100_000;
 
 impl CodePlace {
     pub const KERNEL: CodePlace = CodePlace { file: 0, offset: 0 };
@@ -75,9 +78,15 @@ impl AddressSpaces {
         mappings.push(Mapping { start, end, offset, file });
     }
 
-    /// What a running process has mapped, by `/proc/PID/maps`.
-    pub fn read_maps(&mut self, pid: u32, host: &Host) {
-        let text = std::fs::read_to_string(host.path(format!("/proc/{pid}/maps"))).unwrap_or_default();
+    /// What a running process has mapped, by `/proc/PID/maps`; of one that has ended, nothing.
+    pub fn read_maps(&mut self, pid: u32, host: &Host) -> io::Result<()> {
+        let text = match std::fs::read_to_string(host.path(format!("/proc/{pid}/maps"))) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let text = "/proc/PID/maps may not be read, which names the code: run as root or with CAP_SYS_PTRACE";
+                return Err(io::Error::other(text));
+            }
+            text => text.unwrap_or_default(),
+        };
         for line in text.lines() {
             let mut fields = line.split_ascii_whitespace();
             let (Some(range), Some(rights), Some(offset)) = (fields.next(), fields.next(), fields.next())
@@ -92,6 +101,7 @@ impl AddressSpaces {
                 self.map(pid, start, end.saturating_sub(start), offset, path, inode);
             }
         }
+        Ok(())
     }
 
     pub fn place(&self, pid: u32, address: u64) -> CodePlace {
@@ -108,6 +118,9 @@ impl AddressSpaces {
         if let Some(index) = self.by_path.get(&key) {
             self.files[(*index - FIRST_FILE) as usize].pid = pid;
             return *index;
+        }
+        if self.files.len() >= MOST_FILES {
+            return CodePlace::UNKNOWN.file;
         }
         let index = FIRST_FILE + u32::try_from(self.files.len()).unwrap_or(u32::MAX - FIRST_FILE);
         self.files.push(MappedFile { path: path.to_owned(), inode, pid });
@@ -145,7 +158,7 @@ mod tests {
     fn maps_of_this_process_have_its_code() {
         let mut spaces = AddressSpaces::default();
         let pid = std::process::id();
-        spaces.read_maps(pid, &Host::new("/"));
+        spaces.read_maps(pid, &Host::new("/")).unwrap();
         let place = spaces.place(pid, maps_of_this_process_have_its_code as *const () as u64);
         let (file, own) = (spaces.file(place.file).unwrap(), std::env::current_exe().unwrap());
         assert_eq!(file.path.as_str(), own.to_str().unwrap());

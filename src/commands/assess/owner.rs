@@ -16,7 +16,7 @@ use super::arguments::AssessArguments;
 use super::counters::{CounterReading, RunCounters, Watched, reason};
 use super::samples::CpuClock;
 use super::symbols::Symbols;
-use super::{limited, processor, threads};
+use super::{limited, processor};
 use crate::collectors::cpu::cpu_groups::online;
 
 /// Spans that the time is divided into: the spread of a recording is that of its spans.
@@ -83,7 +83,7 @@ pub fn watch(
         }
         let now = SpanEdge::take(&mut counters, host, &owner.pids);
         // What is left over of a span after its end says nothing.
-        if now.at.since(last.at) * 2 * SPANS >= arguments.duration {
+        if spans.is_empty() || now.at.since(last.at) * 2 * SPANS >= arguments.duration {
             spans.push(now.since(&last, &counters, &base));
         }
         last = now;
@@ -93,8 +93,10 @@ pub fn watch(
     }
     progress("");
     let mut whole = last.since(&start, &counters, &base);
-    whole.threads =
-        owner.pids.iter().map(|pid| threads(host, *pid as i32)).sum::<u64>().max(tasks.len() as u64).into();
+    if !stop.stopped() && !is_alive(host, &owner.pids) {
+        let ended = format!("it ended after {:.1} s", whole.wall_seconds);
+        whole.not_measured.insert("the rest of --for".into(), ended);
+    }
     whole.hot = clock.map(|clock| {
         let (spaces, profile) = clock.finish();
         Symbols::new(&spaces, host).functions(&profile)
@@ -110,7 +112,7 @@ pub fn watch(
 #[derive(Clone)]
 struct SpanEdge {
     at: Mono,
-    counters: Option<CounterReading>,
+    counters: Result<CounterReading, String>,
     /// By `/proc`, of processes that are alive.
     ticks: BTreeMap<u32, u64>,
 }
@@ -120,14 +122,20 @@ impl SpanEdge {
         let ticks = |pid: &u32| Some((*pid, proc::read_stat(&host.path(format!("/proc/{pid}"))).ok()?.ticks));
         SpanEdge {
             at: Mono::now(),
-            counters: counters.read().ok(),
+            counters: counters.read().map_err(|error| error.to_string()),
             ticks: pids.iter().filter_map(ticks).collect(),
         }
     }
 
     fn since(&self, before: &SpanEdge, counters: &RunCounters, base: &RunCounts) -> RunCounts {
-        let counted = before.counters.as_ref().zip(self.counters.as_ref());
-        let (counts, clocked) = counted.map(|(old, new)| counters.between(old, new)).unwrap_or_default();
+        let mut gaps = base.not_measured.clone();
+        let (counts, clocked) = match (&before.counters, &self.counters) {
+            (Ok(old), Ok(new)) => counters.between(old, new, &mut gaps),
+            (Err(error), _) | (_, Err(error)) => {
+                gaps.insert("processor counters".into(), error.clone());
+                Default::default()
+            }
+        };
         let ticks = self
             .ticks
             .iter()
@@ -137,6 +145,7 @@ impl SpanEdge {
             wall_seconds: self.at.since(before.at).as_secs_f64(),
             cpu_seconds: Some(clocked.unwrap_or(by_proc)),
             counts,
+            not_measured: gaps,
             ..base.clone()
         }
     }
@@ -230,8 +239,16 @@ fn tasks(host: &Host, pids: &[u32]) -> Vec<i32> {
     pids.iter().flat_map(of).filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
+/// Whether one runs still: what has ended and was not waited for is a zombie (`Z`).
 fn is_alive(host: &Host, pids: &[u32]) -> bool {
-    pids.iter().any(|pid| host.path(format!("/proc/{pid}/stat")).exists())
+    let runs = |task: i64| {
+        let stat = std::fs::read(host.path(format!("/proc/{task}/stat"))).unwrap_or_default();
+        let stat = String::from_utf8_lossy(&stat);
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    };
+    // The first thread may end before the others.
+    pids.iter()
+        .any(|pid| runs((*pid).into()) || tasks(host, &[*pid]).into_iter().any(|task| runs(task.into())))
 }
 
 /// Each thread has a descriptor for each event.
@@ -278,6 +295,19 @@ mod tests {
         std::fs::create_dir_all(dir.path().join(format!("var/log/pods/ml_train-0_{UID}"))).unwrap();
         let line = CommandLine::parse_from([&["assess"], of].concat());
         find(&line.arguments, &Host::new(dir.path())).map(|owner| (owner.name, owner.pids))
+    }
+
+    #[test]
+    fn a_zombie_has_ended() {
+        let dir = tempfile::TempDir::new().unwrap();
+        for (pid, state) in [(1, "Z"), (2, "S"), (4, "Z")] {
+            let folder = dir.path().join(format!("proc/{pid}"));
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("stat"), format!("{pid} (a) Z) {state} 1 1\n")).unwrap();
+        }
+        let host = Host::new(dir.path());
+        std::fs::create_dir_all(dir.path().join("proc/4/task/2")).unwrap();
+        assert!(!is_alive(&host, &[1, 3]) && is_alive(&host, &[1, 2]) && is_alive(&host, &[4]));
     }
 
     #[test]

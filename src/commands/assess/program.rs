@@ -1,7 +1,7 @@
 //! Runs a program that is watched from its first instruction on: its input, output, exit and signals are its own.
 
 use std::ffi::OsString;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -29,16 +29,21 @@ use crate::collectors::cpu::cpu_groups::online;
 const TICK: Duration = Duration::from_millis(100);
 /// Runs shorter than this show no progress.
 const QUIET: Duration = Duration::from_secs(2);
+/// So many seconds of CPU time without a sample have a reason.
+const NEVER_SAMPLED: f64 = 0.1;
+const NOT_SAMPLED: &str = "no sample: the kernel does not sample programs that are setuid or whose file this user may not read, \
+                           and processes of some milliseconds have none";
 
 /// Runs the program to its end. Gives what was counted, with the exit code or signal.
-pub fn run(command: &[OsString], host: &Host) -> io::Result<RunCounts> {
+pub fn run(command: &[OsString], show_progress: bool, host: &Host) -> io::Result<RunCounts> {
     let (name, arguments) = command.split_first().ok_or_else(|| io::Error::other("no program"))?;
     let (cpu, model) = processor(host);
     // All that may fail comes before the program.
     let signals = PassedSignals::start()?;
     let (starting, start) = mpsc::channel();
     let (ended, end) = mpsc::channel();
-    let running = Arc::clone(&signals.program);
+    let program = Arc::clone(&signals.program);
+    let running = Arc::clone(&program);
     host::thread::spawn("assess-wait", 64, move || {
         if let Ok(child) = start.recv() {
             let _ = ended.send(wait(child, &running));
@@ -62,8 +67,6 @@ pub fn run(command: &[OsString], host: &Host) -> io::Result<RunCounts> {
     let pid = i32::try_from(child.id()).unwrap_or(0);
     signals.pass_to(pid);
     let _ = starting.send(child);
-    // The line of a program that writes to this terminal is its own.
-    let quiet = io::stdout().is_terminal();
     let (mut most_threads, mut shown) = (0, QUIET);
     let status = loop {
         let status = end.recv_timeout(TICK);
@@ -76,25 +79,28 @@ pub fn run(command: &[OsString], host: &Host) -> io::Result<RunCounts> {
             Err(mpsc::RecvTimeoutError::Disconnected) => break Err(io::Error::other("lost the program")),
         }
         most_threads = most_threads.max(threads(host, pid));
-        if !quiet && started.elapsed() >= shown {
+        if show_progress && started.elapsed() >= shown {
             progress(&format!("assess: {} s", started.elapsed().as_secs()));
             shown += Duration::from_secs(1);
         }
     };
-    let wall_seconds = started.elapsed().as_secs_f64();
+    let wall = program.ended.get().map_or_else(|| started.elapsed(), |end| end.duration_since(started));
     if shown > QUIET {
         progress("");
     }
-    let status = status?;
-    let (cpu_after, system_after) = usage_of_children()?;
-    let of_children = cpu_after - cpu_before;
+    // The program ran: from here on no error is one of its start.
+    let mut missing = |what: &str, error: &dyn std::fmt::Display| gaps.insert(what.into(), error.to_string());
+    let status = status.inspect_err(|error| drop(missing("exit code", error))).ok();
+    let usage = usage_of_children().inspect_err(|error| drop(missing("CPU time", error))).ok();
     let (counts, clocked) = match counters.read() {
-        Ok(reading) => counters.between(&CounterReading::default(), &reading),
+        Ok(reading) => counters.between(&CounterReading::default(), &reading, &mut gaps),
         Err(error) => {
             gaps.insert("processor counters".into(), error.to_string());
             Default::default()
         }
     };
+    // A child that nothing has waited for is not among the first.
+    let cpu_seconds = usage.map(|(cpu, _)| (cpu - cpu_before).max(clocked.unwrap_or(0.0)));
     let hot = clock.map(|clock| {
         let (spaces, profile) = clock.finish();
         Symbols::new(&spaces, host).functions(&profile)
@@ -102,19 +108,22 @@ pub fn run(command: &[OsString], host: &Host) -> io::Result<RunCounts> {
     if hot.as_ref().is_some_and(|hot| !hot.with_kernel) {
         gaps.insert("time in the kernel".into(), super::samples::WITHOUT_KERNEL.into());
     }
+    if hot.as_ref().is_some_and(|hot| hot.samples == 0) && cpu_seconds.is_some_and(|cpu| cpu > NEVER_SAMPLED)
+    {
+        gaps.insert("hot functions".into(), NOT_SAMPLED.into());
+    }
     Ok(RunCounts {
         subject: command.iter().map(|part| part.to_string_lossy()).collect::<Vec<_>>().join(" "),
         processor: model,
-        wall_seconds,
-        // A child that nothing has waited for is not among the first.
-        cpu_seconds: Some(of_children.max(clocked.unwrap_or(0.0))),
+        wall_seconds: wall.as_secs_f64(),
+        cpu_seconds,
         cpus: allowed_cpus(host),
         threads: (most_threads > 0).then_some(most_threads),
         counts,
-        system: Some(system_after.since(&system_before)),
+        system: usage.map(|(_, after)| after.since(&system_before)),
         hot,
         not_measured: gaps,
-        exit: Some(status.code().or(status.signal().map(|signal| -signal)).unwrap_or(0)),
+        exit: status.and_then(|status| status.code().or(status.signal().map(|signal| -signal))),
         ..RunCounts::default()
     })
 }
@@ -178,6 +187,7 @@ struct PassedSignals {
 impl PassedSignals {
     /// Keeps signals from now on. Those that are ignored stay so, here and in the program, as `nohup` wants it.
     fn start() -> io::Result<PassedSignals> {
+        host::child::keep_ends_of_children()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let mut handlers = runtime.block_on(async {

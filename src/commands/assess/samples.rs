@@ -97,7 +97,7 @@ impl CpuClock {
     /// Starts samplers of what runs already: of these processes and their children alone.
     pub fn start(&mut self, pids: &[u32], root: &host::Host) -> io::Result<()> {
         for pid in pids {
-            self.replay.spaces.read_maps(*pid, root);
+            self.replay.spaces.read_maps(*pid, root)?;
             let threads = super::threads(root, i32::try_from(*pid).unwrap_or(0));
             self.replay.threads.insert(*pid, u32::try_from(threads).unwrap_or(u32::MAX).max(1));
         }

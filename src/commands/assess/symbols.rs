@@ -2,6 +2,7 @@
 //! Functions that were inlined count for the one that they are in.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -89,6 +90,7 @@ impl FunctionTable {
 pub struct Symbols<'a> {
     spaces: &'a AddressSpaces,
     host: &'a Host,
+    /// `None`: the file cannot be read.
     tables: HashMap<u32, Option<FunctionTable>>,
 }
 
@@ -106,18 +108,34 @@ impl<'a> Symbols<'a> {
         let table = self.tables.entry(place.file).or_insert_with(|| {
             // The process may see other files, and may have ended.
             let inside = self.host.path(format!("/proc/{}/root", file.pid));
-            open(&inside, file).or_else(|| open(&self.host.path("/"), file)).and_then(FunctionTable::read)
+            let file = open(&inside, file).or_else(|| open(&self.host.path("/"), file))?;
+            Some(FunctionTable::read(file).unwrap_or_default())
         });
         let name = table.as_ref().and_then(|table| table.name(place.offset)).map(demangle);
         (name, file.path.clone())
+    }
+
+    /// Whether a place has no name because its file cannot be read.
+    fn is_unreadable(&self, place: CodePlace) -> bool {
+        let is_file = self.spaces.file(place.file).is_some_and(|file| file.inode != 0);
+        is_file && self.tables.get(&place.file).is_some_and(Option::is_none)
     }
 
     /// The profile by functions.
     pub fn functions(mut self, profile: &ClockProfile) -> HotFunctions {
         type Callers = BTreeMap<String, u64>;
         let mut functions: BTreeMap<(Option<String>, String), (u64, Callers)> = BTreeMap::new();
+        let (mut unnamed, mut unreadable) = (0, 0);
         for ((place, caller), samples) in &profile.places {
-            let key = self.name(*place);
+            let mut key = self.name(*place);
+            if key.0.is_none() {
+                unnamed += samples;
+                if self.is_unreadable(*place) {
+                    unreadable += samples;
+                    key.0 =
+                        Some(format!("[{} is not readable]", key.1.rsplit('/').next().unwrap_or_default()));
+                }
+            }
             let caller =
                 caller.and_then(|caller| self.name(caller).0).filter(|caller| key.0.as_ref() != Some(caller));
             let (sum, callers) = functions.entry(key).or_default();
@@ -126,7 +144,6 @@ impl<'a> Symbols<'a> {
                 *callers.entry(caller).or_default() += samples;
             }
         }
-        let unnamed = functions.iter().filter(|((name, _), _)| name.is_none()).map(|(_, (sum, _))| sum).sum();
         let all = profile.samples.max(1) as f64;
         let mut functions: Vec<HotFunction> = functions
             .into_iter()
@@ -150,21 +167,37 @@ impl<'a> Symbols<'a> {
             lost: profile.lost,
             with_kernel: profile.with_kernel,
             unnamed,
+            unreadable,
             functions,
         }
     }
 }
 
+/// The begin of a name. Fails once it is longer: templates of templates make names without bound.
+struct BoundedName(String);
+
+impl fmt::Write for BoundedName {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let left = LONGEST - self.0.chars().count();
+        self.0.extend(text.chars().take(left));
+        if text.chars().nth(left).is_none() { Ok(()) } else { Err(fmt::Error) }
+    }
+}
+
 /// As the source has it.
 fn demangle(name: &str) -> String {
-    let name = match rustc_demangle::try_demangle(name) {
-        Ok(rust) => format!("{rust:#}"),
-        Err(_) => {
-            let cpp = cpp_demangle::Symbol::new(name).ok().and_then(|symbol| symbol.demangle().ok());
-            cpp.unwrap_or_else(|| name.to_owned())
-        }
+    use fmt::Write;
+    let mut bounded = BoundedName(String::new());
+    let whole = match rustc_demangle::try_demangle(name) {
+        Ok(rust) => write!(bounded, "{rust:#}"),
+        Err(_) => cpp_demangle::Symbol::new(name).map_or(Err(fmt::Error), |symbol| {
+            symbol.structured_demangle(&mut bounded, &cpp_demangle::DemangleOptions::default())
+        }),
     };
-    name.chars().take(LONGEST).collect()
+    match whole {
+        Err(_) if bounded.0.chars().count() < LONGEST => name.chars().take(LONGEST).collect(),
+        _ => bounded.0,
+    }
 }
 
 #[cfg(test)]
@@ -176,6 +209,12 @@ mod tests {
         assert_eq!(demangle("_ZN3hot4sort17h0123456789abcdefE"), "hot::sort");
         assert_eq!(demangle("_ZN3abc3defEi"), "abc::def(int)");
         assert_eq!(demangle("memcpy"), "memcpy");
+        // Each parameter has the one before twice: 2^30 types.
+        let digits = "0123456789ABCDEFGHIJKLMNOPQRST".chars();
+        let pairs: String = digits.map(|digit| format!("S_IS{digit}_S{digit}_E")).collect();
+        let name = demangle(&format!("_Z1f1PIiiE{pairs}"));
+        assert!(name.starts_with("f(P<int, int>, P<P<int, int>, P<int, int> >, "), "{name}");
+        assert_eq!(name.chars().count(), LONGEST, "{name}");
     }
 
     #[test]
@@ -188,6 +227,19 @@ mod tests {
         let table = FunctionTable::read(open(root, &mapped(path, inode)).unwrap()).unwrap();
         assert!(!table.functions.is_empty() && table.name(0).is_none());
         assert!(open(root, &mapped(path, inode + 1)).is_none(), "another file by the same name");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_not_one_without_symbols() {
+        let mut spaces = AddressSpaces::default();
+        spaces.map(1, 0x1000, 0x1000, 0, "/nowhere/app", 7);
+        spaces.map(1, 0x2000, 0x1000, 0, "[vdso]", 0);
+        let places = [0x1100, 0x2100].map(|at| ((spaces.place(1, at), None), 5));
+        let profile = ClockProfile { places: places.into(), samples: 10, ..ClockProfile::default() };
+        let hot = Symbols::new(&spaces, &Host::new("/")).functions(&profile);
+        assert_eq!((hot.unnamed, hot.unreadable), (10, 5));
+        let names: Vec<_> = hot.functions.iter().map(|function| function.name.as_str()).collect();
+        assert_eq!(names, ["[app is not readable]", "[no symbol in [vdso]]"]);
     }
 
     #[test]
