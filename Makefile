@@ -145,7 +145,7 @@ prove-cost:
 	@SHOW='^nodes|^series|^all|^of that|^share|^most expensive|^slowest' tests/tools/stage.sh 'what rules cost' tests/alerts/cost.py --built $(TARGET)/debug --hurry --check \
 		--prometheus $(NEWEST)/prometheus
 
-# A program takes at most 2 % longer under `assess`: thirty pairs of runs (4 minutes of a quiet machine).
+# A program takes at most 2 % longer under `assess`: 150 pairs of runs (17 minutes of a quiet machine).
 prove-watched:
 	@tests/tools/ensure-tools.sh build
 	@cargo build --release -q -p gpu-node-exporter -p bench

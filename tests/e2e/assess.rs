@@ -73,7 +73,11 @@ fn hot_functions_are_ranked_within_three_points_of_the_programs_own_timers() {
     assert!(found.iter().all(|(_, share)| *share >= 0.005));
     let bound = &report["amdahl"];
     let of_wall = bound["share_of_time"].as_f64().unwrap();
-    assert!(bound["share"].as_f64().unwrap() > 0.8 && bound["of"] == "wall", "{bound}");
+    assert!(bound["share"].as_f64().unwrap() > 0.8, "{bound}");
+    // On a busy machine it waits for a CPU, and its wall time has no bound.
+    let (one_thread, limit) = (&report["figures"]["threads_used"], &report["figures"]["utilization_ratio"]);
+    let all_the_time = one_thread.as_f64().unwrap() >= 0.95 && limit.as_f64().unwrap() < 0.9;
+    assert!(bound["of"] == "wall" || !all_the_time, "{report}");
     assert!((bound["at_most"].as_f64().unwrap() * (1.0 - of_wall) - 1.0).abs() < 1e-6, "{bound}");
     let threads = report["figures"]["threads_used"].as_f64().unwrap();
     assert!(threads > 0.0 && threads < 1.05, "{threads}");
@@ -118,6 +122,20 @@ fn output_input_exit_code_and_signal_are_the_programs() {
         assert_eq!((output.status.code(), output.stdout.len()), (Some(64), 0), "{option}");
         assert!(String::from_utf8(output.stderr).unwrap().contains("/nowhere/report"));
     }
+    // What the program wrote is not overwritten by its report.
+    let log = dir.path().join("log");
+    let mut command = assess(&["--out", "/dev/stdout"], &["sh", "-c", "echo it ran"]);
+    assert!(command.stdout(fs::File::create(&log).unwrap()).status().unwrap().success());
+    let text = fs::read_to_string(&log).unwrap();
+    assert!(text.starts_with("it ran\nassess: sh -c") && text.contains("Verdict"), "{text}");
+    // Started by one that waits for no child.
+    let script = "trap '' CHLD; exec \"$0\" assess --out /dev/null -- sh -c 'exit 3'";
+    let output =
+        Command::new("sh").args(["-c", script, env!("CARGO_BIN_EXE_gpu-node-exporter")]).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    // A real-time signal.
+    let output = assess(&["--out", "/dev/null"], &["sh", "-c", "kill -36 $$"]).output().unwrap();
+    assert_eq!(output.status.signal(), Some(36), "{output:?}");
     let output = assess(&["--out", "/dev/full"], &["sh", "-c", "exit 3"]).output().unwrap();
     assert_eq!(output.status.code(), Some(3));
     let page = String::from_utf8(output.stderr).unwrap();
@@ -288,6 +306,19 @@ fn a_running_process_is_watched() {
     }
     let lines = fs::read_to_string(&record).unwrap().lines().count();
     assert!((1..=10).contains(&lines), "{lines}");
+    // It ends at once, and nobody waits for it.
+    let short = dir.path().join("short.json");
+    let mut zombie = Command::new("sleep").arg("1").spawn().unwrap();
+    let (pid, file) = (zombie.id().to_string(), short.to_str().unwrap());
+    let output =
+        assess(&["--pid", &pid, "--for", "600s", "--items", "9", "--record", file], &[]).output().unwrap();
+    zombie.wait().unwrap();
+    let page = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        page.contains("the rest of --for: it ended after") && page.contains("not of a running owner"),
+        "{page}"
+    );
+    assert_eq!(fs::read_to_string(&short).unwrap().lines().count(), 1);
     let output = assess(&["--job", "no-such-job", "--for", "1s"], &[]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8(output.stderr).unwrap().contains("no process on this node"));
