@@ -306,7 +306,7 @@ fn a_running_process_is_watched() {
     }
     let lines = fs::read_to_string(&record).unwrap().lines().count();
     assert!((1..=10).contains(&lines), "{lines}");
-    // It ends at once, and nobody waits for it.
+    // It ends at once, and is a zombie until the end of the test.
     let short = dir.path().join("short.json");
     let mut zombie = Command::new("sleep").arg("1").spawn().unwrap();
     let (pid, file) = (zombie.id().to_string(), short.to_str().unwrap());

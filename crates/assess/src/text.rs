@@ -151,7 +151,7 @@ fn functions(hot: &HotFunctions, cpu_seconds: Option<f64>) -> String {
     let (unreadable, unnamed) = (hot.unreadable, hot.unnamed.saturating_sub(hot.unreadable));
     for (samples, code) in [
         (unnamed, "code without symbols (stripped, or made at run time)"),
-        (unreadable, "files that could not be read at the end (another root, deleted, or not permitted)"),
+        (unreadable, "files that could not be read (another root, deleted, or not permitted)"),
     ] {
         if samples > 0 {
             out += &format!("  {} in {code}\n", percent(samples as f64 / hot.samples.max(1) as f64));

@@ -189,7 +189,7 @@ pub fn ignore(number: Signal) -> nix::Result<()> {
     unsafe { signal(number, SigHandler::SigIgn) }.map(drop)
 }
 
-/// Restores what the kernel does at the end of a child: where that is ignored, nobody learns how it ended.
+/// Restores what the kernel does at the end of a child: where that is ignored, how it ended is lost.
 pub fn keep_ends_of_children() -> nix::Result<()> {
     // SAFETY: SIG_DFL installs no handler that could run our code in a signal context.
     unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }.map(drop)

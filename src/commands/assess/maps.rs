@@ -1,10 +1,15 @@
 //! Which file the code at an address of a process is from.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::rc::Rc;
 
 use host::Host;
+use nix::fcntl::{self, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::stat::Mode;
 
 /// A place in a file with code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,6 +23,10 @@ pub struct CodePlace {
 pub const FIRST_FILE: u32 = 2;
 /// Most files that are kept: a program may make and map new ones for hours.
 const MOST_FILES: usize = 100_000;
+/// Longer files are not read.
+const MOST_BYTES: u64 = 8 << 30;
+/// Most files that are kept open.
+const MOST_OPEN: usize = 128;
 
 impl CodePlace {
     pub const KERNEL: CodePlace = CodePlace { file: 0, offset: 0 };
@@ -39,6 +48,8 @@ pub struct AddressSpaces {
     processes: HashMap<u32, Rc<Vec<Mapping>>>,
     files: Vec<MappedFile>,
     by_path: HashMap<(String, u64), u32>,
+    /// The first of them, open since they were seen: the root of a process ends with it. `None`: could not be opened.
+    open: Vec<Option<File>>,
 }
 
 /// A file with code.
@@ -56,6 +67,19 @@ impl AddressSpaces {
     /// A file by its index.
     pub fn file(&self, index: u32) -> Option<&MappedFile> {
         self.files.get(usize::try_from(index.checked_sub(FIRST_FILE)?).ok()?)
+    }
+
+    /// A file that was opened while its process lived.
+    pub fn opened(&self, index: u32) -> Option<File> {
+        let open = self.open.get(usize::try_from(index.checked_sub(FIRST_FILE)?).ok()?)?.as_ref()?;
+        open.try_clone().ok()
+    }
+
+    /// Opens the files that are new.
+    pub fn open_new(&mut self, host: &Host) {
+        for file in self.files.iter().take(MOST_OPEN).skip(self.open.len()) {
+            self.open.push(open(&host.path(format!("/proc/{}/root", file.pid)), file));
+        }
     }
 
     /// A child has what its parent had.
@@ -129,6 +153,20 @@ impl AddressSpaces {
     }
 }
 
+/// The file that was mapped, below a root that the process may have made: no link leads out of it, and no pipe holds up.
+pub fn open(root: &Path, mapped: &MappedFile) -> Option<File> {
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    let folder =
+        fcntl::open(root, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()).ok()?;
+    let how = OpenHow::new()
+        .flags(flags)
+        .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    let file = File::from(openat2(folder, mapped.path.as_str(), how).ok()?);
+    let found = file.metadata().ok()?;
+    let same = mapped.inode == 0 || found.ino() == mapped.inode;
+    (found.is_file() && same && found.len() <= MOST_BYTES).then_some(file)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,5 +202,17 @@ mod tests {
         assert_eq!(file.path.as_str(), own.to_str().unwrap());
         let inode = std::os::unix::fs::MetadataExt::ino(&own.metadata().unwrap());
         assert_eq!(file.inode, inode);
+    }
+
+    #[test]
+    fn neither_a_pipe_nor_a_link_leads_astray() {
+        let root = tempfile::TempDir::new().unwrap();
+        let open = |path: &str| open(root.path(), &MappedFile { path: path.into(), inode: 0, pid: 1 });
+        nix::unistd::mkfifo(&root.path().join("pipe"), Mode::S_IRWXU).unwrap();
+        std::os::unix::fs::symlink("/etc/hostname", root.path().join("link")).unwrap();
+        std::os::unix::fs::symlink("/own", root.path().join("inside")).unwrap();
+        std::fs::write(root.path().join("own"), "x").unwrap();
+        assert!(open("/pipe").is_none() && open("/link").is_none() && open("/../../etc/passwd").is_none());
+        assert!(open("/inside").is_some(), "links are those of the root");
     }
 }

@@ -73,7 +73,7 @@ pub fn watch(
         while Mono::now() < until && !stop.stopped() && is_alive(host, &owner.pids) {
             stop.wait_until(until.min(Mono::now() + TICK));
             if let Some(clock) = &mut clock {
-                clock.drain();
+                clock.drain(host);
             }
             let watched = Mono::now().since(start.at).as_secs();
             if watched > shown {

@@ -71,7 +71,7 @@ pub fn run(command: &[OsString], show_progress: bool, host: &Host) -> io::Result
     let status = loop {
         let status = end.recv_timeout(TICK);
         if let Some(clock) = &mut clock {
-            clock.drain();
+            clock.drain(host);
         }
         match status {
             Ok(status) => break status,

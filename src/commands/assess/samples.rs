@@ -105,8 +105,13 @@ impl CpuClock {
         self.samplers.iter_mut().try_for_each(|sampler| sampler.as_counter_mut().enable())
     }
 
-    /// Takes what the buffers hold.
-    pub fn drain(&mut self) {
+    /// Takes what the buffers hold, and opens the files of what runs.
+    pub fn drain(&mut self, root: &host::Host) {
+        self.take();
+        self.replay.spaces.open_new(root);
+    }
+
+    fn take(&mut self) {
         for sampler in &mut self.samplers {
             while let Some(record) = sampler.next_record() {
                 let (misc, bytes) = (record.misc(), record.to_contiguous());
@@ -159,7 +164,7 @@ impl CpuClock {
 
     /// All that was sampled, with the mappings that name its places.
     pub fn finish(mut self) -> (AddressSpaces, ClockProfile) {
-        self.drain();
+        self.take();
         self.replay.until(u64::MAX);
         (self.replay.spaces, self.replay.profile)
     }

@@ -4,37 +4,18 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::fs::File;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 
 use assess::recording::{CUT_OFF, CallerShare, HotFunction, HotFunctions, KERNEL};
 use host::Host;
-use nix::fcntl::{self, OFlag, OpenHow, ResolveFlag, openat2};
-use nix::sys::stat::Mode;
 use object::{Object, ObjectSegment, ObjectSymbol, ReadCache, SymbolKind};
 
-use super::maps::{AddressSpaces, CodePlace, MappedFile};
+use super::maps::{self, AddressSpaces, CodePlace};
 use super::samples::{ClockProfile, HERTZ};
 
 /// Longest name that is kept.
 const LONGEST: usize = 200;
-/// Longer files are not read, nor more functions of one: a watched process chooses what it maps.
-const MOST_BYTES: u64 = 8 << 30;
+/// More functions of a file are not read: a watched process chooses what it maps.
 const MOST_FUNCTIONS: usize = 4_000_000;
-
-/// The file that was mapped, below a root that the process may have made: no link leads out of it, and no pipe holds up.
-fn open(root: &Path, mapped: &MappedFile) -> Option<File> {
-    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-    let folder =
-        fcntl::open(root, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()).ok()?;
-    let how = OpenHow::new()
-        .flags(flags)
-        .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    let file = File::from(openat2(folder, mapped.path.as_str(), how).ok()?);
-    let found = file.metadata().ok()?;
-    let same = mapped.inode == 0 || found.ino() == mapped.inode;
-    (found.is_file() && same && found.len() <= MOST_BYTES).then_some(file)
-}
 
 /// The functions of one file.
 #[derive(Debug, Default)]
@@ -108,8 +89,9 @@ impl<'a> Symbols<'a> {
         let table = self.tables.entry(place.file).or_insert_with(|| {
             // The process may see other files, and may have ended.
             let inside = self.host.path(format!("/proc/{}/root", file.pid));
-            let file = open(&inside, file).or_else(|| open(&self.host.path("/"), file))?;
-            Some(FunctionTable::read(file).unwrap_or_default())
+            let opened = self.spaces.opened(place.file).or_else(|| maps::open(&inside, file));
+            let opened = opened.or_else(|| maps::open(&self.host.path("/"), file))?;
+            Some(FunctionTable::read(opened).unwrap_or_default())
         });
         let name = table.as_ref().and_then(|table| table.name(place.offset)).map(demangle);
         (name, file.path.clone())
@@ -202,6 +184,10 @@ fn demangle(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+    use std::path::Path;
+
+    use super::super::maps::{MappedFile, open};
     use super::*;
 
     #[test]
@@ -243,14 +229,18 @@ mod tests {
     }
 
     #[test]
-    fn neither_a_pipe_nor_a_link_leads_astray() {
-        let root = tempfile::TempDir::new().unwrap();
-        let open = |path: &str| open(root.path(), &MappedFile { path: path.into(), inode: 0, pid: 1 });
-        nix::unistd::mkfifo(&root.path().join("pipe"), Mode::S_IRWXU).unwrap();
-        std::os::unix::fs::symlink("/etc/hostname", root.path().join("link")).unwrap();
-        std::os::unix::fs::symlink("/own", root.path().join("inside")).unwrap();
-        std::fs::write(root.path().join("own"), "x").unwrap();
-        assert!(open("/pipe").is_none() && open("/link").is_none() && open("/../../etc/passwd").is_none());
-        assert!(open("/inside").is_some(), "links are those of the root");
+    fn a_file_that_is_deleted_while_it_runs_keeps_its_names() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let copy = dir.path().join("app");
+        std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+        let inode = copy.metadata().unwrap().ino();
+        let mut spaces = AddressSpaces::default();
+        spaces.map(std::process::id(), 0x1000, 0x1000, 0, copy.to_str().unwrap(), inode);
+        spaces.open_new(&Host::new("/"));
+        std::fs::remove_file(&copy).unwrap();
+        let places = [((spaces.place(std::process::id(), 0x1100), None), 5)];
+        let profile = ClockProfile { places: places.into(), samples: 5, ..ClockProfile::default() };
+        // Nothing is at that place of the file, but it is read.
+        assert_eq!(Symbols::new(&spaces, &Host::new("/")).functions(&profile).unreadable, 0);
     }
 }
