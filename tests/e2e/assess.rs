@@ -171,7 +171,7 @@ fn ignored_signals_stay_ignored_and_others_reach_the_program() {
     assert_eq!(mask & 1, 1, "SIGHUP: {line}");
     for name in ["USR1", "INT"] {
         let script = format!("trap 'kill $!; echo asked; exit 6' {name}; sleep 600 & echo up; wait");
-        // Whoever runs the tests in the background ignores SIGINT.
+        // A shell that runs the tests in the background ignores SIGINT for them.
         let mut command = Command::new("env");
         command.args(["--default-signal=USR1,INT", env!("CARGO_BIN_EXE_gpu-node-exporter"), "assess"]);
         command.args(["--out", "/dev/null", "--", "sh", "-c", &script]);
