@@ -127,16 +127,22 @@ fn paced_work_takes_its_time_in_earnest() {
     }
     cuda.cuCtxSynchronize().expect("synchronised");
     assert!(begun.elapsed().as_secs_f64() >= 0.0115, "{:?}", begun.elapsed());
-    // From the launch's return on: whatever the CPU took for the kernel is no part of its time.
+    // From the launch's return on: whatever the CPU took for the kernel is no part of its time. A busy machine may stop the test
+    // just then, but not five times.
     let stamps = cuda.upload(&vec![SmStamp::default(); 132]);
     let bad = cuda.upload(&[BadLanes::default()]);
     let args = SmRateArgs { stamps, bad, turns: 24_000, ..Default::default() };
-    cuda.start(cuda.kernel(c"sm_rate"), 132, SM_RATE_THREADS, crate::kernels::ALONE, &args, NULL)
-        .expect("a launch");
-    let handed_over = std::time::Instant::now();
-    cuda.cuCtxSynchronize().expect("synchronised");
-    let waited = handed_over.elapsed().as_secs_f64();
-    let stamp = cuda.download::<SmStamp>(stamps, 1)[0];
-    let kernel = (stamp.end_ns - stamp.begin_ns) as f64 / 1e9;
-    assert!(waited > 0.8 * kernel, "{waited} and {kernel}");
+    let mut seen = Vec::new();
+    let waits = (0..5).any(|_| {
+        cuda.start(cuda.kernel(c"sm_rate"), 132, SM_RATE_THREADS, crate::kernels::ALONE, &args, NULL)
+            .expect("a launch");
+        let handed_over = std::time::Instant::now();
+        cuda.cuCtxSynchronize().expect("synchronised");
+        let waited = handed_over.elapsed().as_secs_f64();
+        let stamp = cuda.download::<SmStamp>(stamps, 1)[0];
+        let kernel = (stamp.end_ns - stamp.begin_ns) as f64 / 1e9;
+        seen.push((waited, kernel));
+        waited > 0.8 * kernel
+    });
+    assert!(waits, "{seen:?}");
 }
