@@ -707,6 +707,40 @@ metrics! {
     ///
     /// `docs/BOTTLENECKS.md` has each cause's formula and its series. `unknown` where too little is measured to prove one.
     gpu_bottleneck: Gauge<OwnedGpu, (Cause,)>, None, Computed, "0.1.0", at most 1.0, group InactiveStates except ["none"];
+    /// GPU time allocated to the owner, by class.
+    ///
+    /// The sum of all classes is `gpu_owner_allocated_seconds_total`. `docs/HEARTBEAT.md` has each class's formula.
+    gpu_owner_gpu_seconds_total: Counter<OwnedGpu, (GpuTimeClass,)>, Seconds, Computed, "0.1.0", group InactiveStates;
+    /// Step of the owner's work on the GPU: the period of its power.
+    ///
+    /// Absent where no period is found, as of inference and irregular work, and for an owner that shares the GPU.
+    gpu_owner_step_seconds: Gauge<OwnedGpu>, Seconds, Computed, "0.1.0";
+    /// Confidence of `gpu_owner_step_seconds`: the autocorrelation of the power at this period.
+    gpu_owner_step_confidence_ratio: Gauge<OwnedGpu, (StepPeriod,)>, Ratio, Computed, "0.1.0", at most 1.0;
+    /// Standard deviation of the step's length, as a share of the step.
+    gpu_owner_step_jitter_ratio: Gauge<OwnedGpu>, Ratio, Computed, "0.1.0";
+    /// Steps of the owner's work on the GPU.
+    ///
+    /// Time with a known step, divided by that step.
+    gpu_owner_steps_total: Counter<OwnedGpu>, None, Computed, "0.1.0";
+    /// Step now, as a multiple of the step in the owner's best hour on the GPU.
+    gpu_owner_step_slowdown_ratio: Gauge<OwnedGpu>, Ratio, Computed, "0.1.0", at most 1000.0;
+    /// Share of the time by which the owner's slow rank waits less than its other GPUs on the node.
+    ///
+    /// Only on the GPU of the slow rank.
+    gpu_owner_slow_rank_ratio: Gauge<OwnedGpu>, Ratio, Computed, "0.1.0";
+    /// 1 on the GPU of the missing rank, which idles while the owner's other GPUs on the node wait for it.
+    ///
+    /// Only on the GPUs of an owner that is wedged.
+    gpu_owner_missing_rank: Gauge<OwnedGpu>, None, Computed, "0.1.0", at most 1.0;
+    /// Time of the last progress of an owner that is wedged or stalled, since 1970.
+    gpu_owner_last_progress_timestamp_seconds: Gauge<OwnedGpu>, Seconds, Computed, "0.1.0";
+    /// Rank of the owner's process on the GPU in its largest NCCL communicator, as NCCL numbers it (`owners.nccl_ras`).
+    gpu_owner_nccl_rank: Gauge<OwnedGpu>, None, Computed, "0.1.0";
+    /// Collectives that the owner's process on the GPU launched, as NCCL counts them (`owners.nccl_ras`).
+    gpu_owner_nccl_collectives_total: Counter<OwnedGpu>, None, Computed, "0.1.0";
+    /// Questions to the RAS sockets of NCCL jobs, by outcome (`owners.nccl_ras`).
+    gpu_exporter_nccl_ras_requests_total: Counter<Node, (RasOutcome,)>, None, Computed, "0.1.0";
     /// Ends of the owner with the GPU's memory at least 98 % full.
     ///
     /// NVML does not report failed CUDA allocations: a suspicion, not a count of them.

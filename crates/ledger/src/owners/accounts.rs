@@ -8,7 +8,8 @@ use super::past::Past;
 use super::sketch::Sketch;
 use super::timeline::{AmountKind, AmountShare, InstanceId, PresentOwner, SettledSpan};
 use crate::bottleneck::Steady;
-use model::catalog::Gpu;
+use model::catalog::schema::KnownLabel;
+use model::catalog::{Gpu, GpuTimeClass};
 use model::clock::Mono;
 use model::owners::Owner;
 
@@ -31,6 +32,8 @@ pub struct Account {
     since: Mono,
     /// GPU time it had, in seconds.
     pub allocated: f64,
+    /// The same by class, in the order of `GpuTimeClass::ALL`.
+    pub classes: [f64; GpuTimeClass::ALL.len()],
     /// Seconds in which the GPU worked for it.
     pub busy: f64,
     /// Energy, in joules.
@@ -55,6 +58,7 @@ impl Account {
             owner,
             since: now,
             allocated: 0.0,
+            classes: [0.0; GpuTimeClass::ALL.len()],
             busy: 0.0,
             joules: 0.0,
             ended_full: 0.0,

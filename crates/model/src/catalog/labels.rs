@@ -252,6 +252,17 @@ labels! {
         HostCpuBound "host_cpu_bound", RemoteNuma "remote_numa", PcieBound "pcie_bound",
         MemoryBound "memory_bound", Underfilled "underfilled", SerialCopies "serial_copies", Unknown "unknown",
     }
+    /// Class of GPU time of an owner; thresholds in `docs/HEARTBEAT.md`. Each second is in one class: `wedged`, kernels run without end and compute nothing; `stalled`, work that does nothing now; `faulted`, the GPU is unhealthy; `throttled`, clocks held down by heat, power or the board; `computing`; `communicating`, kernels that move data between GPUs or wait for it; `waiting_for_host`, nothing runs between kernels of work; `idle`, no work; `unknown`, not measured.
+    GpuTimeClass "class" {
+        Computing "computing", Communicating "communicating", WaitingForHost "waiting_for_host", Throttled "throttled",
+        Stalled "stalled", Wedged "wedged", Faulted "faulted", Idle "idle", Unknown "unknown",
+    }
+    /// Kind of period: `step`, the whole step of the work; `smallest_unit`, the smallest unit that repeats, which may be a part of a step.
+    StepPeriod "period" { Step "step", SmallestUnit "smallest_unit" }
+    /// Outcome of a question to NCCL's RAS socket: `old`, a version of NCCL that must not be asked.
+    RasOutcome "outcome" {
+        Answered "answered", NoSocket "no_socket", Old "old", Late "late", Malformed "malformed", TooLarge "too_large",
+    }
     /// Kind of window: `maintenance` mutes effects of planned work (idle GPUs, restarts, driver loads, skipped canaries), never lost work or wrong results, and keeps the canary away; `training` mutes tickets about high utilization and memory only.
     WindowKind "kind" { Maintenance "maintenance", Training "training" }
     /// Status of the response.
