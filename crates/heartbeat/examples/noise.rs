@@ -1,4 +1,5 @@
-//! Noise without a period, and how often one is stated: `cargo run --release -p heartbeat --example noise -- SEEDS SECONDS`.
+//! Noise without a period, and how often one is stated: `cargo run --release -p heartbeat --example noise -- SEEDS SECONDS
+//! [KIND]`.
 
 use heartbeat::{Activity, Heartbeat};
 
@@ -65,6 +66,9 @@ fn main() {
         |place: usize, or: u64| std::env::args().nth(place).and_then(|text| text.parse().ok()).unwrap_or(or);
     let (seeds, seconds) = (number(1, 100), number(2, 300));
     for kind in ["white", "pink", "slow", "fast", "bursts", "requests", "irregular"] {
+        if std::env::args().nth(3).is_some_and(|only| only != kind) {
+            continue;
+        }
         let (mut stated, mut beats, mut strong) = (0, 0, 0.0_f64);
         for seed in 1..=seeds {
             let mut random = Random(seed * 0x9E37_79B9_7F4A_7C15);

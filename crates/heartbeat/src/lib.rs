@@ -1,6 +1,7 @@
 //! The step of a job, from the power samples of the GPU that it runs on. Pure: no clock, no driver, no thread.
 //!
-//! - [`grid`]: samples on an even grid · [`correlation`]: how alike the power is some time later
+//! - [`grid`]: samples on an even grid · [`resolution`]: how closely they are looked at
+//! - [`correlation`]: how alike the power is some time later · [`fold`]: how much of it a period explains
 //! - [`search`]: a period in the last seconds, or none · [`follow`]: a known period, measured again
 //! - [`best`]: the owner's best hour
 //! - [`thresholds`]: every threshold with its reason
@@ -14,27 +15,28 @@ mod correlation;
 mod fold;
 mod follow;
 mod grid;
+mod resolution;
 mod search;
 mod thresholds;
 
 pub use best::Best;
 
 use correlation::flat;
-use grid::Grid;
-use search::Found;
+use grid::PowerGrid;
+use search::Period;
 use thresholds::{
-    AGREE, AUDIT_EVERY, BEHIND, JITTER_EVERY, KEPT, REMEMBERED, RESTED, SEARCH_EVERY, SETTLED, STALE, TICK,
-    TRAINS, WITNESSED,
+    AGREE, AUDIT_EVERY, BEHIND, DOUBTS, JITTER_EVERY, KEPT, REMEMBERED, RESTED, SEARCH_EVERY, SETTLED, STALE,
+    TICK, TRAINS, WITNESSED,
 };
 
 /// Follows the step of one owner on one GPU.
 #[derive(Debug, Default)]
 pub struct Heartbeat {
-    grid: Grid,
+    grid: PowerGrid,
     /// The period that is followed, or was until lately.
-    known: Option<Known>,
+    known: Option<FollowedPeriod>,
     /// What the last two searches found, to be confirmed by the next.
-    found: [Option<Found>; 2],
+    found: [Option<Period>; 2],
     searched: Option<f64>,
     /// Samples in a row that are older than all that is kept.
     behind: u32,
@@ -48,13 +50,15 @@ pub struct Heartbeat {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Known {
-    found: Found,
+struct FollowedPeriod {
+    found: Period,
     /// When it was first and last there, in seconds.
     since: f64,
     seen: f64,
     jitter: Option<f64>,
     beats: u64,
+    /// Searches in a row that did not find it.
+    doubts: u32,
 }
 
 /// What GPM saw of a GPU over about 10 s: shares from 0 to 1, and NVLink bytes per second.
@@ -135,11 +139,22 @@ impl Heartbeat {
         self.searched = Some(newest);
         let trains = self.trained.is_some_and(|at| newest - at < WITNESSED);
         let same = |a: f64, b: f64| (a / b - 1.0).abs() < AGREE;
-        let found = search::search(&self.grid.last(usize::MAX), trains);
+        let watts = self.grid.last(usize::MAX);
+        let found = search::search(&watts, trains);
+        // What is followed is found again now and then, or it was chance.
+        if let Some(known) = &mut self.known {
+            let again = found.is_some_and(|found| same(found.seconds, known.found.seconds))
+                || search::explains(&watts, &known.found);
+            known.doubts = if again { 0 } else { known.doubts + 1 };
+            if known.doubts > DOUBTS {
+                self.known = None;
+            }
+        }
         let [last, older] = self.found;
         self.found = [found, last];
+        let beat = beat.filter(|_| self.known.is_some());
         let Some(found) = found else { return beat };
-        let agrees = |before: &Found| same(found.seconds, before.seconds);
+        let agrees = |before: &Period| same(found.seconds, before.seconds);
         let Some(before) = last.filter(agrees).or(older.filter(agrees)) else { return beat };
         let kind = if found.kind == before.kind { found.kind } else { Kind::SmallestUnit };
         match (&mut self.known, beat) {
@@ -148,12 +163,13 @@ impl Heartbeat {
                 return beat;
             }
             _ => {
-                self.known = Some(Known {
-                    found: Found { kind, ..found },
+                self.known = Some(FollowedPeriod {
+                    found: Period { kind, ..found },
                     since: newest,
                     seen: newest,
                     jitter: None,
                     beats: 0,
+                    doubts: 0,
                 })
             }
         }

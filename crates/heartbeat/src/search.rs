@@ -1,36 +1,36 @@
 //! A period in the last seconds, or none.
 
 use crate::Kind;
-use crate::correlation::{Course, Scale};
+use crate::correlation::Course;
 use crate::fold::Fold;
+use crate::resolution::{COARSE, FINE, Resolution};
 use crate::thresholds::{
-    ALIASED, BLURRED, BLURRED_ALIKE, BLURRED_MORE, CANDIDATES, COARSE, COARSE_STRETCH, DIVISORS,
-    ENOUGH_PERIODS, FEW, FEW_ALIKE, FINE, LONGER_ALIKE, MANY, MORE, MORE_ALIASED, MULTIPLES, NEARLY, PART,
-    PART_ALIKE, RIPPLE, RIPPLE_SHARE, RIPPLES, RIPPLES_SHARE, SAME, SEEN_SECONDS, SHARP, SMEARED, STRETCH,
-    STRONG, STRONG_ALIKE, SURE_SECONDS, TEETH, UNFINISHED, WEAK, WEAK_ALIKE, WEAK_PERIODS, WEAK_SECONDS,
-    WEAK_SHARE, WIDER,
+    ALIASED, BLURRED, BLURRED_ALIKE, BLURRED_MORE, CANDIDATES, COARSE_STRETCH, DIVISORS, ENOUGH_PERIODS, FEW,
+    FEW_ALIKE, LONGER_ALIKE, MANY, MORE, MORE_ALIASED, MULTIPLES, NEARLY, PART, PART_ALIKE, RIPPLE,
+    RIPPLE_SHARE, RIPPLES, RIPPLES_SHARE, SAME, SEEN_SECONDS, SHARP, SMEARED, STRETCH, STRONG, STRONG_ALIKE,
+    SURE_SECONDS, TEETH, UNFINISHED, WEAK, WEAK_ALIKE, WEAK_PERIODS, WEAK_SECONDS, WEAK_SHARE, WIDER,
 };
 
 /// A period that a search found.
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
+pub struct Period {
     pub seconds: f64,
     /// The share of the variance that it explains.
     pub explained: f64,
     pub kind: Kind,
-    pub scale: Scale,
+    pub scale: Resolution,
 }
 
 /// What one scale shows.
 #[derive(Clone, Copy, Debug)]
-struct Look {
-    found: Found,
+struct Sighting {
+    found: Period,
     /// Root mean square of what the period explains, in watts.
     swing: f64,
 }
 
 /// The period of the last `watts`. Weak ones count only where something else says that the GPU trains.
-pub fn search(watts: &[f32], trains: bool) -> Option<Found> {
+pub fn search(watts: &[f32], trains: bool) -> Option<Period> {
     let fine = Sight::new(watts, FINE, STRETCH).and_then(|sight| sight.look(trains));
     let wide = Sight::new(watts, COARSE, STRETCH);
     // A flat stretch is what was before the work, or a part of a long step.
@@ -50,10 +50,17 @@ pub fn search(watts: &[f32], trains: bool) -> Option<Found> {
     }
     // Something short repeats, and something long: parts of a step, or steps between evaluations.
     let found = if fine.found.explained < STRONG { coarse.found } else { fine.found };
-    Some(Found { kind: Kind::SmallestUnit, ..found })
+    Some(Period { kind: Kind::SmallestUnit, ..found })
 }
 
-impl Look {
+/// Whether a period that was found explains at least half as much of all that a search looks at.
+pub fn explains(watts: &[f32], found: &Period) -> bool {
+    let Some(sight) = Sight::new(watts, found.scale, STRETCH) else { return false };
+    let period = found.seconds / found.scale.seconds();
+    Fold::new(sight.course.values(), period).best(period, 2).1 >= 0.5 * found.explained
+}
+
+impl Sighting {
     /// Whether the coarse scale would see it, too.
     fn long(&self) -> bool {
         self.found.seconds >= COARSE.first * COARSE.seconds()
@@ -69,7 +76,7 @@ struct Sight {
 }
 
 impl Sight {
-    fn new(watts: &[f32], scale: Scale, stretch: usize) -> Option<Sight> {
+    fn new(watts: &[f32], scale: Resolution, stretch: usize) -> Option<Sight> {
         let watts = watts.get(watts.len().saturating_sub(scale.ticks)..)?;
         let course = Course::new(watts, scale, stretch);
         if (course.len() as f64) * scale.seconds() < SEEN_SECONDS {
@@ -88,7 +95,7 @@ impl Sight {
         self.heights.get(first..last).unwrap_or_default().iter().fold(0.0, |a: f32, b| a.max(*b))
     }
 
-    fn look(&self, trains: bool) -> Option<Look> {
+    fn look(&self, trains: bool) -> Option<Sighting> {
         let (course, heights, level) = (&self.course, self.heights.as_slice(), self.level);
         let scale = course.scale;
         let values = course.values();
@@ -117,9 +124,9 @@ impl Sight {
             {
                 continue;
             }
-            let weak = explained < STRONG || alike < STRONG_ALIKE;
-            if weak {
-                let periods = seen / seconds;
+            let periods = seen / seconds;
+            let much = if periods < MANY { FEW_ALIKE } else { STRONG_ALIKE };
+            if explained < STRONG || alike < much {
                 let (least, least_alike) = if periods < MANY { (FEW, FEW_ALIKE) } else { (WEAK, WEAK_ALIKE) };
                 let enough = explained >= least && alike >= least_alike && periods >= WEAK_PERIODS;
                 if !(trains && enough && seen >= WEAK_SECONDS && swing >= WEAK_SHARE * level) {
@@ -129,7 +136,7 @@ impl Sight {
                     kind = Kind::SmallestUnit;
                 }
             }
-            return Some(Look { found: Found { seconds, explained, kind, scale }, swing });
+            return Some(Sighting { found: Period { seconds, explained, kind, scale }, swing });
         }
         None
     }
@@ -207,7 +214,7 @@ fn relate(heights: &[f32], part: Unit, whole: Unit) -> Option<(f64, bool)> {
 }
 
 /// The smallest part of the period that explains as much, or the smallest multiple that explains more.
-fn unit(values: &[f32], heights: &[f32], whole: Unit, scale: Scale, longest: f64) -> (Unit, Kind) {
+fn unit(values: &[f32], heights: &[f32], whole: Unit, scale: Resolution, longest: f64) -> (Unit, Kind) {
     let mut best = (1, whole, Kind::Step);
     let fold = |guess: f64, least: f64| {
         let fold = Fold::new(values, guess);

@@ -2,8 +2,6 @@
 
 use std::ops::Range;
 
-use crate::correlation::Scale;
-
 /// The grid: the driver's samples of power come 20 ms apart.
 pub const TICK: f64 = 0.02;
 /// Ticks kept: 164 s, eight periods of the longest step.
@@ -18,6 +16,8 @@ pub const STALE: f64 = 5.0;
 pub const SEARCH_EVERY: f64 = 4.0;
 pub const AUDIT_EVERY: f64 = 16.0;
 pub const SETTLED: f64 = 60.0;
+/// More searches in a row than this that do not find what is followed end it.
+pub const DOUBTS: u32 = 4;
 /// After so many flat ticks, what works next is new.
 pub const RESTED: usize = 500;
 
@@ -31,28 +31,6 @@ pub const COARSE_STRETCH: usize = 1000;
 
 /// Power is limited to this many times its mean distance from the trend.
 pub const LIMIT: f32 = 8.0;
-
-/// Every sample, for periods of 0.08 to 4 s; a course without what is faster than 0.2 s, for 2 to 20 s.
-pub const FINE: Scale = Scale {
-    every: 1,
-    smooth: 1,
-    trend: 75,
-    piece: 64,
-    shortest: 4.0,
-    first: 4.0,
-    longest: 125.0,
-    ticks: 1200,
-};
-pub const COARSE: Scale = Scale {
-    every: 6,
-    smooth: 8,
-    trend: 50,
-    piece: 42,
-    shortest: 6.0,
-    first: 12.5,
-    longest: 170.0,
-    ticks: 8192,
-};
 
 /// Multiples of a period at which the power is compared to choose candidates, and how many are looked at closely.
 pub const TEETH: i32 = 8;
