@@ -5,20 +5,24 @@
 //! figure.
 
 mod accounts;
+mod classes;
 mod host_use;
 mod past;
 mod publish;
+mod pulse;
+mod ranks;
 mod remote;
 mod sketch;
 mod tenants;
 mod timeline;
 mod tracks;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::bottleneck::is_work;
 use accounts::{AccountKey, Accounts};
+use classes::Gathers;
 use host_use::HostUse;
 use model::catalog::schema::{KnownLabel, Label};
 use model::catalog::{self as m, Direction, GpmUnit, Gpu, SampleBuffer, StartPhase, Subject};
@@ -26,6 +30,7 @@ use model::clock::Mono;
 use model::owners::{GpuProcess, Owner, OwnerReading, OwnerUpdate};
 use model::sample::{Batch, GpmWindow, Row};
 use model::snapshot::Histogram;
+use ranks::Ranks;
 use remote::Readings;
 use tenants::Tenants;
 use timeline::{Amount, AmountKind, InstanceId, ListedProcess, Listing, Timeline};
@@ -51,6 +56,9 @@ pub struct OwnerState {
     readings: HashMap<Arc<str>, Readings>,
     host_use: HostUse,
     tracks: BTreeMap<(Gpu, InstanceId), Tracks>,
+    ranks: Ranks,
+    /// GPUs that were unhealthy in the last snapshot, by UUID.
+    unhealthy: BTreeSet<Arc<str>>,
     starts: Vec<(StartPhase, Histogram)>,
     /// Wall clock minus monotonic clock, in seconds.
     offset: f64,
@@ -69,6 +77,8 @@ impl OwnerState {
             readings: HashMap::new(),
             host_use: HostUse::default(),
             tracks: BTreeMap::new(),
+            ranks: Ranks::default(),
+            unhealthy: BTreeSet::new(),
             starts: starts.collect(),
             offset: model::clock::unix_seconds() - Mono::now().0 as f64 * 1e-9,
         }
@@ -168,6 +178,33 @@ impl OwnerState {
         let peers = tracks.nvlink.iter_mut().zip(ways.map(|way| value(&nvlink, way.text())));
         for (track, amount) in read.into_iter().chain(links).chain(peers) {
             amount.into_iter().for_each(|amount| track.add(at, seconds, amount));
+        }
+        let nvlink = ways.map(|way| value(&nvlink, way.text()));
+        let gathers = [
+            (Gathers::Sm, unit(GpmUnit::Sm)),
+            (Gathers::Pipes, pipes),
+            (Gathers::Dram, unit(GpmUnit::Dram)),
+            (Gathers::Nvlink(0), nvlink[0]),
+            (Gathers::Nvlink(1), nvlink[1]),
+        ];
+        for (what, amount) in gathers {
+            amount.into_iter().for_each(|amount| tracks.gathered.add(what, seconds, amount));
+        }
+        // The busy time of an instance is in windows of their own.
+        let complete = if place.is_some() { GpmUnit::Graphics } else { GpmUnit::Sm };
+        if unit(complete).is_some() {
+            tracks.gathered.complete();
+        }
+        if let (None, Some(sm), Some(dram), Some(tensor)) =
+            (place, unit(GpmUnit::Sm), unit(GpmUnit::Dram), unit(GpmUnit::Tensor))
+            && seconds > 0.0
+        {
+            let nvlink_bytes = nvlink.iter().flatten().copied().fold(0.0, f64::max);
+            let [sm, dram, tensor, nvlink_bytes] =
+                [sm, dram, tensor, nvlink_bytes].map(|amount| amount / seconds);
+            let to = pulse::seconds(at);
+            let activity = heartbeat::Activity { sm, tensor, dram, nvlink_bytes };
+            tracks.measured.activity.push((to - seconds, to, activity));
         }
         if let Some(sm) = unit(GpmUnit::Sm) {
             let share = |sum: Option<f64>| sum.unwrap_or(0.0) / seconds.max(1e-9);
@@ -285,6 +322,11 @@ impl OwnerState {
         let mut here = present.iter().filter(|one| place.is_none() || one.place == place);
         let (Some(one), None) = (here.next(), here.next()) else { return None };
         Some(Arc::clone(&one.owner.id)).filter(|id| **id != *self.unknown.id)
+    }
+
+    /// These GPUs are unhealthy: the time of their owners is lost.
+    pub(super) fn unhealthy(&mut self, gpus: impl Iterator<Item = Arc<str>>) {
+        self.unhealthy = gpus.collect();
     }
 
     /// Forgets a GPU that another one has replaced.

@@ -107,6 +107,8 @@ impl Ledger {
         }
         self.recent_xids.put(b, self.settings.recent.xids, now);
         snapshot.health = self.put_health(b, &moment, &snapshot);
+        let unhealthy = snapshot.health.gpus.iter().filter(|gpu| gpu.healthy == Some(false));
+        self.owners.unhealthy(unhealthy.map(|gpu| Arc::clone(&gpu.gpu.uuid)));
         let absent = self.absent(now, &snapshot.driver);
         let listed = self.intake.listed_gpus(now).filter(|_| snapshot.driver == DriverState::Up);
         if let Some(event) = self.history.follow(&snapshot, listed, &absent, now) {

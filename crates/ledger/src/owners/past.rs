@@ -17,8 +17,9 @@ const LONGER: u32 = 2;
 #[derive(Debug, Default)]
 pub struct Past {
     processes: Vec<u64>,
-    /// Time of the GPM windows with work.
+    /// Time of the GPM windows with work, and the end of the newest.
     worked: Duration,
+    progress: Option<Mono>,
     /// What they do now instead, and since when.
     pause: Option<(Pace, Mono)>,
     /// The longest pauses since the last work. Only work shows that they are over.
@@ -52,10 +53,26 @@ impl Past {
             *self = Past { processes: processes.to_vec(), ..Past::default() };
         }
         self.worked += Duration::from_secs_f64(seconds);
+        self.progress = Some(now);
         self.interrupt(now);
         let Pauses { wait, rest } = std::mem::take(&mut self.open);
         self.ended.note(Pace::Waits, wait);
         self.ended.note(Pace::Rests, rest);
+    }
+
+    /// Whether these processes are known to work.
+    pub fn is_of_work(&self, processes: &[u64]) -> bool {
+        self.processes == processes && self.worked >= WORKED
+    }
+
+    /// The end of the newest GPM window with work: at most a window later than the work's own end.
+    pub fn progress(&self) -> Option<Mono> {
+        self.progress
+    }
+
+    /// The longest wait of kernels that ended with work must be exceeded so far.
+    pub fn longer_than_waits(&self) -> Duration {
+        self.ended.wait * LONGER
     }
 
     /// What is seen of them is known no longer.
@@ -73,7 +90,7 @@ impl Past {
         settings: &settings::Owners,
         now: Mono,
     ) -> Option<Cause> {
-        let does = pace.filter(|_| self.processes == processes && self.worked >= WORKED);
+        let does = pace.filter(|_| self.is_of_work(processes));
         if self.pause.map(|(pace, _)| pace) != does {
             self.interrupt(now);
             self.pause = does.filter(|pace| *pace != Pace::Moves).map(|pace| (pace, now));

@@ -1,4 +1,5 @@
 mod halts;
+mod ranks;
 
 use super::*;
 use crate::inbox::LedgerEvent;

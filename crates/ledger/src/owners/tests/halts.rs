@@ -12,14 +12,14 @@ const STRANGER: u32 = 99;
 
 /// One second of a recording.
 #[derive(Clone)]
-struct Second {
+pub(super) struct Second {
     /// Graphics, SM, then the pipes and the memory, in per cent; MB/s over PCIe and NVLink.
-    gpm: [f64; 12],
-    utilization: Vec<f64>,
-    watts: Vec<f64>,
+    pub gpm: [f64; 12],
+    pub utilization: Vec<f64>,
+    pub watts: Vec<f64>,
 }
 
-fn recording(text: &str) -> Vec<Second> {
+pub(super) fn recording(text: &str) -> Vec<Second> {
     let numbers = |text: &str| text.split(' ').map(|n| n.parse().unwrap()).collect::<Vec<f64>>();
     let line = |line: &str| {
         let columns: Vec<&str> = line.split('|').collect();
@@ -34,12 +34,13 @@ fn recording(text: &str) -> Vec<Second> {
 
 macro_rules! recorded {
     ($name:literal) => {
-        recording(include_str!(concat!("../../../../../tests/data/jobs/", $name, ".psv")))
+        super::halts::recording(include_str!(concat!("../../../../../tests/data/jobs/", $name, ".psv")))
     };
 }
+pub(super) use recorded;
 
 /// Lines `from` to `to` of a recording, over and over for so many seconds.
-fn stretch(all: &[Second], from: usize, to: usize, seconds: usize) -> Vec<Second> {
+pub(super) fn stretch(all: &[Second], from: usize, to: usize, seconds: usize) -> Vec<Second> {
     all[from - 1..to].iter().cycle().take(seconds).cloned().collect()
 }
 
