@@ -6,13 +6,14 @@ use super::report;
 use super::sources::{crates, product, read};
 
 /// Each crate and the crates of this workspace that it may depend on: the roles of the design.
-const GRAPH: [(&str, &[&str]); 13] = [
+const GRAPH: [(&str, &[&str]); 14] = [
     ("access", &["model"]),
     ("assess", &["host"]),
     ("attribution", &["host", "model"]),
     ("canary", &["attribution", "host", "model", "sampler"]),
     ("dcgm", &["model"]),
     ("exposition", &["access", "dcgm", "model"]),
+    ("heartbeat", &[]),
     ("host", &["model"]),
     ("ledger", &["model", "settings"]),
     ("model", &[]),
