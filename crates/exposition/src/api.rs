@@ -4,13 +4,14 @@ pub mod events;
 pub mod health;
 pub mod snapshot;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::json;
 
-use model::catalog::schema::{LabelSet, Metric};
-use model::catalog::{self as m, CpuTimeMode, Node, OwnedGpu, OwnerInfo, WindowKind};
+use model::catalog::schema::{KnownLabel, LabelSet, Metric};
+use model::catalog::{self as m, CpuTimeMode, GpuTimeClass, Node, OwnedGpu, OwnerInfo, WindowKind};
 use model::owners::cause_text;
 use model::snapshot::{OwnerView, Snapshot};
 use model::topology::divide::{self, CpuShare};
@@ -45,6 +46,11 @@ pub fn append(document: &impl Serialize, out: &mut String) {
 ///   cpu_user_seconds, cpu_system_seconds   CPU time on this node
 ///   memory_bytes, allocated_seconds, busy_seconds, energy_joules, cpu_remote_ratio,
 ///   cpu_remote_cache_ratio, memory_remote_ratio
+///   gpu_seconds         allocated_seconds by class
+///   step_seconds, step_slowdown_ratio, steps   of its work; null where no step is found
+///   slow_rank_ratio     by how much less of the time it waits than the owner's other GPUs; null: it is not the slow rank
+///   missing_rank        whether its peers wait for it; null: the owner is not wedged over its GPUs
+///   last_progress_unix_seconds    while it is wedged or stalled
 ///   bottleneck        what holds it back; null while that is not known
 ///   bottleneck_text   the same for people
 /// ```
@@ -68,6 +74,11 @@ fn owner(snapshot: &Snapshot, view: &OwnerView) -> serde_json::Value {
     let number = |metric: &Metric<OwnedGpu, ()>| snapshot.number(metric, &entity, ());
     let whole = m::Owner { owner: Arc::clone(&view.owner.id) };
     let cpu = |mode| snapshot.number(&m::gpu_owner_cpu_seconds_total, &whole, (mode,));
+    let class = |class: &GpuTimeClass| {
+        let seconds = snapshot.number(&m::gpu_owner_gpu_seconds_total, &entity, (*class,))?;
+        Some((class.known(), seconds))
+    };
+    let classes: BTreeMap<&str, f64> = GpuTimeClass::ALL.iter().filter_map(class).collect();
     let mut value = json!({
         "owner": view.owner.id,
         "cgroup": view.owner.cgroup,
@@ -85,6 +96,13 @@ fn owner(snapshot: &Snapshot, view: &OwnerView) -> serde_json::Value {
         "cpu_remote_ratio": number(&m::gpu_owner_cpu_remote_ratio),
         "cpu_remote_cache_ratio": number(&m::gpu_owner_cpu_remote_cache_ratio),
         "memory_remote_ratio": number(&m::gpu_owner_memory_remote_ratio),
+        "gpu_seconds": classes,
+        "step_seconds": number(&m::gpu_owner_step_seconds),
+        "step_slowdown_ratio": number(&m::gpu_owner_step_slowdown_ratio),
+        "steps": number(&m::gpu_owner_steps_total),
+        "slow_rank_ratio": number(&m::gpu_owner_slow_rank_ratio),
+        "missing_rank": number(&m::gpu_owner_missing_rank).map(|missing| missing == 1.0),
+        "last_progress_unix_seconds": number(&m::gpu_owner_last_progress_timestamp_seconds),
         "bottleneck": view.cause,
         "bottleneck_text": view.cause.map(cause_text),
     });

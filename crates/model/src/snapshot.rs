@@ -357,8 +357,6 @@ pub struct OwnerView {
     pub processes: Vec<u32>,
     /// What holds its work back; `None` while that is not known.
     pub cause: Option<Cause>,
-    /// Its step, in seconds; `None` where none is found.
-    pub step: Option<f64>,
 }
 
 /// A text of the program's own tables.

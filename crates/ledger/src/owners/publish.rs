@@ -219,7 +219,9 @@ impl OwnerState {
     fn here(&self, about: &[About], now: Mono) -> BTreeMap<AccountKey, Here> {
         let mut all = BTreeMap::new();
         for one in about.iter().filter(|one| one.listed) {
-            let Some((_, listing)) = self.lines.get(&one.gpu).and_then(|line| line.newest()) else { continue };
+            let Some((_, listing)) = self.lines.get(&one.gpu).and_then(|line| line.newest()) else {
+                continue;
+            };
             for present in self.present(listing, now) {
                 let place = present.place;
                 let key = AccountKey { gpu: one.gpu.clone(), place, owner: Arc::clone(&present.owner.id) };
@@ -244,9 +246,11 @@ impl OwnerState {
                 _ => None,
             };
             let others = self.accounts.iter_mut().filter(|(key, _)| key.gpu == one.gpu);
-            others.filter(|(key, _)| alone.is_none_or(|(alone, _)| alone != *key)).for_each(|(_, account)| {
-                account.pulse.interrupt();
-            });
+            others.filter(|(key, _)| alone.is_none_or(|(alone, _)| alone != *key)).for_each(
+                |(_, account)| {
+                    account.pulse.interrupt();
+                },
+            );
             if let Some((key, alone)) = alone
                 && let Some(account) = self.accounts.get_mut(key)
             {
@@ -256,7 +260,11 @@ impl OwnerState {
     }
 
     /// Compares the GPUs of each owner that has them alone.
-    fn follow_ranks(&mut self, here: &BTreeMap<AccountKey, Here>, now: Mono) -> BTreeMap<Arc<str>, RanksFound> {
+    fn follow_ranks(
+        &mut self,
+        here: &BTreeMap<AccountKey, Here>,
+        now: Mono,
+    ) -> BTreeMap<Arc<str>, RanksFound> {
         let mut owners: BTreeMap<Arc<str>, Vec<Rank>> = BTreeMap::new();
         for (key, one) in here {
             let Some(account) = self.accounts.get_mut(key) else { continue };
@@ -331,7 +339,8 @@ impl OwnerState {
         }
         for one in about {
             // Reasons that hold the clocks down at once are one time.
-            let held = [ClockEvent::HwSlowdown, ClockEvent::SwThermalSlowdown, ClockEvent::HwPowerBrakeSlowdown];
+            let held =
+                [ClockEvent::HwSlowdown, ClockEvent::SwThermalSlowdown, ClockEvent::HwPowerBrakeSlowdown];
             let held = held.map(|event| accounting.clock_event_seconds(&one.gpu, &[event]));
             let held = held.into_iter().fold(0.0, f64::max);
             let faulted = self.unhealthy.contains(&one.gpu.uuid);
@@ -410,12 +419,11 @@ impl OwnerState {
                 b.put(&m::gpu_owner_steps_total, &entity, (), steps);
             }
             let read = readings.get(&key.owner);
-            let (mut cause, mut step) = (None, None);
+            let mut cause = None;
             if let Some(here) = here {
                 let evidence = &here.evidence;
                 let judged = found.judged.get(key);
                 cause = judged.and_then(|judged| judged.cause);
-                step = account.pulse.step();
                 if let Some(remote) = evidence.cpu_remote {
                     b.put(&m::gpu_owner_cpu_remote_ratio, &entity, (), remote);
                 }
@@ -432,7 +440,7 @@ impl OwnerState {
                 if let Some(progress) = judged.and_then(|judged| judged.progress) {
                     b.put(&m::gpu_owner_last_progress_timestamp_seconds, &entity, (), unix(progress));
                 }
-                if let Some(beat) = step {
+                if let Some(beat) = account.pulse.step() {
                     b.put(&m::gpu_owner_step_seconds, &entity, (), beat.seconds);
                     b.put(&m::gpu_owner_step_confidence_ratio, &entity, (kind(beat.kind),), beat.confidence);
                     b.put(&m::gpu_owner_step_jitter_ratio, &entity, (), beat.jitter);
@@ -459,7 +467,6 @@ impl OwnerState {
                 gpu_instance: key.place,
                 processes: pids,
                 cause,
-                step: step.map(|beat| beat.seconds),
             });
         }
         views

@@ -4,7 +4,7 @@ use heartbeat::{Beat, Best, Heartbeat};
 use model::clock::Mono;
 
 /// An owner whose step is known has stalled after so many steps without any work,
-const STALLED_STEPS: f64 = 8.0;
+const STALLED_STEPS: f64 = 3.0;
 /// and no sooner than this, in seconds: an evaluation or a checkpoint pauses for some.
 const STALLED_LEAST: f64 = 15.0;
 /// A step of this long ago is none of the work now.

@@ -171,12 +171,17 @@ fn a_wedged_collective_is_wedged_within_two_minutes_and_not_underfilled() {
 }
 
 #[test]
-fn the_missing_rank_is_stalled_after_minutes() {
+fn work_that_rests_is_stalled_after_minutes_or_after_steps_that_did_not_come() {
     let job = recorded!("wedge-missing");
-    let mut replay = Replay::new();
-    replay.never(&HALTS, &[7], &job[..28]);
-    let took = replay.until("stalled", &[7], &stretch(&job, 30, 54, 500)).expect("never stalled");
+    let rests = stretch(&job, 30, 54, 500);
+    let mut steady = Replay::new();
+    steady.never(&HALTS, &[7], &stretch(&recorded!("poll-host"), 3, 7, 30));
+    let took = steady.until("stalled", &[7], &rests).expect("never stalled");
     assert!((300..=345).contains(&took), "after {took} s");
+    let mut steps = Replay::new();
+    steps.never(&HALTS, &[7], &stretch(&job, 9, 27, 60));
+    let took = steps.until("stalled", &[7], &rests).expect("never stalled");
+    assert!((12..=20).contains(&took), "after {took} s");
 }
 
 #[test]
@@ -245,7 +250,9 @@ fn without_evidence_nothing_is_claimed() {
     let rests = stretch(&recorded!("wedge-missing"), 30, 54, 500);
     let mut blind = Replay::new();
     blind.gpm = false;
-    blind.never(&HALTS, &[7], &[work.clone(), waits.clone(), work.clone(), rests.clone()].concat());
+    blind.never(&HALTS, &[7], &[work.clone(), waits.clone(), work.clone()].concat());
+    // Utilization alone shows that steps stopped.
+    blind.never(&["wedged"], &[7], &rests);
     // GPM given to a profiler while it waits.
     let mut released = Replay::new();
     released.play(&[7], &work);

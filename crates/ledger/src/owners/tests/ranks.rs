@@ -134,7 +134,11 @@ fn window(gpu: &Gpu, seconds: &[Second]) -> GpmWindow {
 }
 
 fn cause(s: &Snapshot, gpu: usize) -> Option<&'static str> {
-    s.owners.iter().find(|view| view.gpu == gpus()[gpu]).and_then(|view| view.cause).map(|cause| cause.known())
+    s.owners
+        .iter()
+        .find(|view| view.gpu == gpus()[gpu])
+        .and_then(|view| view.cause)
+        .map(|cause| cause.known())
 }
 
 /// Seconds from the halt on until all GPUs are wedged with rank 1 missing.
@@ -200,9 +204,8 @@ fn a_rank_that_does_more_work_is_named_within_a_minute() {
         // Step 0 is in line 8, and rank 1 does more from second 20 on.
         let before = ranks.each_ref().map(|rank| stretch(rank, 10, 26, 51 + seed as usize % GPM));
         let entities = [job.of(0), job.of(1)];
-        let slow = |s: &Snapshot| {
-            entities.each_ref().map(|of| s.number(&m::gpu_owner_slow_rank_ratio, of, ()))
-        };
+        let slow =
+            |s: &Snapshot| entities.each_ref().map(|of| s.number(&m::gpu_owner_slow_rank_ratio, of, ()));
         job.play(before.each_ref().map(Vec::as_slice), |_, s| assert_eq!(slow(s), [None; 2]));
         let after = ranks.each_ref().map(|rank| stretch(rank, 30, 50, 60));
         let mut found = None;
