@@ -38,6 +38,7 @@ mod halts;
 mod hang;
 mod health;
 mod health_command;
+mod heartbeat;
 mod host_topology;
 mod http;
 mod kubelet;

@@ -96,7 +96,7 @@ fn shares(parts: &[(GpuTimeClass, f64)]) -> ClassShares {
 #[derive(Debug, Default)]
 pub struct Gathered {
     since: Option<Mono>,
-    /// Whether a GPM window that tells the busy time too has ended.
+    /// Whether a GPM window has ended.
     complete: bool,
     busy: Sum,
     sm: Sum,
@@ -149,7 +149,7 @@ impl Gathered {
         sum.into_iter().for_each(|sum| sum.add(seconds, amount));
     }
 
-    /// A window of GPM ended that completes what is known.
+    /// A window of GPM ended that shows what a busy GPU does.
     pub fn complete(&mut self) {
         self.complete = true;
     }
@@ -160,10 +160,11 @@ impl Gathered {
         self.held = Some((before, total));
     }
 
-    /// What was measured since the last time, once a window ended or none came for long. `None`: later.
+    /// What was measured since the last time, once a window ended and the busy time is known, or neither came for long. `None`: later.
     pub fn take(&mut self, now: Mono) -> Option<Stretch> {
         let since = *self.since.get_or_insert(now);
-        if !self.complete && now.since(since) < LATEST {
+        let known = self.complete && self.busy.rate().is_some();
+        if !known && now.since(since) < LATEST {
             return None;
         }
         let units = || {
