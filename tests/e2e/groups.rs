@@ -82,7 +82,6 @@ fn eight_h200s_with_eight_owners_serve_few_series_by_default() {
         let counts = by_group(&node.snapshot());
         MetricGroup::ALL.iter().filter(|group| !of_runs(group)).all(|group| {
             let (said, seen) = (group.series() as usize, counts.get(group.name()).copied().unwrap_or(0));
-
             said.abs_diff(seen) <= 8 + seen / 5
         })
     });
@@ -94,7 +93,6 @@ fn eight_h200s_with_eight_owners_serve_few_series_by_default() {
     let steady = page.0.iter().filter(|(name, ..)| !of_work(name)).count();
     let steps = METRICS.iter().filter(|def| def.name.starts_with("gpu_owner_step")).count();
     let all_tested = steady + 8 * (GpuTimeClass::ALL.len() + steps + tested());
-
     assert!(all_tested <= MOST, "{all_tested} series");
     let served: BTreeSet<&str> = page.0.iter().map(|(name, ..)| name.as_str()).collect();
     let hidden = METRICS.iter().filter(|def| def.needs_group() && served.contains(def.name));

@@ -231,10 +231,11 @@ settings! {
         slurm_environment: bool = true;
         /// Timeout for reading a process or asking the kubelet.
         read_timeout: Duration = secs(1), ms(10)..=minutes(1);
-        /// Time of kernels that run and compute nothing until work counts as wedged. Raise where ranks wait longer for the
-        /// rank that writes a checkpoint.
+        /// Time of kernels that run and compute nothing until work counts as wedged; three fifths of it where a GPU of the
+        /// same owner does nothing meanwhile. Raise where ranks wait longer for the rank that writes a checkpoint.
         @live wedged_after: Duration = minutes(1), secs(30)..=hours(24);
-        /// Time without any work until an owner that worked counts as stalled. Raise where a checkpoint or an evaluation
+        /// Time without any work until an owner that worked counts as stalled; 15 s or three steps where its step was known.
+        /// Raise where a checkpoint or an evaluation
         /// on the CPU takes longer.
         @live stalled_after: Duration = minutes(5), secs(30)..=hours(24);
     }
