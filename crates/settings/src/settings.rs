@@ -235,8 +235,7 @@ settings! {
         /// same owner does nothing meanwhile. Raise where ranks wait longer for the rank that writes a checkpoint.
         @live wedged_after: Duration = minutes(1), secs(30)..=hours(24);
         /// Time without any work until an owner that worked counts as stalled; 15 s or three steps where its step was known.
-        /// Raise where a checkpoint or an evaluation
-        /// on the CPU takes longer.
+        /// Raise where a checkpoint or an evaluation on the CPU takes longer.
         @live stalled_after: Duration = minutes(5), secs(30)..=hours(24);
     }
 
