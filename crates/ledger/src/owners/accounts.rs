@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::past::Past;
+use super::records::Totals;
 use super::sketch::Sketch;
 use super::timeline::{AmountKind, AmountShare, InstanceId, PresentOwner, SettledSpan};
 use crate::bottleneck::Steady;
@@ -15,7 +16,7 @@ use model::owners::Owner;
 
 /// An owner keeps its series for so long after its end: two scrape intervals of 30 s, so that its last amounts are read,
 /// and owners of a few seconds make no more series than places.
-const KEPT_AFTER_END: Duration = Duration::from_secs(60);
+pub const KEPT_AFTER_END: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AccountKey {
@@ -48,8 +49,13 @@ pub struct Account {
     pub multiprocessors: Sketch,
     pub cause: Steady,
     pub past: Past,
+    /// The most memory that its processes held at once since the last record, in bytes.
+    pub peak: Option<u64>,
+    /// What is in records of the owner already.
+    pub recorded: Totals,
     full: bool,
-    ended: bool,
+    /// Whether it was gone from the place when that was settled last.
+    pub ended: bool,
 }
 
 impl Account {
@@ -67,6 +73,8 @@ impl Account {
             multiprocessors: Sketch::default(),
             cause: Steady::default(),
             past: Past::default(),
+            peak: None,
+            recorded: Totals::default(),
             full: false,
             ended: false,
         }
@@ -172,6 +180,7 @@ impl Accounts {
             account.owner = Arc::clone(&one.owner);
             account.full = full;
             account.ended = false;
+            account.peak = account.peak.max(one.memory);
             if let (Some(bytes), Some(total)) = (one.memory, total.filter(|total| *total > 0.0)) {
                 account.memory.add((bytes as f64 / total).min(1.0), seconds);
             }
@@ -288,6 +297,11 @@ impl Accounts {
         self.unlisted.retain(|_, (at, _)| now.since(*at) <= keep);
         let owners: BTreeSet<&Arc<str>> = self.all.keys().map(|key| &key.owner).collect();
         self.with_series.retain(|owner, _| owners.contains(owner));
+    }
+
+    /// All accounts.
+    pub fn iter(&self) -> impl Iterator<Item = (&AccountKey, &Account)> {
+        self.all.iter()
     }
 
     /// All accounts.

@@ -123,15 +123,18 @@ impl OwnerState {
             }
         }
         self.offset = moment.unix_seconds - now.0 as f64 * 1e-9;
+        self.complete_records(now);
         for one in &about {
             self.settle(&one.gpu, now, |instance| one.share(instance), one.memory);
         }
         self.count_contexts();
+        self.records.retire(&mut self.accounts, now, self.settings.retention);
         self.accounts.tidy(now, self.settings.retention);
         self.tenants.forget(now);
         self.readings.retain(|_, readings| readings.newest(now).is_some());
         let without_series = self.accounts.without_series();
         let starts = self.starts(&about, now);
+        self.records.started(&starts);
         self.host_use.present(starts);
         let OwnerState { accounts, readings, host_use, .. } = self;
         host_use.divide(accounts, &without_series, |owner| readings.contains_key(owner));

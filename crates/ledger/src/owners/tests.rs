@@ -1,4 +1,5 @@
 mod halts;
+mod records;
 
 use super::*;
 use crate::inbox::LedgerEvent;
