@@ -51,6 +51,7 @@ mod node;
 mod nvlink5;
 mod nvrx;
 mod own;
+mod owner_records;
 mod owners;
 mod page;
 mod pod;
