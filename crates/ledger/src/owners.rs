@@ -11,6 +11,7 @@ mod publish;
 mod records;
 mod remote;
 mod sketch;
+mod sums;
 mod tenants;
 mod timeline;
 mod tracks;

@@ -57,12 +57,12 @@ pub struct OwnerRecord {
     /// Faults of its GPUs in its time, the most frequent first.
     pub faults: Vec<FaultCount>,
     /// Where it was, by GPU.
-    pub places: Vec<PlaceRecord>,
+    pub places: Vec<RecordedPlace>,
 }
 
 /// What it had at one place.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct PlaceRecord {
+pub struct RecordedPlace {
     pub gpu: u32,
     pub uuid: Arc<str>,
     /// MIG GPU instance; `None`: the whole GPU.
@@ -78,10 +78,10 @@ pub struct PlaceRecord {
     pub memory_peak_bytes: Option<u64>,
 }
 
-impl PlaceRecord {
+impl RecordedPlace {
     /// Nothing yet, at this place.
-    pub fn new(gpu: &Gpu, gpu_instance: Option<u32>) -> PlaceRecord {
-        PlaceRecord { gpu: gpu.gpu, uuid: Arc::clone(&gpu.uuid), gpu_instance, ..PlaceRecord::default() }
+    pub fn new(gpu: &Gpu, gpu_instance: Option<u32>) -> RecordedPlace {
+        RecordedPlace { gpu: gpu.gpu, uuid: Arc::clone(&gpu.uuid), gpu_instance, ..RecordedPlace::default() }
     }
 }
 
@@ -146,7 +146,7 @@ mod tests {
     /// A record with long texts and numbers, and with as many places and faults as there may be.
     fn record(end: f64, text: &str, places: usize) -> OwnerRecord {
         let number = 12_345_678.123;
-        let place = PlaceRecord {
+        let place = RecordedPlace {
             gpu: 15,
             uuid: "GPU-00000000-0000-4000-8000-000000000001".into(),
             gpu_instance: Some(14),

@@ -159,7 +159,7 @@ fn owner(snapshot: &Snapshot, view: &OwnerView) -> Value {
 mod tests {
     use super::*;
     use model::catalog::{Cause, Gpu, OwnerKind};
-    use model::owner_records::PlaceRecord;
+    use model::owner_records::RecordedPlace;
     use model::owners::Owner;
 
     fn read(snapshot: &Snapshot, query: &OwnerQuery) -> Value {
@@ -175,7 +175,7 @@ mod tests {
             labels: labels.map(|(name, text)| (name.to_owned(), text.to_owned())).into(),
             allocated_seconds: 60.5,
             class_seconds: [("idle".to_owned(), 60.5)].into(),
-            places: vec![PlaceRecord::new(&Gpu { gpu: 3, uuid: "u".into() }, None)],
+            places: vec![RecordedPlace::new(&Gpu { gpu: 3, uuid: "u".into() }, None)],
             ..OwnerRecord::default()
         })
     }

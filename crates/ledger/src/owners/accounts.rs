@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::past::Past;
-use super::records::Totals;
 use super::sketch::Sketch;
+use super::sums::AccountSums;
 use super::timeline::{AmountKind, AmountShare, InstanceId, PresentOwner, SettledSpan};
 use crate::bottleneck::Steady;
 use model::catalog::schema::KnownLabel;
@@ -52,7 +52,7 @@ pub struct Account {
     /// The most memory that its processes held at once since the last record, in bytes.
     pub peak: Option<u64>,
     /// What is in records of the owner already.
-    pub recorded: Totals,
+    pub recorded: AccountSums,
     full: bool,
     /// Whether it was gone from the place when that was settled last.
     pub ended: bool,
@@ -74,7 +74,7 @@ impl Account {
             cause: Steady::default(),
             past: Past::default(),
             peak: None,
-            recorded: Totals::default(),
+            recorded: AccountSums::default(),
             full: false,
             ended: false,
         }

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use super::OwnerState;
 use super::accounts::{Account, AccountKey, Accounts, KEPT_AFTER_END};
+use super::sums::AccountSums;
 use super::timeline::{InstanceId, SettledSpan};
 use model::catalog::schema::{KnownLabel, LabelSet};
 use model::catalog::{EventKind, Gpu, GpuTimeClass, OwnerInfo, OwnerKind, SampleBuffer, Severity};
 use model::clock::Mono;
-use model::owner_records::{FaultCount, MAX_FAULTS, MAX_PLACES, OwnerRecord, OwnerRecords, PlaceRecord};
+use model::owner_records::{FaultCount, MAX_FAULTS, MAX_PLACES, OwnerRecord, OwnerRecords, RecordedPlace};
 use model::owners::Owner;
 use model::snapshot::{Event, OwnerRecordsView};
 
@@ -34,18 +35,6 @@ const SLACK: f64 = 60.0;
 /// one that names none of so many after it.
 const AFTERMATH: f64 = 1.0;
 
-/// Sums of an account.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Totals {
-    allocated: f64,
-    classes: [f64; GpuTimeClass::ALL.len()],
-    busy: f64,
-    joules: f64,
-    steps: f64,
-    slow: f64,
-    ended_full: f64,
-}
-
 /// Steps of the owner's work.
 fn steps(_account: &Account) -> f64 {
     0.0
@@ -56,43 +45,28 @@ fn slow_seconds(_account: &Account) -> f64 {
     0.0
 }
 
-impl Totals {
-    fn of(account: &Account) -> Totals {
-        Totals {
-            allocated: account.allocated,
-            classes: account.classes,
-            busy: account.busy,
-            joules: account.joules,
-            steps: steps(account),
-            slow: slow_seconds(account),
-            ended_full: account.ended_full,
-        }
+/// What an account has.
+fn sums(account: &Account) -> AccountSums {
+    AccountSums {
+        allocated: account.allocated,
+        classes: account.classes,
+        busy: account.busy,
+        joules: account.joules,
+        steps: steps(account),
+        slow: slow_seconds(account),
+        ended_full: account.ended_full,
     }
+}
 
-    /// What the account has that is in no record yet.
-    fn unrecorded(account: &Account) -> Totals {
-        Totals::of(account).with(&account.recorded, |sum, recorded| sum - recorded)
-    }
-
-    fn with(&self, other: &Totals, join: impl Fn(f64, f64) -> f64) -> Totals {
-        let mut classes = self.classes;
-        classes.iter_mut().zip(other.classes).for_each(|(sum, more)| *sum = join(*sum, more));
-        Totals {
-            allocated: join(self.allocated, other.allocated),
-            classes,
-            busy: join(self.busy, other.busy),
-            joules: join(self.joules, other.joules),
-            steps: join(self.steps, other.steps),
-            slow: join(self.slow, other.slow),
-            ended_full: join(self.ended_full, other.ended_full),
-        }
-    }
+/// What of it is in no record yet.
+fn unrecorded(account: &Account) -> AccountSums {
+    sums(account).with(&account.recorded, |sum, recorded| sum - recorded)
 }
 
 /// What an owner had at one place.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct AtPlace {
-    totals: Totals,
+    totals: AccountSums,
     peak: Option<u64>,
 }
 
@@ -103,7 +77,7 @@ impl AtPlace {
     }
 }
 
-type Places = BTreeMap<(Gpu, InstanceId), AtPlace>;
+type SumsByPlace = BTreeMap<(Gpu, InstanceId), AtPlace>;
 
 /// The record of an owner that has not ended, or may still return.
 #[derive(Debug)]
@@ -117,7 +91,7 @@ struct OpenRecord {
     until: Mono,
     partial: bool,
     /// What was in accounts that are no more.
-    gone: Places,
+    gone: SumsByPlace,
     /// The record as it is published.
     shown: Option<Arc<OwnerRecord>>,
 }
@@ -130,15 +104,15 @@ impl OpenRecord {
             since,
             until: since,
             partial: false,
-            gone: Places::new(),
+            gone: SumsByPlace::new(),
             shown: None,
         }
     }
 
-    fn places(&self, accounts: &Accounts) -> Places {
+    fn places(&self, accounts: &Accounts) -> SumsByPlace {
         let mut places = self.gone.clone();
         for (key, account) in accounts.iter().filter(|(key, _)| key.owner == self.owner.id) {
-            let more = AtPlace { totals: Totals::unrecorded(account), peak: account.peak };
+            let more = AtPlace { totals: unrecorded(account), peak: account.peak };
             places.entry((key.gpu.clone(), key.place)).or_default().add(more);
         }
         places
@@ -164,7 +138,7 @@ pub struct Records {
     /// Whether the published records differ from the saved ones in more than amounts.
     unsaved: bool,
     saved: Option<Mono>,
-    log: LogLimit,
+    log: RecordLog,
 }
 
 impl Records {
@@ -223,11 +197,11 @@ impl Records {
     fn keep_gone(&mut self, accounts: &mut Accounts, is_going: impl Fn(&AccountKey, &Account) -> bool) {
         for (key, account) in accounts.iter_mut().filter(|(key, account)| is_going(key, account)) {
             let Some(open) = self.open.get_mut(&key.owner) else { continue };
-            let gone = AtPlace { totals: Totals::unrecorded(account), peak: account.peak };
+            let gone = AtPlace { totals: unrecorded(account), peak: account.peak };
             open.gone.entry((key.gpu.clone(), key.place)).or_default().add(gone);
             // Whether it was there longer is not known.
             open.partial |= !account.ended;
-            (account.recorded, account.peak) = (Totals::of(account), None);
+            (account.recorded, account.peak) = (sums(account), None);
         }
     }
 
@@ -282,7 +256,7 @@ impl OwnerState {
         let Some(open) = self.records.open.remove(owner) else { return };
         let record = self.record(&open, now);
         for (_, account) in self.accounts.iter_mut().filter(|(key, _)| key.owner == *owner) {
-            (account.recorded, account.peak) = (Totals::of(account), None);
+            (account.recorded, account.peak) = (sums(account), None);
         }
         self.host_use.record_kills(owner);
         let Some(record) = record else { return };
@@ -365,7 +339,7 @@ impl OwnerState {
     /// The record of an owner; `None` if it had too little GPU time.
     fn record(&self, open: &OpenRecord, now: Mono) -> Option<OwnerRecord> {
         let places = open.places(&self.accounts);
-        let sum = places.values().fold(Totals::default(), |sum, at| sum.with(&at.totals, |a, b| a + b));
+        let sum = places.values().fold(AccountSums::default(), |sum, at| sum.with(&at.totals, |a, b| a + b));
         if sum.allocated < SHORTEST {
             return None;
         }
@@ -373,18 +347,18 @@ impl OwnerState {
             let tracks = |place| self.tracks.get(&(gpu.clone(), place));
             let works = at.totals.busy > 0.0 || tracks(*place).is_some_and(|tracks| tracks.has_work);
             let draws = tracks(None).is_some_and(|tracks| tracks.has_power);
-            PlaceRecord {
+            RecordedPlace {
                 allocated_seconds: round(at.totals.allocated),
                 busy_seconds: works.then_some(round(at.totals.busy)),
                 energy_joules: draws.then_some(round(at.totals.joules)),
                 steps: (at.totals.steps > 0.0).then_some(round(at.totals.steps)),
                 slow_seconds: round(at.totals.slow),
                 memory_peak_bytes: at.peak,
-                ..PlaceRecord::new(gpu, *place)
+                ..RecordedPlace::new(gpu, *place)
             }
         });
-        let mut list: Vec<PlaceRecord> = list.collect();
-        let measured = |of: fn(&PlaceRecord) -> Option<f64>| list.iter().filter_map(of);
+        let mut list: Vec<RecordedPlace> = list.collect();
+        let measured = |of: fn(&RecordedPlace) -> Option<f64>| list.iter().filter_map(of);
         let classes = GpuTimeClass::ALL.iter().zip(sum.classes).filter(|(_, seconds)| *seconds > 0.0);
         let unix = |at: Mono| round(at.0 as f64 * 1e-9 + self.offset);
         let (since, end) = (unix(open.since), unix(open.until));
@@ -427,7 +401,7 @@ fn round(value: f64) -> f64 {
 fn faults(
     events: &[Arc<Event>],
     owner: &Arc<str>,
-    places: &[PlaceRecord],
+    places: &[RecordedPlace],
     since: f64,
     end: f64,
 ) -> Vec<FaultCount> {
@@ -439,7 +413,7 @@ fn faults(
             K::DriverEvent => event.severity != Severity::Info,
             _ => false,
         };
-        let is_at = |place: &PlaceRecord| {
+        let is_at = |place: &RecordedPlace| {
             event.gpu.as_ref().is_some_and(|gpu| gpu.uuid == place.uuid)
                 && event.gpu_instance.is_none_or(|on| place.gpu_instance.is_none_or(|place| on == place))
         };
@@ -467,13 +441,13 @@ fn faults(
 
 /// How many records are logged.
 #[derive(Debug, Default)]
-struct LogLimit {
+struct RecordLog {
     window: Option<Mono>,
     lines: u32,
     left_out: u64,
 }
 
-impl LogLimit {
+impl RecordLog {
     /// Whether one more may be logged now.
     fn allows(&mut self, now: Mono) -> bool {
         self.settle(now);
@@ -496,7 +470,7 @@ impl LogLimit {
 
     /// Logs how many were left out. Gives their number.
     fn end(&mut self) -> u64 {
-        let LogLimit { left_out, .. } = std::mem::take(self);
+        let RecordLog { left_out, .. } = std::mem::take(self);
         if left_out > 0 {
             tracing::info!(owners = left_out, "more owners have ended than are logged one by one");
         }
@@ -506,10 +480,10 @@ impl LogLimit {
 
 fn log(record: &OwnerRecord) {
     let label = |name: &str| record.labels.get(name).map(String::as_str);
-    let list = |of: &dyn Fn(&PlaceRecord) -> Option<String>| {
+    let list = |of: &dyn Fn(&RecordedPlace) -> Option<String>| {
         record.places.iter().filter_map(of).collect::<Vec<_>>().join(" ")
     };
-    let place = |place: &PlaceRecord| match place.gpu_instance {
+    let place = |place: &RecordedPlace| match place.gpu_instance {
         Some(instance) => format!("{}/{instance}", place.gpu),
         None => place.gpu.to_string(),
     };
@@ -519,8 +493,9 @@ fn log(record: &OwnerRecord) {
         Some(code) => format!("{}/{code}:{}", fault.kind, fault.count),
         None => format!("{}:{}", fault.kind, fault.count),
     });
-    let slow =
-        |one: &PlaceRecord| (one.slow_seconds > 0.0).then(|| format!("{}:{}", place(one), one.slow_seconds));
+    let slow = |one: &RecordedPlace| {
+        (one.slow_seconds > 0.0).then(|| format!("{}:{}", place(one), one.slow_seconds))
+    };
     tracing::info!(
         owner = &*record.owner,
         kind = label("kind"),
@@ -564,7 +539,7 @@ mod tests {
 
     fn counted(events: Vec<Event>) -> Vec<(String, Option<u64>, u64)> {
         let events: Vec<Arc<Event>> = events.into_iter().map(Arc::new).collect();
-        let places = [PlaceRecord::new(&Gpu { gpu: 0, uuid: "a".into() }, Some(3))];
+        let places = [RecordedPlace::new(&Gpu { gpu: 0, uuid: "a".into() }, Some(3))];
         let found = faults(&events, &"mine".into(), &places, 1000.0, 2000.0);
         found.into_iter().map(|fault| (fault.kind, fault.code, fault.count)).collect()
     }
@@ -599,8 +574,8 @@ mod tests {
     #[test]
     fn a_flood_of_records_is_counted_in_one_line() {
         let at = |seconds: u64| Mono((100 + seconds) * 1_000_000_000);
-        let mut limit = LogLimit::default();
-        let allowed = |limit: &mut LogLimit, seconds| (0..100).filter(|_| limit.allows(at(seconds))).count();
+        let mut limit = RecordLog::default();
+        let allowed = |limit: &mut RecordLog, seconds| (0..100).filter(|_| limit.allows(at(seconds))).count();
         assert_eq!([allowed(&mut limit, 0), allowed(&mut limit, 59)], [60, 0]);
         assert_eq!(limit.left_out, 140);
         assert_eq!(allowed(&mut limit, 60), 60, "a minute later");
