@@ -65,5 +65,5 @@ fn steps_are_found_and_each_allocated_second_has_a_class() {
     let owners: serde_json::Value = serde_json::from_str(&json).unwrap();
     let first = &owners["owners"][0];
     assert!(first["step_seconds"].as_f64().is_some_and(|step| (step - 1.2).abs() < 0.02), "{first}");
-    assert!(first["gpu_seconds"]["computing"].as_f64() > Some(1.0), "{first}");
+    assert!(first["class_seconds"]["computing"].as_f64() > Some(1.0), "{first}");
 }

@@ -52,6 +52,7 @@ mod node;
 mod nvlink5;
 mod nvrx;
 mod own;
+mod owner_records;
 mod owners;
 mod page;
 mod pod;

@@ -17,7 +17,9 @@ use dcgm::page::PageConfig;
 use flate2::{Compress, CompressError, Compression, FlushCompress, Status};
 use tokio::sync::{OwnedMutexGuard, watch};
 
+use crate::api;
 use crate::api::events::EncodedEvents;
+use crate::api::owners::OwnerQuery;
 use crate::assets::Asset;
 use crate::format::{Encoding, ResponseFormat};
 use crate::nameless;
@@ -245,6 +247,20 @@ impl ResponseCache {
             let list = Arc::new(EncodedEvents::of(&shown(&snapshot, nameless)));
             *lock(&events) = Some((Mono::now(), Arc::clone(&list)));
             list
+        };
+        Ok(tokio::task::spawn_blocking(encode).await?)
+    }
+
+    /// The owners that are asked for.
+    pub(crate) async fn owners(&self, query: OwnerQuery) -> Result<String, EncodeError> {
+        let slot = &self.slots[ResponseFormat::Owners as usize];
+        let encoder = Arc::clone(&slot.encoder).lock_owned().await;
+        let (snapshot, nameless) = (self.snapshots.current(), self.nameless);
+        let encode = move || {
+            let _turn = encoder;
+            let mut text = String::new();
+            api::owners::encode(&shown(&snapshot, nameless), &query, &mut text);
+            text
         };
         Ok(tokio::task::spawn_blocking(encode).await?)
     }

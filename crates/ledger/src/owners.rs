@@ -11,8 +11,10 @@ mod past;
 mod publish;
 mod pulse;
 mod ranks;
+mod records;
 mod remote;
 mod sketch;
+mod sums;
 mod tenants;
 mod timeline;
 mod tracks;
@@ -31,6 +33,7 @@ use model::owners::{GpuProcess, Owner, OwnerReading, OwnerUpdate};
 use model::sample::{Batch, GpmWindow, Row};
 use model::snapshot::Histogram;
 use ranks::Ranks;
+use records::Records;
 use remote::Readings;
 use tenants::Tenants;
 use timeline::{Amount, AmountKind, InstanceId, ListedProcess, Listing, Timeline};
@@ -57,9 +60,12 @@ pub struct OwnerState {
     host_use: HostUse,
     tracks: BTreeMap<(Gpu, InstanceId), Tracks>,
     ranks: Ranks,
+    /// When owners were judged last.
+    judged: Option<Mono>,
     /// GPUs that were unhealthy in the last snapshot, by UUID.
     unhealthy: BTreeSet<Arc<str>>,
     starts: Vec<(StartPhase, Histogram)>,
+    records: Records,
     /// Wall clock minus monotonic clock, in seconds.
     offset: f64,
 }
@@ -78,8 +84,10 @@ impl OwnerState {
             host_use: HostUse::default(),
             tracks: BTreeMap::new(),
             ranks: Ranks::default(),
+            judged: None,
             unhealthy: BTreeSet::new(),
             starts: starts.collect(),
+            records: Records::default(),
             offset: model::clock::unix_seconds() - Mono::now().0 as f64 * 1e-9,
         }
     }
@@ -135,6 +143,7 @@ impl OwnerState {
     /// Takes in one of the driver's samples, which says what was since the one before it.
     pub(super) fn sampled(&mut self, gpu: &Gpu, buffer: SampleBuffer, at: Mono, seconds: f64, amount: f64) {
         let from = Mono(at.0.saturating_sub((seconds * 1e9) as u64));
+        self.records.sampled(gpu, buffer, at);
         let quantity = match buffer {
             SampleBuffer::Power => {
                 self.tracks(gpu, None).drew(at, seconds, amount);
@@ -259,10 +268,11 @@ impl OwnerState {
 
     /// Settles the time of a GPU, and divides what was measured in it.
     fn settle(&mut self, gpu: &Gpu, now: Mono, share: impl Fn(u32) -> Option<f64>, total: Option<f64>) {
-        let OwnerState { lines, tenants, accounts, unknown, .. } = self;
+        let OwnerState { lines, tenants, accounts, records, unknown, .. } = self;
         let Some(line) = lines.get_mut(gpu) else { return };
         for settled in line.settle(|id| tenants.owner(id, now, unknown)) {
             accounts.settle(gpu, &settled, &share, total);
+            records.settle(gpu, &settled, accounts);
         }
         let (parts, works) = line.divide(share);
         accounts.add(gpu, parts);
@@ -332,6 +342,7 @@ impl OwnerState {
     /// Forgets a GPU that another one has replaced.
     pub(super) fn forget(&mut self, gpu: &Gpu) {
         self.lines.remove(gpu);
+        self.records.forget(gpu, &mut self.accounts);
         self.accounts.forget(gpu);
         self.tracks.retain(|(of, _), _| of != gpu);
     }

@@ -8,6 +8,7 @@ use super::classes::ClassShares;
 use super::past::Past;
 use super::pulse::Pulse;
 use super::sketch::Sketch;
+use super::sums::AccountSums;
 use super::timeline::{AmountKind, AmountShare, InstanceId, PresentOwner, SettledSpan};
 use crate::bottleneck::Steady;
 use model::catalog::{Gpu, GpuTimeClass};
@@ -16,7 +17,7 @@ use model::owners::Owner;
 
 /// An owner keeps its series for so long after its end: two scrape intervals of 30 s, so that its last amounts are read,
 /// and owners of a few seconds make no more series than places.
-const KEPT_AFTER_END: Duration = Duration::from_secs(60);
+pub const KEPT_AFTER_END: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AccountKey {
@@ -51,10 +52,17 @@ pub struct Account {
     pub past: Past,
     /// Its step; never of a GPU instance, which has no power of its own.
     pub pulse: Pulse,
+    /// Seconds as the slow rank of its owner's GPUs.
+    pub slow: f64,
     /// Allocated seconds that are in no class yet: what the GPU did in them is not known before a GPM window ends.
     open: f64,
+    /// The most memory that its processes held at once since the last record, in bytes.
+    pub peak: Option<u64>,
+    /// What is in records of the owner already.
+    pub recorded: AccountSums,
     full: bool,
-    ended: bool,
+    /// Whether it was gone from the place when that was settled last.
+    pub ended: bool,
 }
 
 impl Account {
@@ -73,7 +81,10 @@ impl Account {
             cause: Steady::default(),
             past: Past::default(),
             pulse: Pulse::default(),
+            slow: 0.0,
             open: 0.0,
+            peak: None,
+            recorded: AccountSums::default(),
             full: false,
             ended: false,
         }
@@ -200,6 +211,7 @@ impl Accounts {
             account.owner = Arc::clone(&one.owner);
             account.full = full;
             account.ended = false;
+            account.peak = account.peak.max(one.memory);
             if let (Some(bytes), Some(total)) = (one.memory, total.filter(|total| *total > 0.0)) {
                 account.memory.add((bytes as f64 / total).min(1.0), seconds);
             }
@@ -316,6 +328,11 @@ impl Accounts {
         self.unlisted.retain(|_, (at, _)| now.since(*at) <= keep);
         let owners: BTreeSet<&Arc<str>> = self.all.keys().map(|key| &key.owner).collect();
         self.with_series.retain(|owner, _| owners.contains(owner));
+    }
+
+    /// All accounts.
+    pub fn iter(&self) -> impl Iterator<Item = (&AccountKey, &Account)> {
+        self.all.iter()
     }
 
     /// All accounts.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::OwnerState;
 use super::accounts::{Account, AccountKey};
@@ -10,7 +11,7 @@ use super::pulse;
 use super::ranks::{Rank, RanksFound};
 use super::remote::{NearCpus, Readings};
 use super::sketch::{PERCENTILE, smallest};
-use super::timeline::{InstanceId, Listing, PresentOwner};
+use super::timeline::{self, InstanceId, Listing, PresentOwner};
 use super::tracks::{Track, Tracks};
 use crate::accounting::Accounting;
 use crate::bottleneck::{Evidence, Pace};
@@ -128,15 +129,18 @@ impl OwnerState {
             }
         }
         self.offset = moment.unix_seconds - now.0 as f64 * 1e-9;
+        self.complete_records(now);
         for one in &about {
             self.settle(&one.gpu, now, |instance| one.share(instance), one.memory);
         }
         self.count_contexts();
+        self.records.retire(&mut self.accounts, now, self.settings.retention);
         self.accounts.tidy(now, self.settings.retention);
         self.tenants.forget(now);
         self.readings.retain(|_, readings| readings.newest(now).is_some());
         let without_series = self.accounts.without_series();
         let starts = self.starts(&about, now);
+        self.records.started(&starts);
         self.host_use.present(starts);
         let OwnerState { accounts, readings, host_use, .. } = self;
         host_use.divide(accounts, &without_series, |owner| readings.contains_key(owner));
@@ -300,6 +304,7 @@ impl OwnerState {
         now: Mono,
     ) -> BTreeMap<AccountKey, Judged> {
         let mut all = BTreeMap::new();
+        let elapsed = self.judged.replace(now).map_or(Duration::ZERO, |before| now.since(before));
         let OwnerState { accounts, tracks, settings, .. } = self;
         for (key, account) in accounts.iter_mut() {
             let Some(one) = here.get(key) else {
@@ -314,6 +319,9 @@ impl OwnerState {
                 Some(ranks) if ranks.stalled => account.cause.name(Cause::Stalled),
                 _ => account.cause.found(halted.or_else(|| one.evidence.cause()), now),
             };
+            if ranks.and_then(|ranks| ranks.slow).is_some_and(|(gpu, _)| gpu == key.gpu.gpu) {
+                account.slow += elapsed.min(timeline::LONGEST).as_secs_f64();
+            }
             let worked = || tracks.get(&(key.gpu.clone(), key.place)).and_then(Tracks::newest_work);
             let progress = match cause {
                 Some(Cause::Wedged) if one.pace != Some(Pace::Rests) => account.past.progress(),
