@@ -413,6 +413,7 @@ fn gzip(compress: &mut Compress, input: &[u8]) -> Result<Vec<u8>, CompressError>
 
 #[cfg(test)]
 mod tests {
+    use model::owner_records::OwnerRecord;
     use std::io::Read;
 
     use super::*;
@@ -599,5 +600,19 @@ mod tests {
         })
         .take(len)
         .collect()
+    }
+
+    #[tokio::test]
+    async fn a_query_for_an_owner_is_answered_without_names_to_those_who_get_none() {
+        let record = OwnerRecord { owner: "user/alice".into(), ..OwnerRecord::default() };
+        let mut node = crate::fixtures::node_taken(1, Mono::now());
+        node.owner_records.ended = Arc::new([Arc::new(record)]);
+        let snapshots = Arc::new(SnapshotCell::default());
+        snapshots.publish(node);
+        let query = OwnerQuery { owner: Some("user/alice".into()), ..OwnerQuery::default() };
+        let whole = ResponseCache::new(Arc::clone(&snapshots), PageConfig::default());
+        assert!(whole.owners(query.clone()).await.unwrap().contains("user/alice"));
+        let nameless = ResponseCache::nameless(snapshots, PageConfig::default());
+        assert!(nameless.owners(query).await.unwrap().contains("\"ended\":[]"));
     }
 }

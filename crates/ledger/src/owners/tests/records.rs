@@ -234,3 +234,32 @@ fn nothing_is_served_of_records_where_owners_are_switched_off() {
     let s = bench.publish();
     assert!(ended(&s).is_empty() && pending(&s).is_empty());
 }
+
+#[test]
+fn a_record_waits_for_the_samples_of_its_time_but_not_for_ever() {
+    // A second that is listed, and whose samples have not come.
+    let listed = |bench: &mut Bench| {
+        bench.now += 1.0;
+        let batch = bench.batch(Tier::Normal, |rows| {
+            rows.of(&gpu()).put(&m::gpu_memory_total_bytes, (), 100e9).unwrap();
+        });
+        bench.ledger.fold(Batch { processes: Some(Vec::new()), ..batch });
+        bench.publish()
+    };
+    for samples_come in [true, false] {
+        let mut bench = Bench::with_owner();
+        bench.seconds(20, &[7]);
+        for _ in 0..10 {
+            let s = listed(&mut bench);
+            assert!(ended(&s).is_empty());
+            assert_eq!(pending(&s), ["a"]);
+        }
+        let s = if samples_come {
+            bench.seconds(1, &[])
+        } else {
+            (0..5).for_each(|_| assert!(ended(&listed(&mut bench)).is_empty()));
+            listed(&mut bench)
+        };
+        assert_eq!((ended(&s).len(), pending(&s).len()), (1, 0), "{samples_come}");
+    }
+}
