@@ -200,6 +200,7 @@ mod tests {
             gpu_instance: None,
             processes: vec![5],
             cause: Some(Cause::PcieBound),
+            waits_since: None,
         }];
         let mut text = String::new();
         owners(&snapshot, &mut text);

@@ -95,6 +95,7 @@ mod tests {
             gpu_instance: None,
             processes: vec![5],
             cause: None,
+            waits_since: None,
         }];
         let event = Event::new(EventKind::Xid, 1.0, Severity::Page, FaultAction::ResetGpu);
         let text = "NVRM: Xid: 31, name=SECRET".to_owned();

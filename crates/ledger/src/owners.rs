@@ -5,6 +5,7 @@
 //! figure.
 
 mod accounts;
+mod collectives;
 mod host_use;
 mod past;
 mod publish;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 
 use crate::bottleneck::is_work;
 use accounts::{AccountKey, Accounts};
+use collectives::Collectives;
 use host_use::HostUse;
 use model::catalog::schema::{KnownLabel, Label};
 use model::catalog::{self as m, Direction, GpmUnit, Gpu, SampleBuffer, StartPhase, Subject};
@@ -52,6 +54,7 @@ pub struct OwnerState {
     host_use: HostUse,
     tracks: BTreeMap<(Gpu, InstanceId), Tracks>,
     starts: Vec<(StartPhase, Histogram)>,
+    collectives: Collectives,
     /// Wall clock minus monotonic clock, in seconds.
     offset: f64,
 }
@@ -70,6 +73,7 @@ impl OwnerState {
             host_use: HostUse::default(),
             tracks: BTreeMap::new(),
             starts: starts.collect(),
+            collectives: Collectives::default(),
             offset: model::clock::unix_seconds() - Mono::now().0 as f64 * 1e-9,
         }
     }
@@ -88,6 +92,7 @@ impl OwnerState {
                 }
             }
             OwnerUpdate::Read(list) => list.into_iter().for_each(|reading| self.read(reading)),
+            OwnerUpdate::Collectives(answer) => self.collectives.take(answer),
         }
     }
 

@@ -217,7 +217,7 @@ impl OwnerState {
         let processes = |place| listing.map(|(_, listing)| listing.at(place)).unwrap_or_default();
         let places = present.iter().map(|one| (one.place, processes(one.place)));
         let processes: BTreeMap<InstanceId, Vec<u64>> = places.collect();
-        let OwnerState { accounts, readings, tracks, settings, .. } = self;
+        let OwnerState { accounts, readings, tracks, settings, collectives, .. } = self;
         let others = Others::of(without_series, &present, &pids);
         let other = Arc::clone(accounts.other());
         let mut views = Vec::new();
@@ -283,12 +283,14 @@ impl OwnerState {
             if let Some(profile) = hint(about, key, account) {
                 b.put(&m::gpu_owner_mig_profile_hint_info, &entity, (ProfileName(profile),), 1.0);
             }
+            collectives.put(b, key, &pids, now);
             views.push(OwnerView {
                 owner: Arc::clone(&account.owner),
                 gpu: key.gpu.clone(),
                 gpu_instance: key.place,
                 processes: pids,
                 cause,
+                waits_since: account.past.waits_since(),
             });
         }
         views
