@@ -48,6 +48,7 @@ mod manual;
 mod map;
 mod mig;
 mod migrating;
+mod nccl;
 mod node;
 mod nvlink5;
 mod nvrx;

@@ -6,6 +6,7 @@
 
 mod accounts;
 mod classes;
+mod collectives;
 mod host_use;
 mod past;
 mod publish;
@@ -25,6 +26,7 @@ use std::sync::Arc;
 use crate::bottleneck::is_work;
 use accounts::{AccountKey, Accounts};
 use classes::Gathers;
+use collectives::Collectives;
 use host_use::HostUse;
 use model::catalog::schema::{KnownLabel, Label};
 use model::catalog::{self as m, Direction, GpmUnit, Gpu, SampleBuffer, StartPhase, Subject};
@@ -66,6 +68,7 @@ pub struct OwnerState {
     unhealthy: BTreeSet<Arc<str>>,
     starts: Vec<(StartPhase, Histogram)>,
     records: Records,
+    collectives: Collectives,
     /// Wall clock minus monotonic clock, in seconds.
     offset: f64,
 }
@@ -88,6 +91,7 @@ impl OwnerState {
             unhealthy: BTreeSet::new(),
             starts: starts.collect(),
             records: Records::default(),
+            collectives: Collectives::default(),
             offset: model::clock::unix_seconds() - Mono::now().0 as f64 * 1e-9,
         }
     }
@@ -106,6 +110,7 @@ impl OwnerState {
                 }
             }
             OwnerUpdate::Read(list) => list.into_iter().for_each(|reading| self.read(reading)),
+            OwnerUpdate::Collectives(answer) => self.collectives.take(answer),
         }
     }
 

@@ -360,6 +360,8 @@ pub struct OwnerView {
     pub processes: Vec<u32>,
     /// What holds its work back; `None` while that is not known.
     pub cause: Option<Cause>,
+    /// Since when its kernels have run and computed nothing, after work.
+    pub waits_since: Option<Mono>,
 }
 
 /// The records of owners that have ended.

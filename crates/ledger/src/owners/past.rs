@@ -82,6 +82,11 @@ impl Past {
         }
     }
 
+    /// Since when kernels of the processes have run and computed nothing.
+    pub fn waits_since(&self) -> Option<Mono> {
+        self.pause.filter(|(pace, _)| *pace == Pace::Waits).map(|(_, since)| since)
+    }
+
     /// Takes in what these processes do now, and gives what their pause has come to.
     pub fn halted(
         &mut self,

@@ -147,8 +147,9 @@ impl OwnerState {
         let shares = self.caches_of_owners(&about, moment, topology);
         let here = self.here(&about, now);
         self.follow_steps(&about, &here, now);
-        let ranks = self.follow_ranks(&here, now);
+        let mut ranks = self.follow_ranks(&here, now);
         let judged = self.judge(&here, &ranks, now);
+        self.name_missing(&mut ranks, &judged, now);
         self.classify(&about, &here, accounting, now);
         let views = about.iter().flat_map(|one| {
             let found = Found { here: &here, judged: &judged, ranks: &ranks, shares: &shares };
@@ -333,6 +334,24 @@ impl OwnerState {
         all
     }
 
+    /// Has NCCL name the missing rank of owners that are wedged, where it was asked.
+    fn name_missing(
+        &self,
+        ranks: &mut BTreeMap<Arc<str>, RanksFound>,
+        judged: &BTreeMap<AccountKey, Judged>,
+        now: Mono,
+    ) {
+        for (owner, found) in ranks {
+            let wedged = || {
+                let mut of = judged.iter().filter(|(key, _)| key.owner == *owner);
+                of.all(|(_, judged)| judged.cause == Some(Cause::Wedged))
+            };
+            if let Some(gpu) = self.collectives.fewest(owner, now).filter(|_| wedged()) {
+                found.missing = Some(vec![gpu]);
+            }
+        }
+    }
+
     /// Puts the allocated time of which enough is measured by now into classes.
     fn classify(
         &mut self,
@@ -381,7 +400,7 @@ impl OwnerState {
         let present = listing.map(|(_, listing)| self.present(listing, now)).unwrap_or_default();
         let pids = listing.map(|(_, listing)| self.pids(listing, now)).unwrap_or_default();
         let unix = |at: Mono| pulse::seconds(at) + self.offset;
-        let OwnerState { accounts, readings, tracks, .. } = self;
+        let OwnerState { accounts, readings, tracks, collectives, .. } = self;
         let others = Others::of(without_series, &present, &pids);
         let other = Arc::clone(accounts.other());
         let mut views = Vec::new();
@@ -469,12 +488,14 @@ impl OwnerState {
             if let Some(profile) = hint(about, key, account) {
                 b.put(&m::gpu_owner_mig_profile_hint_info, &entity, (ProfileName(profile),), 1.0);
             }
+            collectives.put(b, key, &pids, now);
             views.push(OwnerView {
                 owner: Arc::clone(&account.owner),
                 gpu: key.gpu.clone(),
                 gpu_instance: key.place,
                 processes: pids,
                 cause,
+                waits_since: account.past.waits_since(),
             });
         }
         views
