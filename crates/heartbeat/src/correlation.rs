@@ -1,34 +1,179 @@
-//! How alike a series is some time later.
+//! How alike the power is some time later.
 
-/// Takes the slow trend away: the mean of `width` values around each. Unknown values become 0.
-pub fn flatten(values: &[f32], width: usize) -> Vec<f32> {
-    let mut sums = Vec::with_capacity(values.len() + 1);
-    let (mut sum, mut known) = (0.0_f64, 0_u32);
-    sums.push((sum, known));
-    for value in values {
-        if value.is_finite() {
-            sum += f64::from(*value);
-            known += 1;
-        }
-        sums.push((sum, known));
-    }
-    let half = width / 2;
-    let flat = |(place, value): (usize, &f32)| {
-        let from = sums.get(place.saturating_sub(half))?;
-        let to = sums.get((place + half + 1).min(values.len()))?;
-        value.is_finite().then(|| value - ((to.0 - from.0) / f64::from(to.1 - from.1)) as f32)
-    };
-    values.iter().enumerate().map(|at| flat(at).unwrap_or(0.0)).collect()
+use crate::thresholds::{FLAT_SHARE, FLAT_WATTS, LIMIT, TICK};
+
+/// How closely the power is looked at: each sample for short periods, a smooth course for long ones.
+#[derive(Clone, Copy, Debug)]
+pub struct Scale {
+    /// Ticks between two values.
+    pub every: usize,
+    /// Ticks of the two running means that take away what is faster.
+    pub smooth: usize,
+    /// Values of the running mean that is taken away.
+    pub trend: usize,
+    /// Values that are compared as one piece: each piece has the same weight, whatever its power.
+    pub piece: usize,
+    /// In values: the shortest period, the shortest that is looked for without a longer one, and the longest.
+    pub shortest: f64,
+    pub first: f64,
+    pub longest: f64,
+    /// Ticks of the past that a search looks at.
+    pub ticks: usize,
 }
 
-/// The correlation of the series with itself `lag` later, -1 to 1.
-pub fn at(values: &[f32], lag: usize) -> f32 {
-    let (Some(early), Some(late)) = (values.get(..values.len().saturating_sub(lag)), values.get(lag..))
-    else {
-        return 0.0;
-    };
-    let power = dot(early, early) * dot(late, late);
-    if power > 0.0 { dot(early, late) / power.sqrt() } else { 0.0 }
+impl Scale {
+    /// Seconds between two values.
+    pub fn seconds(&self) -> f64 {
+        self.every as f64 * TICK
+    }
+}
+
+/// The power around its trend, at one scale.
+#[derive(Debug)]
+pub struct Course {
+    pub scale: Scale,
+    values: Vec<f32>,
+    /// Sum of the squares of the values before each.
+    energy: Vec<f64>,
+    /// The mean square below which a piece is flat.
+    floor: f64,
+}
+
+impl Course {
+    /// The course of `watts`, values a tick apart, after their last flat stretch of `stretch` ticks: what is flat for
+    /// longer than a period is no part of what repeats.
+    pub fn new(watts: &[f32], scale: Scale, stretch: usize) -> Course {
+        let watts = active(watts, stretch);
+        let floor = f64::from(flat_below(watts));
+        let smooth = match scale.smooth {
+            0 | 1 => watts.to_vec(),
+            width => running_mean(&running_mean(watts, width), width),
+        };
+        // The newest value counts.
+        let first = smooth.len().saturating_sub(1) % scale.every;
+        let thin: Vec<f32> = smooth.iter().skip(first).step_by(scale.every).copied().collect();
+        let mut values = without_trend(&thin, scale.trend);
+        limit(&mut values);
+        let mut energy = Vec::with_capacity(values.len() + 1);
+        let mut sum = 0.0;
+        energy.push(sum);
+        for value in &values {
+            sum += f64::from(value * value);
+            energy.push(sum);
+        }
+        Course { scale, values, energy, floor: floor * floor }
+    }
+
+    pub fn values(&self) -> &[f32] {
+        &self.values
+    }
+
+    pub fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Root mean square.
+    pub fn swing(&self) -> f64 {
+        (self.energy(0, self.len()) / self.len().max(1) as f64).sqrt()
+    }
+
+    fn energy(&self, from: usize, to: usize) -> f64 {
+        match (self.energy.get(from), self.energy.get(to)) {
+            (Some(before), Some(after)) => after - before,
+            _ => 0.0,
+        }
+    }
+
+    /// The mean correlation of the pieces with what is `lag` earlier, -1 to 1.
+    pub fn alike(&self, lag: usize) -> f32 {
+        let (mut sum, mut pieces) = (0.0, 0_u32);
+        let mut at = self.len();
+        while at >= lag + self.scale.piece {
+            at -= self.scale.piece;
+            let end = at + self.scale.piece;
+            let (Some(early), Some(late)) = (self.values.get(at - lag..end - lag), self.values.get(at..end))
+            else {
+                break;
+            };
+            let energies = self.energy(at - lag, end - lag) * self.energy(at, end);
+            let floor = self.floor * self.scale.piece as f64;
+            if energies > floor * floor {
+                sum += dot(early, late) / energies.sqrt() as f32;
+            }
+            pieces += 1;
+        }
+        if pieces > 0 { sum / pieces as f32 } else { 0.0 }
+    }
+}
+
+/// The watts of swing (root mean square) below which power is flat.
+fn flat_below(watts: &[f32]) -> f32 {
+    let level = watts.iter().sum::<f32>() / watts.len().max(1) as f32;
+    FLAT_WATTS.max(FLAT_SHARE * level)
+}
+
+/// Mean and root mean square around it.
+pub fn level_and_swing(watts: &[f32]) -> (f32, f32) {
+    let count = watts.len().max(1) as f32;
+    let level = watts.iter().sum::<f32>() / count;
+    (level, (watts.iter().map(|watts| (watts - level) * (watts - level)).sum::<f32>() / count).sqrt())
+}
+
+/// What comes after the last flat stretch of `stretch` values.
+fn active(watts: &[f32], stretch: usize) -> &[f32] {
+    const HOP: usize = 10;
+    let stretch = stretch.max(HOP);
+    let mut to = watts.len();
+    while let Some(last) = to.checked_sub(stretch).and_then(|from| watts.get(from..to)) {
+        let (level, swing) = level_and_swing(last);
+        if swing < FLAT_WATTS.max(FLAT_SHARE * level) {
+            return watts.get(to + HOP..).unwrap_or_default();
+        }
+        to -= HOP;
+    }
+    watts
+}
+
+/// Limits values to a few times the mean distance from 0: what is rare and large shall not outweigh the rest.
+fn limit(values: &mut [f32]) {
+    let mean = values.iter().map(|value| value.abs()).sum::<f32>() / values.len().max(1) as f32;
+    let most = (LIMIT * mean).max(f32::MIN_POSITIVE);
+    values.iter_mut().for_each(|value| *value = value.clamp(-most, most));
+}
+
+/// The means of `width` values that follow each other.
+fn running_mean(values: &[f32], width: usize) -> Vec<f32> {
+    let mut sum: f64 = values.iter().take(width).map(|value| f64::from(*value)).sum();
+    let mut means = Vec::with_capacity(values.len());
+    if values.len() >= width {
+        means.push((sum / width as f64) as f32);
+    }
+    for (gone, come) in values.iter().zip(values.iter().skip(width)) {
+        sum += f64::from(*come) - f64::from(*gone);
+        means.push((sum / width as f64) as f32);
+    }
+    means
+}
+
+/// The values without the mean of the `width` values around each.
+fn without_trend(values: &[f32], width: usize) -> Vec<f32> {
+    let half = width / 2;
+    let (mut from, mut to, mut sum) = (0, 0, 0.0_f64);
+    let mut next = values.iter();
+    let mut oldest = values.iter();
+    let mut flat = Vec::with_capacity(values.len());
+    for (place, value) in values.iter().enumerate() {
+        while to < (place + half + 1).min(values.len()) {
+            sum += next.next().map_or(0.0, |value| f64::from(*value));
+            to += 1;
+        }
+        while from + half < place {
+            sum -= oldest.next().map_or(0.0, |value| f64::from(*value));
+            from += 1;
+        }
+        flat.push(value - (sum / (to - from).max(1) as f64) as f32);
+    }
+    flat
 }
 
 fn dot(a: &[f32], b: &[f32]) -> f32 {

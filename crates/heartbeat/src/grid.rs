@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::thresholds::{GAP, KEPT, TICK};
 
-/// The last samples, interpolated at multiples of [`TICK`]. Unknown ones are NaN.
+/// The last samples, interpolated at multiples of [`TICK`].
 #[derive(Debug, Default)]
 pub struct Grid {
     watts: VecDeque<f32>,
@@ -14,14 +14,15 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// Takes one sample; what cannot be true is ignored.
+    /// Takes one sample: seconds, watts. What cannot be true, and what is older than the last, is ignored.
     pub fn push(&mut self, at: f64, watts: f64) {
-        if !at.is_finite() || at.abs() > 1e12 || !(0.0..=1e5).contains(&watts) {
+        if !(at.abs() < 1e12 && (0.0..=1e5).contains(&watts)) {
             return;
         }
         let Some((before, from)) = self.last else { return self.begin(at, watts) };
         let step = at - before;
-        if step.abs() > KEPT as f64 * TICK {
+        // After a clock that went far ahead by mistake, all samples seem old: those far away begin again.
+        if step > GAP || -step > KEPT as f64 * TICK {
             return self.begin(at, watts);
         }
         if step <= 0.0 {
@@ -31,11 +32,10 @@ impl Grid {
         while self.tick < tick {
             self.tick += 1;
             let share = (self.tick as f64 * TICK - before) / step;
-            let value = if step > GAP { f64::NAN } else { from + (watts - from) * share };
             if self.watts.len() == KEPT {
                 self.watts.pop_front();
             }
-            self.watts.push_back(value as f32);
+            self.watts.push_back((from + (watts - from) * share) as f32);
         }
         self.last = Some((at, watts));
     }

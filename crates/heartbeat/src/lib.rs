@@ -1,7 +1,8 @@
 //! The step of a job, from the power samples of the GPU that it runs on. Pure: no clock, no driver, no thread.
 //!
 //! - [`grid`]: samples on an even grid · [`correlation`]: how alike the power is some time later
-//! - [`search`]: a period in the last seconds, or none · [`best`]: the owner's best hour
+//! - [`search`]: a period in the last seconds, or none · [`follow`]: a known period, measured again
+//! - [`best`]: the owner's best hour
 //! - [`thresholds`]: every threshold with its reason
 //!
 //! [`Heartbeat`] finds a period once, follows it, and counts steps while it follows one.
@@ -10,6 +11,8 @@
 
 mod best;
 mod correlation;
+mod fold;
+mod follow;
 mod grid;
 mod search;
 mod thresholds;
@@ -17,16 +20,31 @@ mod thresholds;
 pub use best::Best;
 
 use grid::Grid;
+use search::Found;
+use thresholds::{AGREE, AUDIT_EVERY, REMEMBERED, SEARCH_EVERY, SETTLED, STALE, TICK, TRAINS, WITNESSED};
 
 /// Follows the step of one owner on one GPU.
 #[derive(Debug, Default)]
 pub struct Heartbeat {
     grid: Grid,
-    beat: Option<Beat>,
-    /// The last moment up to which steps are counted, in seconds.
+    /// The period that is followed, or was until lately.
+    known: Option<Known>,
+    /// What the last two searches found, to be confirmed by the next.
+    found: [Option<Found>; 2],
+    searched: Option<f64>,
+    /// When GPM last saw tensor cores at work, in seconds.
+    trained: Option<f64>,
+    /// Steps are counted up to here, in seconds.
     counted: f64,
     steps: f64,
-    searched: f64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    found: Found,
+    /// When it was first and last there, in seconds.
+    since: f64,
+    seen: f64,
 }
 
 /// What GPM saw of a GPU over about 10 s: shares from 0 to 1, and NVLink bytes per second.
@@ -67,7 +85,9 @@ impl Heartbeat {
     }
 
     /// What GPM saw from `from` to `to`: a witness, never the source of a period.
-    pub fn witness(&mut self, _from: f64, _to: f64, _activity: Activity) {}
+    pub fn witness(&mut self, _from: f64, to: f64, activity: Activity) {
+        self.trained = (activity.tensor >= TRAINS).then_some(to);
+    }
 
     /// What came before says nothing of what comes: the period and the samples are forgotten, the count stays.
     pub fn interrupt(&mut self) {
@@ -76,22 +96,62 @@ impl Heartbeat {
 
     /// The period of the work now; called once a second.
     pub fn beat(&mut self, now: f64) -> Option<Beat> {
-        if !now.is_finite() || now - self.grid.newest()? > thresholds::STALE {
-            self.beat = None;
+        let newest = self.grid.newest()?;
+        if !(now.is_finite() && now - newest < STALE) {
             return None;
         }
-        if now - self.searched >= thresholds::SEARCH_EVERY {
-            self.searched = now;
-            self.beat = search::search(&self.grid);
+        let beat = self.follow(newest);
+        let settled = self.known.is_some_and(|known| newest - known.since > SETTLED);
+        let every = if beat.is_some() && settled { AUDIT_EVERY } else { SEARCH_EVERY };
+        if self.searched.is_some_and(|searched| (0.0..every).contains(&(newest - searched))) {
+            return beat;
         }
-        if let Some(beat) = self.beat
-            && now > self.counted
-            && now - self.counted < thresholds::STALE
-        {
-            self.steps += (now - self.counted) / beat.seconds;
+        self.searched = Some(newest);
+        let trains = self.trained.is_some_and(|at| newest - at < WITNESSED);
+        let same = |a: f64, b: f64| (a / b - 1.0).abs() < AGREE;
+        let found = search::search(&self.grid.last(usize::MAX), trains);
+        let [last, older] = self.found;
+        self.found = [found, last];
+        let Some(found) = found else { return beat };
+        let agrees = |before: &Found| same(found.seconds, before.seconds);
+        let Some(before) = last.filter(agrees).or(older.filter(agrees)) else { return beat };
+        let kind = if found.kind == before.kind { found.kind } else { Kind::SmallestUnit };
+        match (&mut self.known, beat) {
+            (Some(known), Some(_)) if same(found.seconds, known.found.seconds) => {
+                known.found.kind = kind;
+                return beat;
+            }
+            _ => self.known = Some(Known { found: Found { kind, ..found }, since: newest, seen: newest }),
         }
-        self.counted = now;
-        self.beat
+        self.follow(newest)
+    }
+
+    /// Measures the known period again, and counts its steps up to where it was seen for sure.
+    fn follow(&mut self, newest: f64) -> Option<Beat> {
+        let known = self.known.as_mut()?;
+        let found = &mut known.found;
+        let watts = self.grid.last((follow::window(found.seconds) / TICK) as usize);
+        let Some(measure) = follow::measure(&watts, found.seconds, found.explained, found.scale) else {
+            if newest - known.seen > REMEMBERED {
+                self.known = None;
+            }
+            return None;
+        };
+        found.seconds = measure.seconds;
+        found.explained += 0.1 * (measure.explained - found.explained);
+        let kind = found.kind;
+        known.seen = newest;
+        let sure = newest - follow::halt(measure.seconds);
+        if (0.0..follow::window(measure.seconds)).contains(&(sure - self.counted)) {
+            self.steps += (sure - self.counted) / measure.seconds;
+        }
+        self.counted = sure.max(self.counted);
+        Some(Beat {
+            seconds: measure.seconds,
+            confidence: measure.explained.clamp(0.0, 1.0),
+            jitter: 0.0,
+            kind,
+        })
     }
 
     /// Steps counted since the start: the time with a known period over that period. Never goes back.

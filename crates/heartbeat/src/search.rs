@@ -1,26 +1,162 @@
 //! A period in the last seconds, or none.
 
-use crate::correlation::{at, flatten};
-use crate::grid::Grid;
-use crate::thresholds::{AS_HIGH, FOUND, SHORTEST, TICK};
-use crate::{Beat, Kind};
+use crate::Kind;
+use crate::correlation::{Course, Scale};
+use crate::fold::Fold;
+use crate::thresholds::{
+    ALIASED, CANDIDATES, COARSE, COARSE_STRETCH, DIVISORS, ENOUGH_PERIODS, FINE, MORE, MORE_ALIASED, PART,
+    PART_ALIKE, RIPPLE, RIPPLE_SHARE, RIPPLES, RIPPLES_SHARE, SAME, SEEN_SECONDS, STRETCH, STRONG,
+    SURE_SECONDS, TEETH, UNFINISHED, WEAK, WEAK_PERIODS, WEAK_SECONDS, WEAK_SHARE, WIDER,
+};
 
-/// The period of the samples on the grid.
-pub fn search(grid: &Grid) -> Option<Beat> {
-    let values = flatten(&grid.last(1500), 500);
-    let heights: Vec<f32> = (0..values.len() / 3).map(|lag| at(&values, lag)).collect();
-    let peaks: Vec<(usize, f32)> = heights
+/// A period that a search found.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    pub seconds: f64,
+    /// The share of the variance that it explains.
+    pub explained: f64,
+    pub kind: Kind,
+    pub scale: Scale,
+}
+
+/// What one scale shows.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    found: Found,
+    /// Root mean square of what the period explains, in watts.
+    swing: f64,
+}
+
+/// The period of the last `watts`. Weak ones count only where something else says that the GPU trains.
+pub fn search(watts: &[f32], trains: bool) -> Option<Found> {
+    let fine = look(watts, FINE, STRETCH, trains);
+    // A flat stretch is what was before the work, or a part of a long step.
+    let coarse = look(watts, COARSE, STRETCH, trains).or_else(|| look(watts, COARSE, COARSE_STRETCH, trains));
+    let (Some(fine), Some(coarse)) = (fine, coarse) else { return fine.or(coarse).map(|look| look.found) };
+    let times = coarse.found.seconds / fine.found.seconds;
+    let multiple = times < f64::from(DIVISORS) && (times - times.round()).abs() < 0.02 * times;
+    let longer = times > 1.5 && !multiple && coarse.swing > WIDER * fine.swing;
+    if !longer || coarse.found.explained < STRONG {
+        return Some(fine.found);
+    }
+    // Something short repeats, and something long: parts of a step, or steps between evaluations.
+    let found = if fine.found.explained < STRONG { coarse.found } else { fine.found };
+    Some(Found { kind: Kind::SmallestUnit, ..found })
+}
+
+fn look(watts: &[f32], scale: Scale, stretch: usize, trains: bool) -> Option<Look> {
+    let watts = watts.get(watts.len().saturating_sub(scale.ticks)..)?;
+    let course = Course::new(watts, scale, stretch);
+    let values = course.values();
+    let longest = scale.longest.min(values.len() as f64 / ENOUGH_PERIODS);
+    if longest <= 2.0 * scale.shortest {
+        return None;
+    }
+    let heights: Vec<f32> = (0..values.len() / 2).map(|lag| course.alike(lag)).collect();
+    let level = f64::from(watts.iter().sum::<f32>() / watts.len().max(1) as f32);
+    let more = heights.iter().skip(longest as usize).fold(0.0, |a: f32, b| a.max(*b));
+    let mut wholes: Vec<(f64, f64)> = candidates(&heights, scale.first, longest)
+        .into_iter()
+        .map(|period| Fold::new(values, period).best(period, 2))
+        .collect();
+    wholes.sort_by(|a, b| b.1.total_cmp(&a.1));
+    wholes.into_iter().find_map(|(whole, explained)| {
+        let (period, explained, mut kind) = divide(values, &heights, whole, explained, scale);
+        // A longer period shows that has not been repeated often enough yet.
+        let seconds = period * scale.seconds();
+        let seen = values.len() as f64 * scale.seconds();
+        if near(&heights, period) < UNFINISHED * more || period < scale.first || seen < SEEN_SECONDS {
+            return None;
+        }
+        let swing = course.swing() * explained.max(0.0).sqrt();
+        let ripples = seconds / RIPPLES;
+        let multiple = ripples < 5.0 && (ripples - ripples.round()).abs() < 0.03 * ripples;
+        if RIPPLE.contains(&seconds) && swing < RIPPLE_SHARE * level
+            || multiple && swing < RIPPLES_SHARE * level
+        {
+            return None;
+        }
+        if explained < STRONG {
+            let weak = explained >= WEAK && seen >= WEAK_PERIODS * seconds && swing >= WEAK_SHARE * level;
+            if !(trains && weak && seen >= WEAK_SECONDS) {
+                return None;
+            }
+            if seen < SURE_SECONDS {
+                kind = Kind::SmallestUnit;
+            }
+        }
+        Some(Look { found: Found { seconds, explained, kind, scale }, swing })
+    })
+}
+
+/// Periods at whose multiples the power is most alike.
+fn candidates(heights: &[f32], from: f64, longest: f64) -> Vec<f64> {
+    let grid: Vec<(f64, f32)> = std::iter::successors(Some(from), |period| Some(period * 1.003))
+        .take_while(|period| *period <= longest)
+        .map(|period| (period, comb(heights, period, f64::from(TEETH) * period)))
+        .collect();
+    let mut peaks: Vec<(f64, f32)> = grid
         .windows(3)
-        .zip(1..)
-        .filter_map(|(window, lag)| match window {
-            [left, top, right] if lag >= SHORTEST && top > left && top >= right => Some((lag, *top)),
+        .filter_map(|window| match window {
+            [left, top, right] if top.1 > left.1 && top.1 >= right.1 => Some(*top),
             _ => None,
         })
         .collect();
-    let highest = peaks.iter().map(|(_, height)| *height).fold(0.0_f32, f32::max);
-    if highest < FOUND {
-        return None;
+    peaks.sort_by(|a, b| b.1.total_cmp(&a.1));
+    peaks.into_iter().take(CANDIDATES).map(|(period, _)| period).collect()
+}
+
+/// The height between two lags.
+fn between(heights: &[f32], lag: f64) -> Option<f32> {
+    let (below, share) = (lag as usize, lag.fract() as f32);
+    let (one, two) = (heights.get(below)?, heights.get(below + 1)?);
+    Some(one + (two - one) * share)
+}
+
+/// The mean height at the multiples of a period up to a lag.
+fn comb(heights: &[f32], period: f64, reach: f64) -> f32 {
+    let teeth =
+        (1..=(reach / period).round() as u32).map_while(|tooth| between(heights, period * f64::from(tooth)));
+    let (sum, count) = teeth.fold((0.0, 0.0_f32), |(sum, count), height| (sum + height, count + 1.0));
+    sum / count.max(1.0)
+}
+
+/// The height near a lag.
+fn near(heights: &[f32], lag: f64) -> f32 {
+    let around = heights.iter().skip(lag as usize).take(2);
+    around.fold(0.0, |highest, height| highest.max(*height))
+}
+
+/// The smallest part of the period that explains as much.
+fn divide(values: &[f32], heights: &[f32], whole: f64, explained: f64, scale: Scale) -> (f64, f64, Kind) {
+    let mut best = (1, whole, explained, Kind::Step);
+    for divisor in 2..=DIVISORS {
+        let guess = whole / f64::from(divisor);
+        if guess < scale.shortest {
+            break;
+        }
+        let (part, share) = Fold::new(values, guess).best(guess, 1);
+        // A part of the part that was found is compared with that one.
+        let (period, explains) = if divisor % best.0 == 0 { (best.1, best.2) } else { (whole, explained) };
+        if share < PART * explains {
+            continue;
+        }
+        // What the whole explains of what its part leaves open. Samples that meet every period of the whole at the same
+        // places, and those of the part at others, make the whole look better than it is.
+        let more = (explains - share) / (1.0 - share).max(1e-3);
+        let off = |period: f64| (period - period.round()).abs();
+        let aliased = off(part) > ALIASED
+            && off(period) < ALIASED.min(0.7 * off(part))
+            && near(heights, part) > 0.5 * near(heights, period);
+        let reach = f64::from(TEETH) * whole;
+        let alike = comb(heights, part, reach) >= PART_ALIKE * comb(heights, period, reach);
+        if !(aliased || alike) {
+            continue;
+        }
+        if more < if aliased { MORE_ALIASED } else { MORE } {
+            let kind = if more < SAME || aliased { Kind::Step } else { Kind::SmallestUnit };
+            best = (divisor, part, share, kind);
+        }
     }
-    let (lag, height) = peaks.iter().find(|(_, height)| *height >= AS_HIGH * highest)?;
-    Some(Beat { seconds: *lag as f64 * TICK, confidence: f64::from(*height), jitter: 0.0, kind: Kind::Step })
+    (best.1, best.2, best.3)
 }

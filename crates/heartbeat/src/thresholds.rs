@@ -1,18 +1,118 @@
 //! Every threshold of the step, with its reason.
 
+use std::ops::Range;
+
+use crate::correlation::Scale;
+
 /// The grid: the driver's samples of power come 20 ms apart.
 pub const TICK: f64 = 0.02;
 /// Ticks kept: 164 s, eight periods of the longest step.
 pub const KEPT: usize = 8192;
-/// The power between two samples further apart than this is unknown.
-pub const GAP: f64 = 0.5;
-/// Without a sample for this long, nothing is said.
+/// Samples further apart than this, in seconds: what was before says nothing of what comes.
+pub const GAP: f64 = 5.0;
+/// Without a sample for this long, in seconds, nothing is said.
 pub const STALE: f64 = 5.0;
-/// A search this often, in seconds, while no period is known.
+/// A search this often, in seconds: while no period is known, and while one is followed.
 pub const SEARCH_EVERY: f64 = 4.0;
-/// The shortest period, in ticks: four samples show that something repeats.
-pub const SHORTEST: usize = 4;
-/// A correlation below this is no period.
-pub const FOUND: f32 = 0.5;
-/// The smallest lag within this share of the highest peak is the period.
-pub const AS_HIGH: f32 = 0.85;
+pub const AUDIT_EVERY: f64 = 16.0;
+/// A period is followed for so many seconds before it is looked into less often.
+pub const SETTLED: f64 = 60.0;
+
+/// Power that swings by less than this many watts (root mean square), or this share of its level, is flat. An idle
+/// H200 swings by 0.3 to 0.6 W, with a pattern of the regulator's own that repeats.
+pub const FLAT_WATTS: f32 = 3.0;
+pub const FLAT_SHARE: f32 = 0.01;
+/// A flat stretch of this many ticks parts what is before from what comes, also where periods are shorter.
+pub const STRETCH: usize = 100;
+pub const COARSE_STRETCH: usize = 1000;
+
+/// Power is limited to this many times its mean distance from the trend.
+pub const LIMIT: f32 = 8.0;
+
+/// Every sample, for periods of 0.08 to 4 s; a course without what is faster than 0.2 s, for 2 to 20 s.
+pub const FINE: Scale = Scale {
+    every: 1,
+    smooth: 1,
+    trend: 75,
+    piece: 64,
+    shortest: 4.0,
+    first: 4.0,
+    longest: 125.0,
+    ticks: 1200,
+};
+pub const COARSE: Scale = Scale {
+    every: 6,
+    smooth: 8,
+    trend: 50,
+    piece: 42,
+    shortest: 6.0,
+    first: 12.5,
+    longest: 170.0,
+    ticks: 8192,
+};
+
+/// Multiples of a period at which the power is compared to choose candidates, and how many are looked at closely.
+pub const TEETH: i32 = 8;
+pub const CANDIDATES: usize = 8;
+/// A candidate's parts are tried up to this one.
+pub const DIVISORS: i32 = 12;
+/// Periods, and values, of a piece that is laid over itself.
+pub const PIECE_PERIODS: f64 = 8.0;
+pub const PIECE_VALUES: usize = 100;
+
+/// Periods that a search must have seen.
+pub const ENOUGH_PERIODS: f64 = 5.0;
+/// A period explains this share of the variance by itself, or a smaller one where tensor cores work.
+pub const STRONG: f64 = 0.5;
+pub const WEAK: f64 = 0.12;
+pub const WEAK_PERIODS: f64 = 6.0;
+/// What a weak period explains swings by this share of the power.
+pub const WEAK_SHARE: f64 = 0.013;
+/// A weak period is called a step after so many seconds: the steps may be long, with parts that repeat.
+pub const SURE_SECONDS: f64 = 28.0;
+/// Seconds in which a period must be seen.
+pub const SEEN_SECONDS: f64 = 11.0;
+/// Seconds in which a weak period must be seen.
+pub const WEAK_SECONDS: f64 = 14.0;
+/// At a longer lag the power is that much more alike: the period is not the whole one.
+pub const UNFINISHED: f32 = 0.6;
+/// Share of the time of tensor cores above which a GPU trains, or reads prompts: generating tokens leaves them idle.
+pub const TRAINS: f64 = 0.25;
+/// Seconds for which what GPM saw counts.
+pub const WITNESSED: f64 = 30.0;
+/// A part of a period explains this share of what the whole does, or it is no unit of its own.
+pub const PART: f64 = 0.45;
+/// The whole is the period if it explains so much of what the part leaves open.
+pub const MORE: f64 = 0.09;
+pub const MORE_ALIASED: f64 = 0.65;
+/// A part is as much alike as this share of the whole.
+pub const PART_ALIKE: f32 = 0.9;
+/// With less than this, it is the part without doubt.
+pub const SAME: f64 = 0.05;
+/// Ticks from a whole number of ticks.
+pub const ALIASED: f64 = 0.12;
+/// A long period beside a short one swings by this share of it.
+pub const WIDER: f64 = 0.2;
+/// The regulator of a GPU at its power limit swings with a period in this range, by less than this share of the power.
+pub const RIPPLE: Range<f64> = 0.85..1.2;
+pub const RIPPLE_SHARE: f64 = 0.06;
+/// Its multiples swing less.
+pub const RIPPLES: f64 = 1.025;
+pub const RIPPLES_SHARE: f64 = 0.025;
+/// Two of three searches agree within this share.
+pub const AGREE: f64 = 0.03;
+
+/// A period that is followed is looked for within this share of the last one.
+pub const REACH: f64 = 0.08;
+/// It is looked for further away when it explains less than this share of what it did, and lost below the other.
+pub const STEADY: f64 = 0.8;
+pub const KEEP: f64 = 0.4;
+/// After this many periods and seconds of power that swings by less than this share of before, the work has halted.
+pub const HALT_PERIODS: f64 = 1.5;
+pub const HALT_SECONDS: f64 = 1.0;
+pub const HALT_SHARE: f32 = 0.2;
+/// Periods, and seconds, of the window that a followed period is measured in.
+pub const WINDOW_PERIODS: f64 = 5.0;
+pub const WINDOW_SECONDS: f64 = 10.0;
+/// A lost period is taken up again within this many seconds without a second search.
+pub const REMEMBERED: f64 = 120.0;
