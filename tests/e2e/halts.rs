@@ -34,6 +34,7 @@ fn a_collective_that_waits_is_wedged_and_its_missing_rank_named() {
             && m.all("gpu_owner_busy_seconds_total", &[]).len() == 5
     });
     assert_eq!(cause(&m, "0").as_deref(), Some("none"));
+    node.wait_metrics("the step of both ranks", |m| m.all("gpu_owner_step_seconds", &[]).len() == 2);
     node.sim().open_gate("halt").unwrap();
     let claimed = |m: &Metrics| {
         let missing = ["0", "1"].map(|gpu| m.value("gpu_owner_missing_rank", &[("gpu", gpu)]));

@@ -147,6 +147,9 @@ impl OwnerState {
 
     /// Takes in one of the driver's samples, which says what was since the one before it.
     pub(super) fn sampled(&mut self, gpu: &Gpu, buffer: SampleBuffer, at: Mono, seconds: f64, amount: f64) {
+        if !self.settings.enabled {
+            return;
+        }
         let from = Mono(at.0.saturating_sub((seconds * 1e9) as u64));
         self.records.sampled(gpu, buffer, at);
         let quantity = match buffer {
@@ -166,6 +169,9 @@ impl OwnerState {
 
     /// Takes in a window of GPM, read now.
     pub(super) fn gpm(&mut self, gpu: &Gpu, window: &GpmWindow, at: Mono) {
+        if !self.settings.enabled {
+            return;
+        }
         let place = match &window.subject {
             Subject::Gpu(_) => None,
             Subject::GpuInstance(instance) => Some(instance.gpu_instance),

@@ -87,11 +87,13 @@ impl Past {
         self.pause.filter(|(pace, _)| *pace == Pace::Waits).map(|(_, since)| since)
     }
 
-    /// Takes in what these processes do now, and gives what their pause has come to.
+    /// Takes in what these processes do now, and gives what their pause has come to; `stepped`: whether a step of them
+    /// was known of late. Kernels of a server wait for requests, those of a job for a rank, and only a job has steps.
     pub fn halted(
         &mut self,
         processes: &[u64],
         pace: Option<Pace>,
+        stepped: bool,
         settings: &settings::Owners,
         now: Mono,
     ) -> Option<Cause> {
@@ -108,7 +110,8 @@ impl Past {
         };
         // The evidence was of the time before.
         let lasts = now.since(since) + WINDOW;
-        (lasts >= least.max(longest * LONGER)).then_some(cause)
+        let halted = lasts >= least.max(longest * LONGER) && (stepped || pace == Pace::Rests);
+        halted.then_some(cause)
     }
 }
 
@@ -128,9 +131,9 @@ mod tests {
             };
             past.worked(&[1], 60.0, at(60));
             for (pace, seconds) in pieces {
-                past.halted(&[1], Some(*pace), &settings, at(0));
+                past.halted(&[1], Some(*pace), true, &settings, at(0));
                 // What it does is not known for a moment.
-                past.halted(&[1], None, &settings, at(*seconds));
+                past.halted(&[1], None, true, &settings, at(*seconds));
             }
             past.worked(&[1], 10.0, at(10));
             [past.ended.wait, past.ended.rest].map(|longest| longest.saturating_sub(WINDOW).as_secs())

@@ -20,7 +20,7 @@ use crate::intake::LedgerMoment;
 use crate::topology::TopologyState;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{
-    self as m, Cause, ClockEvent, Gpu, GpuTimeClass, Node, OwnedGpu, OwnerKind, ProfileName, StepPeriod,
+    self as m, Cause, ClockEvent, Gpu, GpuTimeClass, Node, OwnedGpu, ProfileName, StepPeriod,
 };
 use model::clock::Mono;
 use model::cpus::CpuSet;
@@ -276,12 +276,10 @@ impl OwnerState {
             let rests = self.tracks.get(&(key.gpu.clone(), None)).and_then(|tracks| tracks.rests(now));
             let after = account.pulse.stalls_after(now);
             let still = rests.zip(after).is_some_and(|(rests, after)| rests.as_secs_f64() >= after);
-            // Other processes of a user may be other work.
-            let one_job = account.owner.kind != OwnerKind::User;
             let rank = Rank {
                 gpu: key.gpu.gpu,
                 pace: one.pace,
-                of_work: one_job && account.past.is_of_work(&one.processes),
+                of_work: account.past.is_of_work(&one.processes),
                 longer_than_waits: account.past.longer_than_waits(),
                 sm: one.evidence.sm,
                 step: account.pulse.newest(now),
@@ -313,7 +311,13 @@ impl OwnerState {
                 account.past.interrupt(now);
                 continue;
             };
-            let halted = account.past.halted(&one.processes, one.pace, settings, now);
+            let halted = account.past.halted(
+                &one.processes,
+                one.pace,
+                account.pulse.newest(now).is_some(),
+                settings,
+                now,
+            );
             let ranks = ranks.get(&key.owner);
             let cause = match ranks {
                 Some(ranks) if ranks.missing.is_some() => account.cause.name(Cause::Wedged),

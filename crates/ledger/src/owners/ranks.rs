@@ -88,7 +88,9 @@ impl Before {
     fn missing(&mut self, ranks: &[Rank], wedged_after: Duration, now: Mono) -> Option<Vec<u32>> {
         let does = |pace: Pace| ranks.iter().filter(move |rank| rank.pace == Some(pace));
         let (waits, rests) = (does(Pace::Waits).count(), does(Pace::Rests).count());
-        let halted = waits + rests == ranks.len() && ranks.iter().all(|rank| rank.of_work);
+        // What has no common step may be the work of several jobs.
+        let one_job = in_step(ranks) && ranks.iter().all(|rank| rank.of_work);
+        let halted = waits + rests == ranks.len() && one_job;
         if !halted || waits == 0 || rests == 0 {
             self.wait = None;
             return None;
@@ -112,17 +114,21 @@ impl Before {
     }
 }
 
+/// Whether all have the same step.
+fn in_step(ranks: &[Rank]) -> bool {
+    let first = ranks.first().and_then(|first| first.step);
+    let same = |rank: &Rank| Some((rank.step? / first? - 1.0).abs() <= LOCKSTEP);
+    ranks.iter().all(|rank| same(rank) == Some(true))
+}
+
 /// The rank that waits least, if all go in step, and by what share of the time less than the one that waits least of the
 /// others.
 fn waits_least(ranks: &[Rank]) -> Option<(u32, f64)> {
-    let first = ranks.first()?.step?;
-    let mut active = Vec::with_capacity(ranks.len());
-    for rank in ranks {
-        if (rank.step? / first - 1.0).abs() > LOCKSTEP {
-            return None;
-        }
-        active.push((rank.gpu, rank.sm?));
+    if !in_step(ranks) {
+        return None;
     }
+    let active: Option<Vec<(u32, f64)>> = ranks.iter().map(|rank| Some((rank.gpu, rank.sm?))).collect();
+    let mut active = active?;
     active.sort_by(|a, b| b.1.total_cmp(&a.1));
     let [(gpu, most), (_, next), ..] = active.as_slice() else { return None };
     (most - next > SLOW).then(|| (*gpu, ((most - next) / WAITS).min(1.0)))

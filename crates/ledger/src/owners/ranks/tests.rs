@@ -13,7 +13,7 @@ fn rank(gpu: u32, pace: Pace) -> Rank {
         of_work: true,
         longer_than_waits: Duration::ZERO,
         sm: None,
-        step: None,
+        step: Some(0.5),
         still: false,
     }
 }
@@ -42,6 +42,10 @@ fn the_rank_that_rests_while_others_wait_is_missing() {
     assert_eq!(after(500, &[rank(0, Waits)]).missing, None);
     let unknown = Rank { pace: None, ..rank(1, Rests) };
     assert_eq!(after(500, &[rank(0, Waits), unknown]).missing, None);
+    let stepless = Rank { step: None, ..rank(1, Rests) };
+    assert_eq!(after(500, &[rank(0, Waits), stepless]).missing, None, "a server");
+    let other = Rank { step: Some(0.7), ..rank(1, Rests) };
+    assert_eq!(after(500, &[rank(0, Waits), other]).missing, None, "two jobs of a user");
     let new = Rank { of_work: false, ..rank(1, Rests) };
     assert_eq!(after(500, &[rank(0, Waits), new]).missing, None);
 }

@@ -163,11 +163,13 @@ const HALTS: [&str; 2] = ["wedged", "stalled"];
 fn a_wedged_collective_is_wedged_within_two_minutes_and_not_underfilled() {
     let job = recorded!("wedge-waiting");
     let mut replay = Replay::new();
-    replay.never(&["wedged", "stalled", "underfilled"], &[7], &job[..28]);
+    replay.never(&["wedged", "stalled", "underfilled"], &[7], &job[..23]);
+    // Whole steps: 26.
+    replay.never(&["wedged", "stalled", "underfilled"], &[7], &stretch(&job, 12, 23, 36));
     let took = replay.until("wedged", &[7], &stretch(&job, 29, 57, 200)).expect("never wedged");
     assert!((60..=100).contains(&took), "after {took} s");
     // Its steps go on: no longer wedged.
-    assert_eq!(replay.play(&[7], &stretch(&job, 9, 27, 60)), Some("none"));
+    assert_eq!(replay.play(&[7], &stretch(&job, 12, 23, 60)), Some("none"));
 }
 
 #[test]
@@ -177,18 +179,19 @@ fn work_that_rests_is_stalled_after_minutes_or_after_steps_that_did_not_come() {
     // Products without end draw the same all the time.
     let mut steady = Replay::new();
     let even = |second: &Second| Second { watts: vec![650.0; second.watts.len()], ..second.clone() };
-    let products: Vec<Second> = stretch(&job, 9, 27, 30).iter().map(even).collect();
+    let products: Vec<Second> = stretch(&job, 12, 23, 30).iter().map(even).collect();
     steady.never(&HALTS, &[7], &products);
     let took = steady.until("stalled", &[7], &rests).expect("never stalled");
     assert!((300..=345).contains(&took), "after {took} s");
     let mut steps = Replay::new();
-    steps.never(&HALTS, &[7], &stretch(&job, 9, 27, 60));
+    steps.never(&HALTS, &[7], &stretch(&job, 12, 23, 60));
     let took = steps.until("stalled", &[7], &rests).expect("never stalled");
     assert!((12..=20).contains(&took), "after {took} s");
 }
 
 #[test]
-fn kernels_that_only_wait_are_wedged_if_the_same_processes_worked_before() {
+fn kernels_that_only_wait_are_wedged_if_the_same_processes_had_steps() {
+    let steps = stretch(&recorded!("wedge-waiting"), 12, 23, 60);
     for (name, kernels) in [
         ("host memory", recorded!("poll-host")),
         ("24 blocks", recorded!("poll-dev24")),
@@ -197,15 +200,18 @@ fn kernels_that_only_wait_are_wedged_if_the_same_processes_worked_before() {
     ] {
         let waits = stretch(&kernels, 10, 21, 130);
         let mut replay = Replay::new();
-        replay.never(&HALTS, &[7], &stretch(&kernels, 3, 7, 30));
+        replay.never(&HALTS, &[7], &steps);
         let took = replay.until("wedged", &[7], &waits).unwrap_or_else(|| panic!("{name} never wedged"));
         assert!((60..=100).contains(&took), "{name}: after {took} s");
-        // A server that polls since its start never did otherwise.
+        // A server that polls since its start never did otherwise, and one that worked before had no steps.
         let mut server = Replay::new();
         server.never(&HALTS, &[7], &[waits.clone(), waits.clone(), waits.clone()].concat());
+        let even = |second: &Second| Second { watts: vec![650.0; second.watts.len()], ..second.clone() };
+        server.never(&HALTS, &[7], &steps.iter().map(even).collect::<Vec<_>>());
+        server.never(&HALTS, &[7], &stretch(&kernels, 10, 21, 900));
         // Another process of the same owner worked, and has ended.
         let mut other = Replay::new();
-        other.play(&[7], &stretch(&kernels, 3, 7, 30));
+        other.play(&[7], &steps);
         other.never(&HALTS, &[8], &waits);
     }
 }
@@ -235,7 +241,7 @@ fn a_small_program_copies_and_training_are_no_halt() {
 #[test]
 fn a_pause_that_ended_once_must_last_twice_as_long() {
     let job = recorded!("wedge-waiting");
-    let (work, waits) = (stretch(&job, 9, 27, 60), stretch(&job, 29, 57, 400));
+    let (work, waits) = (stretch(&job, 12, 23, 60), stretch(&job, 29, 57, 400));
     let mut replay = Replay::new();
     replay.play(&[7], &work);
     // Rank 0 writes a checkpoint; the others wait for it in a barrier.
@@ -249,7 +255,7 @@ fn a_pause_that_ended_once_must_last_twice_as_long() {
 #[test]
 fn without_evidence_nothing_is_claimed() {
     let job = recorded!("wedge-waiting");
-    let (work, waits) = (stretch(&job, 9, 27, 60), stretch(&job, 29, 57, 150));
+    let (work, waits) = (stretch(&job, 12, 23, 60), stretch(&job, 29, 57, 150));
     let rests = stretch(&recorded!("wedge-missing"), 30, 54, 500);
     let mut blind = Replay::new();
     blind.gpm = false;
@@ -276,21 +282,14 @@ fn without_evidence_nothing_is_claimed() {
 }
 
 #[test]
-fn a_slice_is_judged_by_its_own_gpm() {
+fn a_slice_has_no_step_and_is_never_wedged() {
     let job = recorded!("wedge-waiting");
     let mut replay = Replay::new();
     let profile = "3g.71gb".into();
     replay.slice = Some(GpuInstance { gpu: 0, uuid: "a".into(), gpu_instance: 2, profile });
-    // The neighbours on the board work, and draw power.
-    let noisy = |mut seconds: Vec<Second>| {
-        for (n, second) in seconds.iter_mut().enumerate() {
-            second.watts.iter_mut().enumerate().for_each(|(m, watts)| *watts += ((n + m) % 7) as f64 * 20.0);
-        }
-        seconds
-    };
-    replay.never(&HALTS, &[7], &stretch(&job, 9, 27, 120));
-    let waits = noisy(stretch(&job, 29, 57, 300));
-    let took = replay.until("wedged", &[7], &waits).expect("never wedged");
-    assert!((60..=200).contains(&took), "after {took} s");
-    assert_eq!(replay.play(&[7], &waits[..130]), Some("wedged"), "it stays so between two windows");
+    replay.never(&HALTS, &[7], &stretch(&job, 12, 23, 120));
+    replay.never(&HALTS, &[7], &stretch(&job, 29, 57, 600));
+    let rests = stretch(&recorded!("wedge-missing"), 30, 54, 600);
+    let took = replay.until("stalled", &[7], &rests).expect("never stalled");
+    assert!((300..=420).contains(&took), "after {took} s");
 }
