@@ -4,9 +4,10 @@ use crate::Kind;
 use crate::correlation::{Course, Scale};
 use crate::fold::Fold;
 use crate::thresholds::{
-    ALIASED, CANDIDATES, COARSE, COARSE_STRETCH, DIVISORS, ENOUGH_PERIODS, FINE, MORE, MORE_ALIASED, PART,
-    PART_ALIKE, RIPPLE, RIPPLE_SHARE, RIPPLES, RIPPLES_SHARE, SAME, SEEN_SECONDS, STRETCH, STRONG,
-    SURE_SECONDS, TEETH, UNFINISHED, WEAK, WEAK_PERIODS, WEAK_SECONDS, WEAK_SHARE, WIDER,
+    ALIASED, CANDIDATES, COARSE, COARSE_STRETCH, DIVISORS, ENOUGH_PERIODS, FEW, FEW_ALIKE, FINE,
+    LONGER_ALIKE, MANY, MORE, MORE_ALIASED, PART, PART_ALIKE, RIPPLE, RIPPLE_SHARE, RIPPLES, RIPPLES_SHARE,
+    SAME, SEEN_SECONDS, STRETCH, STRONG, STRONG_ALIKE, SURE_SECONDS, TEETH, UNFINISHED, WEAK, WEAK_ALIKE,
+    WEAK_PERIODS, WEAK_SECONDS, WEAK_SHARE, WIDER,
 };
 
 /// A period that a search found.
@@ -29,9 +30,16 @@ struct Look {
 
 /// The period of the last `watts`. Weak ones count only where something else says that the GPU trains.
 pub fn search(watts: &[f32], trains: bool) -> Option<Found> {
-    let fine = look(watts, FINE, STRETCH, trains);
+    let fine = Sight::new(watts, FINE, STRETCH).and_then(|sight| sight.look(trains));
+    let wide = Sight::new(watts, COARSE, STRETCH);
     // A flat stretch is what was before the work, or a part of a long step.
-    let coarse = look(watts, COARSE, STRETCH, trains).or_else(|| look(watts, COARSE, COARSE_STRETCH, trains));
+    let coarse = wide
+        .as_ref()
+        .and_then(|sight| sight.look(trains))
+        .or_else(|| Sight::new(watts, COARSE, COARSE_STRETCH)?.look(trains));
+    // Something long is much alike: what is weak and short is a part of it, and no unit by itself.
+    let part = wide.is_some_and(|sight| sight.highest() > LONGER_ALIKE);
+    let fine = fine.filter(|look| look.found.explained >= STRONG || look.long() || !part);
     let (Some(fine), Some(coarse)) = (fine, coarse) else { return fine.or(coarse).map(|look| look.found) };
     let times = coarse.found.seconds / fine.found.seconds;
     let multiple = times < f64::from(DIVISORS) && (times - times.round()).abs() < 0.02 * times;
@@ -44,49 +52,85 @@ pub fn search(watts: &[f32], trains: bool) -> Option<Found> {
     Some(Found { kind: Kind::SmallestUnit, ..found })
 }
 
-fn look(watts: &[f32], scale: Scale, stretch: usize, trains: bool) -> Option<Look> {
-    let watts = watts.get(watts.len().saturating_sub(scale.ticks)..)?;
-    let course = Course::new(watts, scale, stretch);
-    let values = course.values();
-    let longest = scale.longest.min(values.len() as f64 / ENOUGH_PERIODS);
-    if longest <= 2.0 * scale.shortest {
-        return None;
+impl Look {
+    /// Whether the coarse scale would see it, too.
+    fn long(&self) -> bool {
+        self.found.seconds >= COARSE.first * COARSE.seconds()
     }
-    let heights: Vec<f32> = (0..values.len() / 2).map(|lag| course.alike(lag)).collect();
-    let level = f64::from(watts.iter().sum::<f32>() / watts.len().max(1) as f32);
-    let more = heights.iter().skip(longest as usize).fold(0.0, |a: f32, b| a.max(*b));
-    let mut wholes: Vec<(f64, f64)> = candidates(&heights, scale.first, longest)
-        .into_iter()
-        .map(|period| Fold::new(values, period).best(period, 2))
-        .collect();
-    wholes.sort_by(|a, b| b.1.total_cmp(&a.1));
-    wholes.into_iter().find_map(|(whole, explained)| {
-        let (period, explained, mut kind) = divide(values, &heights, whole, explained, scale);
-        // A longer period shows that has not been repeated often enough yet.
-        let seconds = period * scale.seconds();
+}
+
+/// The power at one scale, and how alike it is at each lag.
+#[derive(Debug)]
+struct Sight {
+    course: Course,
+    heights: Vec<f32>,
+    level: f64,
+}
+
+impl Sight {
+    fn new(watts: &[f32], scale: Scale, stretch: usize) -> Option<Sight> {
+        let watts = watts.get(watts.len().saturating_sub(scale.ticks)..)?;
+        let course = Course::new(watts, scale, stretch);
+        if (course.len() as f64) * scale.seconds() < SEEN_SECONDS {
+            return None;
+        }
+        let heights = (0..course.len() / 2).map(|lag| course.alike(lag)).collect();
+        let level = f64::from(watts.iter().sum::<f32>() / watts.len().max(1) as f32);
+        Some(Sight { course, heights, level })
+    }
+
+    /// The highest of the heights that are measured on several pieces.
+    fn highest(&self) -> f32 {
+        let scale = self.course.scale;
+        let lags = self.course.len().saturating_sub(2 * scale.piece);
+        let (first, last) = (scale.first as usize, lags.min(self.heights.len()));
+        self.heights.get(first..last).unwrap_or_default().iter().fold(0.0, |a: f32, b| a.max(*b))
+    }
+
+    fn look(&self, trains: bool) -> Option<Look> {
+        let (course, heights, level) = (&self.course, self.heights.as_slice(), self.level);
+        let scale = course.scale;
+        let values = course.values();
         let seen = values.len() as f64 * scale.seconds();
-        if near(&heights, period) < UNFINISHED * more || period < scale.first || seen < SEEN_SECONDS {
-            return None;
-        }
-        let swing = course.swing() * explained.max(0.0).sqrt();
-        let ripples = seconds / RIPPLES;
-        let multiple = ripples < 5.0 && (ripples - ripples.round()).abs() < 0.03 * ripples;
-        if RIPPLE.contains(&seconds) && swing < RIPPLE_SHARE * level
-            || multiple && swing < RIPPLES_SHARE * level
-        {
-            return None;
-        }
-        if explained < STRONG {
-            let weak = explained >= WEAK && seen >= WEAK_PERIODS * seconds && swing >= WEAK_SHARE * level;
-            if !(trains && weak && seen >= WEAK_SECONDS) {
-                return None;
+        let longest = scale.longest.min(values.len() as f64 / ENOUGH_PERIODS);
+        let more = heights.iter().skip(longest as usize).fold(0.0, |a: f32, b| a.max(*b));
+        let mut wholes: Vec<(f64, f64)> = candidates(heights, scale.first, longest)
+            .into_iter()
+            .map(|period| Fold::new(values, period).best(period, 2))
+            .collect();
+        wholes.sort_by(|a, b| b.1.total_cmp(&a.1));
+        for (whole, explained) in wholes {
+            let (period, explained, mut kind) = divide(values, heights, whole, explained, scale);
+            let seconds = period * scale.seconds();
+            let alike = near(heights, period);
+            // A longer period shows that has not been repeated often enough yet.
+            if alike < UNFINISHED * more || period < scale.first {
+                continue;
             }
-            if seen < SURE_SECONDS {
-                kind = Kind::SmallestUnit;
+            let swing = course.swing() * explained.max(0.0).sqrt();
+            let ripples = seconds / RIPPLES;
+            let multiple = ripples < 5.0 && (ripples - ripples.round()).abs() < 0.03 * ripples;
+            if RIPPLE.contains(&seconds) && swing < RIPPLE_SHARE * level
+                || multiple && swing < RIPPLES_SHARE * level
+            {
+                continue;
             }
+            let weak = explained < STRONG || alike < STRONG_ALIKE;
+            if weak {
+                let periods = seen / seconds;
+                let (least, least_alike) = if periods < MANY { (FEW, FEW_ALIKE) } else { (WEAK, WEAK_ALIKE) };
+                let enough = explained >= least && alike >= least_alike && periods >= WEAK_PERIODS;
+                if !(trains && enough && seen >= WEAK_SECONDS && swing >= WEAK_SHARE * level) {
+                    return None;
+                }
+                if seen < SURE_SECONDS {
+                    kind = Kind::SmallestUnit;
+                }
+            }
+            return Some(Look { found: Found { seconds, explained, kind, scale }, swing });
         }
-        Some(Look { found: Found { seconds, explained, kind, scale }, swing })
-    })
+        None
+    }
 }
 
 /// Periods at whose multiples the power is most alike.

@@ -62,10 +62,17 @@ pub const PIECE_VALUES: usize = 100;
 
 /// Periods that a search must have seen.
 pub const ENOUGH_PERIODS: f64 = 5.0;
-/// A period explains this share of the variance by itself, or a smaller one where tensor cores work.
+/// A period explains this share of the variance and is this much alike, whatever else is known.
 pub const STRONG: f64 = 0.5;
+pub const STRONG_ALIKE: f32 = 0.5;
+/// Where tensor cores work, less does, if it was repeated many times.
+pub const MANY: f64 = 24.0;
 pub const WEAK: f64 = 0.12;
+pub const WEAK_ALIKE: f32 = 0.22;
+/// Or if it was repeated a few times, each much like the last.
 pub const WEAK_PERIODS: f64 = 6.0;
+pub const FEW: f64 = 0.28;
+pub const FEW_ALIKE: f32 = 0.6;
 /// What a weak period explains swings by this share of the power.
 pub const WEAK_SHARE: f64 = 0.013;
 /// A weak period is called a step after so many seconds: the steps may be long, with parts that repeat.
@@ -116,3 +123,5 @@ pub const WINDOW_PERIODS: f64 = 5.0;
 pub const WINDOW_SECONDS: f64 = 10.0;
 /// A lost period is taken up again within this many seconds without a second search.
 pub const REMEMBERED: f64 = 120.0;
+/// Above this correlation at a long lag, what is weak and short is a part of something longer.
+pub const LONGER_ALIKE: f32 = 0.65;
