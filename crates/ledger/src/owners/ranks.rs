@@ -17,8 +17,10 @@ const WAITS: f64 = 0.82;
 const SLOW: f64 = 0.03;
 /// A slow rank is named after this time.
 const STEADY: Duration = Duration::from_secs(10);
-/// Ranks of one job have the same step; measured, they differ by less than this share.
+/// Ranks of one job have the same step; measured, they differ by less than this share,
 const LOCKSTEP: f64 = 0.03;
+/// or one is found as a multiple of the other, up to this.
+const MOST_STEPS: f64 = 4.0;
 
 /// One GPU of an owner now.
 #[derive(Clone, Copy, Debug)]
@@ -116,9 +118,12 @@ impl Before {
 
 /// Whether all have the same step.
 fn in_step(ranks: &[Rank]) -> bool {
-    let first = ranks.first().and_then(|first| first.step);
-    let same = |rank: &Rank| Some((rank.step? / first? - 1.0).abs() <= LOCKSTEP);
-    ranks.iter().all(|rank| same(rank) == Some(true))
+    let shortest = ranks.iter().filter_map(|rank| rank.step).fold(f64::INFINITY, f64::min);
+    let fits = |step: f64| {
+        let multiple = (step / shortest).round();
+        multiple <= MOST_STEPS && (step / shortest / multiple - 1.0).abs() <= LOCKSTEP
+    };
+    ranks.iter().all(|rank| rank.step.is_some_and(fits))
 }
 
 /// The rank that waits least, if all go in step, and by what share of the time less than the one that waits least of the

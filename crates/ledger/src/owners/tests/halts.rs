@@ -163,35 +163,35 @@ const HALTS: [&str; 2] = ["wedged", "stalled"];
 fn a_wedged_collective_is_wedged_within_two_minutes_and_not_underfilled() {
     let job = recorded!("wedge-waiting");
     let mut replay = Replay::new();
-    replay.never(&["wedged", "stalled", "underfilled"], &[7], &job[..23]);
-    // Whole steps: 26.
-    replay.never(&["wedged", "stalled", "underfilled"], &[7], &stretch(&job, 12, 23, 36));
-    let took = replay.until("wedged", &[7], &stretch(&job, 29, 57, 200)).expect("never wedged");
+    replay.never(&["wedged", "stalled", "underfilled"], &[7], &job[..25]);
+    // Whole steps: 30.
+    replay.never(&["wedged", "stalled", "underfilled"], &[7], &stretch(&job, 12, 25, 36));
+    let took = replay.until("wedged", &[7], &stretch(&job, 30, 53, 200)).expect("never wedged");
     assert!((60..=100).contains(&took), "after {took} s");
     // Its steps go on: no longer wedged.
-    assert_eq!(replay.play(&[7], &stretch(&job, 12, 23, 60)), Some("none"));
+    assert_eq!(replay.play(&[7], &stretch(&job, 12, 25, 60)), Some("none"));
 }
 
 #[test]
 fn work_that_rests_is_stalled_after_minutes_or_after_steps_that_did_not_come() {
     let job = recorded!("wedge-missing");
-    let rests = stretch(&job, 30, 54, 500);
+    let rests = stretch(&job, 30, 53, 500);
     // Products without end draw the same all the time.
     let mut steady = Replay::new();
     let even = |second: &Second| Second { watts: vec![650.0; second.watts.len()], ..second.clone() };
-    let products: Vec<Second> = stretch(&job, 12, 23, 30).iter().map(even).collect();
+    let products: Vec<Second> = stretch(&job, 12, 25, 30).iter().map(even).collect();
     steady.never(&HALTS, &[7], &products);
     let took = steady.until("stalled", &[7], &rests).expect("never stalled");
     assert!((300..=345).contains(&took), "after {took} s");
     let mut steps = Replay::new();
-    steps.never(&HALTS, &[7], &stretch(&job, 12, 23, 60));
+    steps.never(&HALTS, &[7], &stretch(&job, 12, 25, 60));
     let took = steps.until("stalled", &[7], &rests).expect("never stalled");
     assert!((12..=20).contains(&took), "after {took} s");
 }
 
 #[test]
 fn kernels_that_only_wait_are_wedged_if_the_same_processes_had_steps() {
-    let steps = stretch(&recorded!("wedge-waiting"), 12, 23, 60);
+    let steps = stretch(&recorded!("wedge-waiting"), 12, 25, 60);
     for (name, kernels) in [
         ("host memory", recorded!("poll-host")),
         ("24 blocks", recorded!("poll-dev24")),
@@ -241,7 +241,7 @@ fn a_small_program_copies_and_training_are_no_halt() {
 #[test]
 fn a_pause_that_ended_once_must_last_twice_as_long() {
     let job = recorded!("wedge-waiting");
-    let (work, waits) = (stretch(&job, 12, 23, 60), stretch(&job, 29, 57, 400));
+    let (work, waits) = (stretch(&job, 12, 25, 60), stretch(&job, 30, 53, 400));
     let mut replay = Replay::new();
     replay.play(&[7], &work);
     // Rank 0 writes a checkpoint; the others wait for it in a barrier.
@@ -255,8 +255,8 @@ fn a_pause_that_ended_once_must_last_twice_as_long() {
 #[test]
 fn without_evidence_nothing_is_claimed() {
     let job = recorded!("wedge-waiting");
-    let (work, waits) = (stretch(&job, 12, 23, 60), stretch(&job, 29, 57, 150));
-    let rests = stretch(&recorded!("wedge-missing"), 30, 54, 500);
+    let (work, waits) = (stretch(&job, 12, 25, 60), stretch(&job, 30, 53, 150));
+    let rests = stretch(&recorded!("wedge-missing"), 30, 53, 500);
     let mut blind = Replay::new();
     blind.gpm = false;
     blind.never(&HALTS, &[7], &[work.clone(), waits.clone(), work.clone()].concat());
@@ -287,9 +287,9 @@ fn a_slice_has_no_step_and_is_never_wedged() {
     let mut replay = Replay::new();
     let profile = "3g.71gb".into();
     replay.slice = Some(GpuInstance { gpu: 0, uuid: "a".into(), gpu_instance: 2, profile });
-    replay.never(&HALTS, &[7], &stretch(&job, 12, 23, 120));
-    replay.never(&HALTS, &[7], &stretch(&job, 29, 57, 600));
-    let rests = stretch(&recorded!("wedge-missing"), 30, 54, 600);
+    replay.never(&HALTS, &[7], &stretch(&job, 12, 25, 120));
+    replay.never(&HALTS, &[7], &stretch(&job, 30, 53, 600));
+    let rests = stretch(&recorded!("wedge-missing"), 30, 53, 600);
     let took = replay.until("stalled", &[7], &rests).expect("never stalled");
     assert!((300..=420).contains(&took), "after {took} s");
 }

@@ -146,12 +146,12 @@ fn wedged_after(seed: u64) -> Option<usize> {
     let (waits, rests) = (recorded!("wedge-waiting"), recorded!("wedge-missing"));
     let mut job = Job::new(seed);
     let head = 20 + (seed as usize % GPM);
-    job.play([&stretch(&waits, 12, 23, head + 40), &stretch(&rests, 12, 23, head + 40)], |_, s| {
+    job.play([&stretch(&waits, 12, 25, head + 40), &stretch(&rests, 12, 25, head + 40)], |_, s| {
         assert!(!matches!(cause(s, 0), Some("wedged" | "stalled")), "it works");
     });
     let entities = [job.of(0), job.of(1)];
     let mut found = None;
-    job.play([&stretch(&waits, 29, 57, 90), &stretch(&rests, 30, 54, 90)], |second, s| {
+    job.play([&stretch(&waits, 30, 53, 90), &stretch(&rests, 30, 53, 90)], |second, s| {
         let missing = entities.each_ref().map(|of| s.number(&m::gpu_owner_missing_rank, of, ()));
         if found.is_none() && missing == [Some(0.0), Some(1.0)] {
             assert_eq!([0, 1].map(|gpu| cause(s, gpu)), [Some("wedged"); 2]);
@@ -176,10 +176,10 @@ fn a_loader_that_sleeps_is_stalled_and_not_wedged() {
     let (work, rests) = (recorded!("wedge-waiting"), recorded!("wedge-missing"));
     for seed in 0..10 {
         let mut job = Job::new(seed);
-        let steps = stretch(&work, 12, 23, 60 + seed as usize);
+        let steps = stretch(&work, 12, 25, 60 + seed as usize);
         job.play([&steps, &steps], |_, s| assert_ne!(cause(s, 0), Some("stalled")));
         let mut found = None;
-        let sleeps = stretch(&rests, 30, 54, 30);
+        let sleeps = stretch(&rests, 30, 53, 30);
         job.play([&sleeps, &sleeps], |second, s| {
             assert_ne!(cause(s, 0), Some("wedged"));
             if cause(s, 0) == Some("stalled") && cause(s, 1) == Some("stalled") {
@@ -201,13 +201,13 @@ fn a_rank_that_does_more_work_is_named_within_a_minute() {
     let mut took = Vec::new();
     for seed in 0..20 {
         let mut job = Job::new(seed);
-        // Step 0 is in line 8, and rank 1 does more from second 20 on. Each stretch is of whole steps: 26 and 29.
-        let before = ranks.each_ref().map(|rank| stretch(rank, 12, 23, 61 + seed as usize % GPM));
+        // Step 0 is in line 8, and rank 1 does more from second 20 on. Each stretch is of whole steps: 30 and 41.
+        let before = ranks.each_ref().map(|rank| stretch(rank, 12, 25, 61 + seed as usize % GPM));
         let entities = [job.of(0), job.of(1)];
         let slow =
             |s: &Snapshot| entities.each_ref().map(|of| s.number(&m::gpu_owner_slow_rank_ratio, of, ()));
         job.play(before.each_ref().map(Vec::as_slice), |_, s| assert_eq!(slow(s), [None; 2]));
-        let after = ranks.each_ref().map(|rank| stretch(rank, 36, 49, 60));
+        let after = ranks.each_ref().map(|rank| stretch(rank, 30, 49, 60));
         let mut found = None;
         job.play(after.each_ref().map(Vec::as_slice), |second, s| match slow(s) {
             [None, Some(share)] => {
