@@ -44,7 +44,7 @@ impl Course {
     /// longer than a period is no part of what repeats.
     pub fn new(watts: &[f32], scale: Scale, stretch: usize) -> Course {
         let watts = active(watts, stretch);
-        let floor = f64::from(flat_below(watts));
+        let floor = f64::from(flat_below(level_and_swing(watts).0));
         let smooth = match scale.smooth {
             0 | 1 => watts.to_vec(),
             width => running_mean(&running_mean(watts, width), width),
@@ -106,10 +106,15 @@ impl Course {
     }
 }
 
-/// The watts of swing (root mean square) below which power is flat.
-fn flat_below(watts: &[f32]) -> f32 {
-    let level = watts.iter().sum::<f32>() / watts.len().max(1) as f32;
+/// The swing (root mean square) in watts below which power of this level is flat.
+fn flat_below(level: f32) -> f32 {
     FLAT_WATTS.max(FLAT_SHARE * level)
+}
+
+/// Whether the power stays where it is.
+pub fn flat(watts: &[f32]) -> bool {
+    let (level, swing) = level_and_swing(watts);
+    swing < flat_below(level)
 }
 
 /// Mean and root mean square around it.
@@ -122,14 +127,31 @@ pub fn level_and_swing(watts: &[f32]) -> (f32, f32) {
 /// What comes after the last flat stretch of `stretch` values.
 fn active(watts: &[f32], stretch: usize) -> &[f32] {
     const HOP: usize = 10;
-    let stretch = stretch.max(HOP);
-    let mut to = watts.len();
-    while let Some(last) = to.checked_sub(stretch).and_then(|from| watts.get(from..to)) {
-        let (level, swing) = level_and_swing(last);
-        if swing < FLAT_WATTS.max(FLAT_SHARE * level) {
-            return watts.get(to + HOP..).unwrap_or_default();
+    let hops = stretch.div_ceil(HOP).max(1);
+    // Sums of the values and their squares, hop by hop from the newest, against the level of the newest.
+    let level = watts.last().copied().unwrap_or_default();
+    let hop = |hop: &[f32]| {
+        let off = hop.iter().map(|watts| f64::from(watts - level));
+        off.fold((0.0, 0.0), |(sum, squares), off| (sum + off, squares + off * off))
+    };
+    let sums: Vec<(f64, f64)> = watts.rchunks_exact(HOP).map(hop).collect();
+    let (mut sum, mut squares) = (0.0, 0.0);
+    for (place, newer) in sums.iter().enumerate() {
+        sum += newer.0;
+        squares += newer.1;
+        if let Some(oldest) = (place + 1).checked_sub(hops) {
+            let count = (hops * HOP) as f64;
+            let mean = sum / count;
+            let flat = f64::from(flat_below(level + mean as f32));
+            if squares / count - mean * mean < flat * flat {
+                // The last hop is in doubt: its end may lie in what follows.
+                return watts.get(watts.len() - (oldest * HOP).saturating_sub(HOP)..).unwrap_or_default();
+            }
+            if let Some(gone) = sums.get(oldest) {
+                sum -= gone.0;
+                squares -= gone.1;
+            }
         }
-        to -= HOP;
     }
     watts
 }
@@ -179,12 +201,13 @@ fn without_trend(values: &[f32], width: usize) -> Vec<f32> {
 fn dot(a: &[f32], b: &[f32]) -> f32 {
     const LANES: usize = 8;
     let mut sums = [0.0_f32; LANES];
-    for (a, b) in a.chunks_exact(LANES).zip(b.chunks_exact(LANES)) {
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    for (a, b) in a.iter().zip(b) {
         for ((sum, a), b) in sums.iter_mut().zip(a).zip(b) {
             *sum += a * b;
         }
     }
-    let rest = a.len() - a.len() % LANES;
-    let tail: f32 = a.iter().zip(b).skip(rest).map(|(a, b)| a * b).sum();
-    sums.iter().sum::<f32>() + tail
+    let [a, b, c, d, e, f, g, h] = sums;
+    let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
+    ((a + e) + (b + f)) + ((c + g) + (d + h)) + rest
 }

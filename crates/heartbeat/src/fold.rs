@@ -5,61 +5,61 @@ use crate::thresholds::{PIECE_PERIODS, PIECE_VALUES};
 const BINS: usize = 64;
 const LEAST: f64 = 5.0;
 
-/// A stretch of values laid over itself, period upon period.
-#[derive(Clone, Copy, Debug)]
+/// A stretch of values laid over itself, period upon period, piece by piece: the steps of a job are not evenly long for
+/// ever.
+#[derive(Debug)]
 pub struct Fold<'a> {
-    values: &'a [f32],
-    /// Values of a piece: each is laid over itself alone, for the steps of a job are not evenly long for ever.
-    piece: usize,
-    bins: f64,
+    /// Each piece with what its mean explains, and its variance, both times its length.
+    pieces: Vec<(&'a [f32], f64, f64)>,
+    length: usize,
+    bins: u32,
 }
 
 impl<'a> Fold<'a> {
     /// For periods near `period`, in values.
     pub fn new(values: &'a [f32], period: f64) -> Fold<'a> {
         let piece = ((PIECE_PERIODS * period) as usize).max(PIECE_VALUES).clamp(1, values.len().max(1));
-        let pieces = (values.len() / piece).max(1);
-        Fold { values, piece: (values.len() / pieces).max(1), bins: period.round().clamp(LEAST, BINS as f64) }
+        let length = (values.len() / (values.len() / piece).max(1)).max(1);
+        let pieces = values.rchunks_exact(length).map(|piece| {
+            let (sum, squares) =
+                piece.iter().fold((0.0, 0.0), |(sum, squares), value| (sum + value, squares + value * value));
+            let mean = f64::from(sum * sum) / length as f64;
+            (piece, mean, f64::from(squares) - mean)
+        });
+        Fold { pieces: pieces.collect(), length, bins: period.round().clamp(LEAST, BINS as f64) as u32 }
     }
 
     /// Step between two periods, as a share, between which nothing is missed.
     pub fn grain(&self, period: f64) -> f64 {
-        0.4 * (period / self.bins) / self.piece as f64
+        0.4 * (period / f64::from(self.bins)) / self.length as f64
     }
 
     /// The share of the variance that a course of this period explains, 0 (or a little less) to 1: the mean of the
     /// pieces. What a course explains by its mere freedom is taken away.
     pub fn explained(&self, period: f64) -> f64 {
-        let pieces = self.values.rchunks_exact(self.piece);
-        let count = pieces.len().max(1) as f64;
-        pieces.map(|piece| self.explained_of(piece, period)).sum::<f64>() / count
+        let sum: f64 = self.pieces.iter().map(|piece| self.explained_of(piece, period)).sum();
+        sum / self.pieces.len().max(1) as f64
     }
 
-    fn explained_of(&self, piece: &[f32], period: f64) -> f64 {
-        let (mut sums, mut counts) = ([0.0_f32; BINS], [0.0_f32; BINS]);
-        let (bins, step) = (self.bins as f32, (self.bins / period) as f32);
-        let (mut phase, mut sum, mut squares) = (0.0_f32, 0.0_f32, 0.0_f32);
-        for value in piece {
-            // `phase` is below `bins`, so the bin is there.
-            if let (Some(bin), Some(count)) = (sums.get_mut(phase as usize), counts.get_mut(phase as usize)) {
-                *bin += value;
+    fn explained_of(&self, (piece, mean, all): &(&[f32], f64, f64), period: f64) -> f64 {
+        let mut course = [(0.0_f32, 0.0_f32); BINS];
+        // The phase turns over after one period.
+        let turn = (f64::from(u32::MAX) + 1.0) / period;
+        let (mut phase, step) = (0_u32, turn as u32);
+        for value in *piece {
+            let bin = (u64::from(phase) * u64::from(self.bins)) >> 32;
+            if let Some((sum, count)) = course.get_mut(bin as usize % BINS) {
+                *sum += value;
                 *count += 1.0;
             }
-            sum += value;
-            squares += value * value;
-            phase += step;
-            if phase >= bins {
-                phase -= bins;
-            }
+            phase = phase.wrapping_add(step);
         }
         let length = piece.len() as f64;
-        let used = counts.iter().filter(|count| **count > 0.0).count() as f64;
-        let mean = f64::from(sum * sum) / length;
-        let all = f64::from(squares) - mean;
-        let course: f32 = sums.iter().zip(&counts).map(|(sum, count)| sum * sum / count.max(1.0)).sum();
-        if all <= 0.0 || length <= used + 1.0 {
+        let used = course.iter().filter(|(_, count)| *count > 0.0).count() as f64;
+        if *all <= 0.0 || length <= used + 1.0 {
             return 0.0;
         }
+        let course: f32 = course.iter().map(|(sum, count)| sum * sum / count.max(1.0)).sum();
         1.0 - (1.0 - (f64::from(course) - mean) / all) * (length - 1.0) / (length - used)
     }
 

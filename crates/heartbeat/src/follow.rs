@@ -3,8 +3,8 @@
 use crate::correlation::{Course, Scale, level_and_swing};
 use crate::fold::Fold;
 use crate::thresholds::{
-    HALT_PERIODS, HALT_SECONDS, HALT_SHARE, KEEP, REACH, STEADY, STRETCH, TICK, WINDOW_PERIODS,
-    WINDOW_SECONDS,
+    AGAIN_PERIODS, AGAIN_VALUES, HALT_PERIODS, HALT_SECONDS, HALT_SHARE, KEEP, REACH, STEADY, STRETCH, TICK,
+    WINDOW_PERIODS, WINDOW_SECONDS,
 };
 
 /// What the last seconds say of a known period.
@@ -12,6 +12,8 @@ use crate::thresholds::{
 pub struct Measure {
     pub seconds: f64,
     pub explained: f64,
+    /// Standard deviation of a period's length, as a share of the period, if it was asked for.
+    pub jitter: Option<f64>,
 }
 
 /// The seconds of flat power after which work with this period has halted.
@@ -26,7 +28,7 @@ pub fn window(seconds: f64) -> f64 {
 
 /// Measures a period of about `seconds`, which explained so much of the variance before, in the last `watts`; none
 /// where it is not there.
-pub fn measure(watts: &[f32], seconds: f64, before: f64, scale: Scale) -> Option<Measure> {
+pub fn measure(watts: &[f32], seconds: f64, before: f64, scale: Scale, jitters: bool) -> Option<Measure> {
     let recent = watts.get(watts.len().checked_sub((halt(seconds) / TICK) as usize)?..)?;
     if level_and_swing(recent).1 < HALT_SHARE * level_and_swing(watts).1 {
         return None;
@@ -34,10 +36,66 @@ pub fn measure(watts: &[f32], seconds: f64, before: f64, scale: Scale) -> Option
     let unit = scale.seconds();
     let period = seconds / unit;
     let course = Course::new(watts, scale, recent.len().max(STRETCH));
+    if (course.len() as f64) < (AGAIN_PERIODS * period).max(AGAIN_VALUES) {
+        return None;
+    }
     let fold = Fold::new(course.values(), period);
     let (mut found, mut explained) = fold.best(period, 2);
     if explained < STEADY * before {
         (found, explained) = fold.best(period, (REACH / fold.grain(period)) as i32);
     }
-    (explained >= (KEEP * before)).then_some(Measure { seconds: found * unit, explained })
+    if explained < KEEP * before {
+        return None;
+    }
+    Some(Measure {
+        seconds: found * unit,
+        explained,
+        jitter: jitters.then(|| jitter(course.values(), found)),
+    })
+}
+
+/// Standard deviation of a period's length, as a share of the period.
+///
+/// Each period is moved against the mean course of all until both fit. What the moves of neighbours differ by is the
+/// length, but for the error of each move. That error is the same over two periods, the variance of the length twofold:
+/// the difference of both variances is the one of the length alone.
+fn jitter(values: &[f32], period: f64) -> f64 {
+    let at = |place: f64| -> Option<f32> {
+        let (one, two) = (values.get(place as usize)?, values.get(place as usize + 1)?);
+        Some(one + (two - one) * place.fract() as f32)
+    };
+    let points = period.round().clamp(1.0, 64.0) as u32;
+    let place = |number: f64, point: u32| (number + f64::from(point) / f64::from(points)) * period;
+    let count = (values.len() as f64 / period) as u32;
+    let mean = |point: u32| -> f32 {
+        (0..count).filter_map(|number| at(place(f64::from(number), point))).sum::<f32>() / count.max(1) as f32
+    };
+    let course: Vec<f32> = (0..points).map(mean).collect();
+    let fit = |number: u32, by: f64| -> Option<f32> {
+        let start = place(f64::from(number), 0) + by;
+        let moved = |(point, mean): (u32, &f32)| Some(mean * at(start + place(0.0, point))?);
+        if start < 0.0 { None } else { (0..points).zip(&course).map(moved).sum() }
+    };
+    let reach = (0.15 * period).clamp(1.0, 8.0) as i32;
+    let moves: Vec<f64> = (0..count)
+        .filter_map(|number| {
+            let fits: Vec<f32> =
+                (-reach - 1..=reach + 1).map_while(|by| fit(number, f64::from(by))).collect();
+            let tops = (-reach..).zip(fits.windows(3)).filter_map(|(by, window)| match window {
+                [left, top, right] if top > left && top >= right => {
+                    Some((top, f64::from(by) + f64::from(0.5 * (left - right) / (left - 2.0 * top + right))))
+                }
+                _ => None,
+            });
+            tops.max_by(|one, two| one.0.total_cmp(two.0)).map(|(_, by)| by)
+        })
+        .collect();
+    let variance = |apart: usize| {
+        let lengths = moves.iter().zip(moves.iter().skip(apart)).map(|(one, two)| two - one);
+        let (count, sum, squares) = lengths.fold((0.0, 0.0, 0.0), |(count, sum, squares), length| {
+            (count + 1.0, sum + length, squares + length * length)
+        });
+        if count > 1.0 { squares / count - sum * sum / (count * count) } else { 0.0 }
+    };
+    (variance(2) - variance(1)).max(0.0).sqrt() / period
 }

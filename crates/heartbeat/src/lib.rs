@@ -19,9 +19,13 @@ mod thresholds;
 
 pub use best::Best;
 
+use correlation::flat;
 use grid::Grid;
 use search::Found;
-use thresholds::{AGREE, AUDIT_EVERY, REMEMBERED, SEARCH_EVERY, SETTLED, STALE, TICK, TRAINS, WITNESSED};
+use thresholds::{
+    AGREE, AUDIT_EVERY, JITTER_EVERY, KEPT, REMEMBERED, RESTED, SEARCH_EVERY, SETTLED, STALE, TICK, TRAINS,
+    WITNESSED,
+};
 
 /// Follows the step of one owner on one GPU.
 #[derive(Debug, Default)]
@@ -32,6 +36,8 @@ pub struct Heartbeat {
     /// What the last two searches found, to be confirmed by the next.
     found: [Option<Found>; 2],
     searched: Option<f64>,
+    /// Since when a period is looked for and not found, in seconds.
+    sought: f64,
     /// When GPM last saw tensor cores at work, in seconds.
     trained: Option<f64>,
     /// Steps are counted up to here, in seconds.
@@ -45,6 +51,8 @@ struct Known {
     /// When it was first and last there, in seconds.
     since: f64,
     seen: f64,
+    jitter: Option<f64>,
+    beats: u64,
 }
 
 /// What GPM saw of a GPU over about 10 s: shares from 0 to 1, and NVLink bytes per second.
@@ -81,6 +89,10 @@ impl Heartbeat {
     /// One power sample: the end of its interval in monotonic seconds, watts. Samples that repeat or go back in time
     /// and values that no GPU can draw are ignored.
     pub fn sample(&mut self, at: f64, watts: f64) {
+        // A clock that went back: nothing that was written down by it holds.
+        if self.grid.newest().is_some_and(|newest| newest - at > KEPT as f64 * TICK) {
+            self.interrupt();
+        }
         self.grid.push(at, watts);
     }
 
@@ -97,12 +109,21 @@ impl Heartbeat {
     /// The period of the work now; called once a second.
     pub fn beat(&mut self, now: f64) -> Option<Beat> {
         let newest = self.grid.newest()?;
+        if self.searched.is_none() {
+            self.sought = newest;
+        }
         if !(now.is_finite() && now - newest < STALE) {
             return None;
         }
         let beat = self.follow(newest);
-        let settled = self.known.is_some_and(|known| newest - known.since > SETTLED);
-        let every = if beat.is_some() && settled { AUDIT_EVERY } else { SEARCH_EVERY };
+        if beat.is_some() || flat(&self.grid.last(RESTED)) {
+            self.sought = newest;
+        }
+        let settled = match (beat, self.known) {
+            (Some(_), Some(known)) => newest - known.since > SETTLED,
+            _ => newest - self.sought > SETTLED,
+        };
+        let every = if settled { AUDIT_EVERY } else { SEARCH_EVERY };
         if self.searched.is_some_and(|searched| (0.0..every).contains(&(newest - searched))) {
             return beat;
         }
@@ -121,7 +142,15 @@ impl Heartbeat {
                 known.found.kind = kind;
                 return beat;
             }
-            _ => self.known = Some(Known { found: Found { kind, ..found }, since: newest, seen: newest }),
+            _ => {
+                self.known = Some(Known {
+                    found: Found { kind, ..found },
+                    since: newest,
+                    seen: newest,
+                    jitter: None,
+                    beats: 0,
+                })
+            }
         }
         self.follow(newest)
     }
@@ -131,7 +160,13 @@ impl Heartbeat {
         let known = self.known.as_mut()?;
         let found = &mut known.found;
         let watts = self.grid.last((follow::window(found.seconds) / TICK) as usize);
-        let Some(measure) = follow::measure(&watts, found.seconds, found.explained, found.scale) else {
+        let Some(measure) = follow::measure(
+            &watts,
+            found.seconds,
+            found.explained,
+            found.scale,
+            known.beats % JITTER_EVERY == 0,
+        ) else {
             if newest - known.seen > REMEMBERED {
                 self.known = None;
             }
@@ -141,17 +176,15 @@ impl Heartbeat {
         found.explained += 0.1 * (measure.explained - found.explained);
         let kind = found.kind;
         known.seen = newest;
+        known.beats += 1;
+        known.jitter = measure.jitter.or(known.jitter);
+        let jitter = known.jitter.unwrap_or_default();
         let sure = newest - follow::halt(measure.seconds);
         if (0.0..follow::window(measure.seconds)).contains(&(sure - self.counted)) {
             self.steps += (sure - self.counted) / measure.seconds;
         }
         self.counted = sure.max(self.counted);
-        Some(Beat {
-            seconds: measure.seconds,
-            confidence: measure.explained.clamp(0.0, 1.0),
-            jitter: 0.0,
-            kind,
-        })
+        Some(Beat { seconds: measure.seconds, confidence: measure.explained.clamp(0.0, 1.0), jitter, kind })
     }
 
     /// Steps counted since the start: the time with a known period over that period. Never goes back.

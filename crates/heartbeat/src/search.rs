@@ -179,7 +179,11 @@ fn divide(values: &[f32], heights: &[f32], whole: f64, explained: f64, scale: Sc
         if guess < scale.shortest {
             break;
         }
-        let (part, share) = Fold::new(values, guess).best(guess, 1);
+        let fold = Fold::new(values, guess);
+        if fold.explained(guess) < 0.5 * PART * explained {
+            continue;
+        }
+        let (part, share) = fold.best(guess, 1);
         // A part of the part that was found is compared with that one.
         let (period, explains) = if divisor % best.0 == 0 { (best.1, best.2) } else { (whole, explained) };
         if share < PART * explains {

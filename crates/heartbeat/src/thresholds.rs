@@ -12,11 +12,12 @@ pub const KEPT: usize = 8192;
 pub const GAP: f64 = 5.0;
 /// Without a sample for this long, in seconds, nothing is said.
 pub const STALE: f64 = 5.0;
-/// A search this often, in seconds: while no period is known, and while one is followed.
+/// A search this often, in seconds; and once a period was followed, or none was found, for so many seconds.
 pub const SEARCH_EVERY: f64 = 4.0;
 pub const AUDIT_EVERY: f64 = 16.0;
-/// A period is followed for so many seconds before it is looked into less often.
 pub const SETTLED: f64 = 60.0;
+/// After so many flat ticks, what works next is new.
+pub const RESTED: usize = 500;
 
 /// Power that swings by less than this many watts (root mean square), or this share of its level, is flat. An idle
 /// H200 swings by 0.3 to 0.6 W, with a pattern of the regulator's own that repeats.
@@ -114,10 +115,15 @@ pub const REACH: f64 = 0.08;
 /// It is looked for further away when it explains less than this share of what it did, and lost below the other.
 pub const STEADY: f64 = 0.8;
 pub const KEEP: f64 = 0.4;
+/// Periods, and values, that a known period must be seen in after a halt.
+pub const AGAIN_PERIODS: f64 = 3.0;
+pub const AGAIN_VALUES: f64 = 40.0;
 /// After this many periods and seconds of power that swings by less than this share of before, the work has halted.
 pub const HALT_PERIODS: f64 = 1.5;
 pub const HALT_SECONDS: f64 = 1.0;
 pub const HALT_SHARE: f32 = 0.2;
+/// Beats from one look at the jitter to the next.
+pub const JITTER_EVERY: u64 = 8;
 /// Periods, and seconds, of the window that a followed period is measured in.
 pub const WINDOW_PERIODS: f64 = 5.0;
 pub const WINDOW_SECONDS: f64 = 10.0;
