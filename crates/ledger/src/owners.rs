@@ -213,7 +213,7 @@ impl OwnerState {
         // The busy time of an instance is in windows of their own.
         let complete = if place.is_some() { GpmUnit::Graphics } else { GpmUnit::Sm };
         if unit(complete).is_some() {
-            tracks.gathered.complete();
+            tracks.gathered.complete(seconds);
         }
         if let (None, Some(sm), Some(dram), Some(tensor)) =
             (place, unit(GpmUnit::Sm), unit(GpmUnit::Dram), unit(GpmUnit::Tensor))

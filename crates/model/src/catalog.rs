@@ -710,7 +710,7 @@ metrics! {
     /// GPU time allocated to the owner, by class.
     ///
     /// The sum of all classes is `gpu_owner_allocated_seconds_total`. `docs/HEARTBEAT.md` has each class's formula.
-    gpu_owner_gpu_seconds_total: Counter<OwnedGpu, (GpuTimeClass,)>, Seconds, Computed, "0.1.0", group InactiveStates;
+    gpu_owner_gpu_seconds_total: Counter<OwnedGpu, (GpuTimeClass,)>, Seconds, Computed, "0.1.0", group InactiveStates except ["computing"];
     /// Step of the owner's work on the GPU: the period of its power.
     ///
     /// Absent where no period is found, as of inference and irregular work, and for an owner that shares the GPU.
@@ -729,7 +729,7 @@ metrics! {
     ///
     /// Only on the GPU of the slow rank.
     gpu_owner_slow_rank_ratio: Gauge<OwnedGpu>, Ratio, Computed, "0.1.0";
-    /// 1 on the GPU of the missing rank, which idles while the owner's other GPUs on the node wait for it.
+    /// 1 on the GPU of the missing rank, which the owner's other GPUs on the node wait for.
     ///
     /// Only on the GPUs of an owner that is wedged.
     gpu_owner_missing_rank: Gauge<OwnedGpu>, None, Computed, "0.1.0", at most 1.0;

@@ -1,6 +1,8 @@
 //! What a GPU did in the time that its owner had it: each second is in one class, and a window of several classes is
 //! divided. `docs/HEARTBEAT.md` says the same for people.
 
+use std::time::Duration;
+
 use crate::bottleneck::{IDLE_PIPES, ONE_MULTIPROCESSOR, QUIET_LINK, QUIET_MEMORY, RESTS};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{Cause, GpuTimeClass};
@@ -11,19 +13,21 @@ pub type ClassShares = [f64; GpuTimeClass::ALL.len()];
 
 /// Multiprocessors that a collective keeps active: 24 of 132, which is what NCCL took on an H200 for its largest ones.
 const COLLECTIVE: f64 = 0.18;
-/// Without a GPM window for so long, time is divided by what else is known.
-const LATEST: std::time::Duration = std::time::Duration::from_secs(30);
+/// A window counts until one and a half times its length have passed.
+const LATE: f64 = 1.5;
+/// Reasons for which clocks are held down.
+const REASONS: usize = 3;
 
 /// What was measured of a GPU or GPU instance in a stretch of time; `None`: not known. Shares of the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Stretch {
+pub struct ClassWindow {
     /// The GPU is unhealthy.
     pub faulted: bool,
     pub cause: Option<Cause>,
     /// Time with a kernel or a copy.
     pub busy: Option<f64>,
     /// Active multiprocessors, their pipes, the memory interface.
-    pub units: Option<Units>,
+    pub units: Option<UnitShares>,
     /// Time with clocks held down by heat, the board or the power supply.
     pub held: f64,
     /// Whether its owner has more GPUs here.
@@ -32,7 +36,7 @@ pub struct Stretch {
 
 /// Activity of the units of a GPU, as shares of the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Units {
+pub struct UnitShares {
     pub sm: f64,
     pub pipes: f64,
     pub dram: f64,
@@ -40,7 +44,7 @@ pub struct Units {
     pub nvlink: f64,
 }
 
-impl Stretch {
+impl ClassWindow {
     /// The share of each class. They add up to 1.
     pub fn divide(&self) -> ClassShares {
         use GpuTimeClass::*;
@@ -55,7 +59,7 @@ impl Stretch {
         if busy <= RESTS {
             return whole(Idle);
         }
-        let Some(Units { sm, pipes, dram, nvlink }) = self.units else {
+        let Some(UnitShares { sm, pipes, dram, nvlink }) = self.units else {
             return shares(&[(WaitingForHost, 1.0 - busy), (Unknown, busy)]);
         };
         let throttled = self.held.clamp(0.0, busy);
@@ -98,24 +102,26 @@ pub struct Gathered {
     since: Option<Mono>,
     /// Whether a GPM window has ended.
     complete: bool,
-    busy: Sum,
-    sm: Sum,
-    pipes: Sum,
-    dram: Sum,
+    busy: TimedAmount,
+    sm: TimedAmount,
+    pipes: TimedAmount,
+    dram: TimedAmount,
     /// Each direction.
-    nvlink: [Sum; 2],
-    /// Seconds with clocks held down, from the start, and what they were when the time was last divided.
-    held: Option<(f64, f64)>,
+    nvlink: [TimedAmount; 2],
+    /// Seconds with clocks held down for each reason, from the start: when the time was last divided, and now.
+    held: Option<([f64; REASONS], [f64; REASONS])>,
+    /// The length of the newest window, in seconds.
+    window: f64,
 }
 
 /// An amount over a time.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sum {
+struct TimedAmount {
     seconds: f64,
     amount: f64,
 }
 
-impl Sum {
+impl TimedAmount {
     fn add(&mut self, seconds: f64, amount: f64) {
         self.seconds += seconds;
         self.amount += amount;
@@ -149,39 +155,43 @@ impl Gathered {
         sum.into_iter().for_each(|sum| sum.add(seconds, amount));
     }
 
-    /// A window of GPM ended that shows what a busy GPU does.
-    pub fn complete(&mut self) {
-        self.complete = true;
+    /// A window of GPM of so many seconds ended that shows what a busy GPU does.
+    pub fn complete(&mut self, seconds: f64) {
+        (self.complete, self.window) = (true, seconds);
     }
 
-    /// Clocks were held down for so many seconds from the start.
-    pub fn held(&mut self, total: f64) {
-        let before = self.held.map_or(total, |(before, _)| before.min(total));
-        self.held = Some((before, total));
+    /// Clocks were held down for so many seconds from the start, by reason.
+    pub fn held(&mut self, totals: [f64; REASONS]) {
+        let before = self.held.map_or(totals, |(before, _)| before);
+        self.held = Some((before, totals));
     }
 
-    /// What was measured since the last time, once a window ended and the busy time is known, or neither came for long. `None`: later.
-    pub fn take(&mut self, now: Mono) -> Option<Stretch> {
+    /// What was measured since the last time, once a window ended and the busy time is known, or neither came for so long.
+    /// `None`: later.
+    pub fn take(&mut self, latest: Duration, now: Mono) -> Option<ClassWindow> {
         let since = *self.since.get_or_insert(now);
         let known = self.complete && self.busy.rate().is_some();
-        if !known && now.since(since) < LATEST {
+        let latest = latest.max(Duration::from_secs_f64((self.window * LATE).clamp(0.0, 1e6)));
+        if !known && now.since(since) < latest {
             return None;
         }
         let units = || {
             let nvlink = self.nvlink.iter().filter_map(|way| way.rate()).fold(0.0, f64::max);
             let (sm, pipes, dram) = (self.sm.rate()?, self.pipes.rate()?, self.dram.rate()?);
-            Some(Units { sm: sm.min(1.0), pipes, dram: dram.min(1.0), nvlink })
+            Some(UnitShares { sm: sm.min(1.0), pipes, dram: dram.min(1.0), nvlink })
         };
         let seconds = now.since(since).as_secs_f64();
-        let held = self.held.map_or(0.0, |(before, total)| total - before);
-        let stretch = Stretch {
+        let held = self.held.map_or(0.0, |(before, totals)| {
+            totals.iter().zip(before).map(|(total, before)| total - before).fold(0.0, f64::max)
+        });
+        let stretch = ClassWindow {
             busy: self.busy.rate(),
             units: units(),
             held: if seconds > 0.0 { held / seconds } else { 0.0 },
-            ..Stretch::default()
+            ..ClassWindow::default()
         };
-        let held = self.held.map(|(_, total)| (total, total));
-        *self = Gathered { since: Some(now), held, ..Gathered::default() };
+        let held = self.held.map(|(_, totals)| (totals, totals));
+        *self = Gathered { since: Some(now), held, window: self.window, ..Gathered::default() };
         Some(stretch)
     }
 }

@@ -20,12 +20,21 @@ pub struct Past {
     /// Time of the GPM windows with work, and the end of the newest.
     worked: Duration,
     progress: Option<Mono>,
-    /// What they do now instead, and since when.
-    pause: Option<(Pace, Mono)>,
+    /// What they do now instead.
+    pause: Option<Pause>,
     /// The longest pauses since the last work. Only work shows that they are over.
     open: Pauses,
     /// The longest pauses that ended with work.
     ended: Pauses,
+}
+
+/// What processes do instead of their work.
+#[derive(Clone, Copy, Debug)]
+struct Pause {
+    pace: Pace,
+    since: Mono,
+    /// Whether a step of them was known at any time of it.
+    stepped: bool,
 }
 
 /// The longest pause of each kind.
@@ -77,14 +86,14 @@ impl Past {
 
     /// What is seen of them is known no longer.
     pub fn interrupt(&mut self, now: Mono) {
-        if let Some((pace, since)) = self.pause.take() {
+        if let Some(Pause { pace, since, .. }) = self.pause.take() {
             self.open.note(pace, now.since(since) + WINDOW);
         }
     }
 
     /// Since when kernels of the processes have run and computed nothing.
     pub fn waits_since(&self) -> Option<Mono> {
-        self.pause.filter(|(pace, _)| *pace == Pace::Waits).map(|(_, since)| since)
+        self.pause.filter(|pause| pause.pace == Pace::Waits).map(|pause| pause.since)
     }
 
     /// Takes in what these processes do now, and gives what their pause has come to; `stepped`: whether a step of them
@@ -98,11 +107,12 @@ impl Past {
         now: Mono,
     ) -> Option<Cause> {
         let does = pace.filter(|_| self.is_of_work(processes));
-        if self.pause.map(|(pace, _)| pace) != does {
+        if self.pause.map(|pause| pause.pace) != does {
             self.interrupt(now);
-            self.pause = does.filter(|pace| *pace != Pace::Moves).map(|pace| (pace, now));
+            let paused = does.filter(|pace| *pace != Pace::Moves);
+            self.pause = paused.map(|pace| Pause { pace, since: now, stepped });
         }
-        let (pace, since) = self.pause?;
+        let Pause { pace, since, stepped } = self.pause?;
         let (cause, least, longest) = match pace {
             Pace::Waits => (Cause::Wedged, settings.wedged_after, self.ended.wait),
             Pace::Rests => (Cause::Stalled, settings.stalled_after, self.ended.rest),

@@ -6,27 +6,36 @@ use std::time::Duration;
 
 use super::OwnerState;
 use super::accounts::{Account, AccountKey};
-use super::classes::Stretch;
+use super::classes::ClassWindow;
 use super::pulse;
-use super::ranks::{Rank, RanksFound};
+use super::ranks::{OwnerGpu, RanksFound};
 use super::remote::{NearCpus, Readings};
 use super::sketch::{PERCENTILE, smallest};
 use super::timeline::{self, InstanceId, Listing, PresentOwner};
 use super::tracks::{Track, Tracks};
 use crate::accounting::Accounting;
-use crate::bottleneck::{Evidence, Pace};
+use crate::bottleneck::{Evidence, Pace, RESTS};
 use crate::builder::Builder;
 use crate::intake::LedgerMoment;
 use crate::topology::TopologyState;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{
-    self as m, Cause, ClockEvent, Gpu, GpuTimeClass, Node, OwnedGpu, ProfileName, StepPeriod,
+    self as m, Cause, ClockEvent, Gpu, GpuTimeClass, Node, OwnedGpu, OwnerKind, ProfileName, StepPeriod,
 };
 use model::clock::Mono;
 use model::cpus::CpuSet;
 use model::pci::link_rate;
 use model::snapshot::OwnerView;
 use model::topology::Device;
+
+/// Reasons for which clocks are held down that are no power cap. Several at once are one time.
+const HELD: [ClockEvent; 3] =
+    [ClockEvent::HwSlowdown, ClockEvent::SwThermalSlowdown, ClockEvent::HwPowerBrakeSlowdown];
+
+/// A window of GPM comes within this time: every 10 s, and of an instance every minute.
+fn latest(place: InstanceId) -> Duration {
+    Duration::from_secs(if place.is_some() { 90 } else { 30 })
+}
 
 /// What the ledger knows of a GPU that owners need.
 struct About {
@@ -152,7 +161,7 @@ impl OwnerState {
         self.name_missing(&mut ranks, &judged, now);
         self.classify(&about, &here, accounting, now);
         let views = about.iter().flat_map(|one| {
-            let found = Found { here: &here, judged: &judged, ranks: &ranks, shares: &shares };
+            let found = OwnersFound { here: &here, judged: &judged, ranks: &ranks, shares: &shares };
             self.put_gpu(b, one, &found, &without_series, now)
         });
         let views = views.collect();
@@ -244,7 +253,8 @@ impl OwnerState {
     /// Finds the step of each owner that has a whole GPU alone.
     fn follow_steps(&mut self, about: &[About], here: &BTreeMap<AccountKey, Here>, now: Mono) {
         for one in about {
-            let measured = std::mem::take(&mut self.tracks(&one.gpu, None).measured);
+            let tracks = self.tracks(&one.gpu, None);
+            let (measured, rests) = (std::mem::take(&mut tracks.measured), tracks.rests(now));
             let mut present = here.iter().filter(|(key, _)| key.gpu == one.gpu);
             let alone = match (present.next(), present.next()) {
                 (Some((key, alone)), None) if key.place.is_none() => Some((key, alone)),
@@ -259,7 +269,9 @@ impl OwnerState {
             if let Some((key, alone)) = alone
                 && let Some(account) = self.accounts.get_mut(key)
             {
-                account.pulse.follow(&alone.processes, measured, now);
+                let busy = alone.evidence.busy.is_some_and(|busy| busy > RESTS);
+                let works = alone.pace.map_or(busy, |pace| pace == Pace::Moves);
+                account.pulse.follow(&alone.processes, measured, works, rests, now);
             }
         }
     }
@@ -270,20 +282,20 @@ impl OwnerState {
         here: &BTreeMap<AccountKey, Here>,
         now: Mono,
     ) -> BTreeMap<Arc<str>, RanksFound> {
-        let mut owners: BTreeMap<Arc<str>, Vec<Rank>> = BTreeMap::new();
+        let mut owners: BTreeMap<Arc<str>, Vec<OwnerGpu>> = BTreeMap::new();
         for (key, one) in here {
             let Some(account) = self.accounts.get_mut(key) else { continue };
-            let rests = self.tracks.get(&(key.gpu.clone(), None)).and_then(|tracks| tracks.rests(now));
-            let after = account.pulse.stalls_after(now);
-            let still = rests.zip(after).is_some_and(|(rests, after)| rests.as_secs_f64() >= after);
-            let rank = Rank {
+            // Other processes of a user may be of other work.
+            let one_job = !matches!(account.owner.kind, OwnerKind::User | OwnerKind::Unknown);
+            let rank = OwnerGpu {
                 gpu: key.gpu.gpu,
                 pace: one.pace,
-                of_work: account.past.is_of_work(&one.processes),
+                of_work: one_job && account.past.is_of_work(&one.processes),
                 longer_than_waits: account.past.longer_than_waits(),
                 sm: one.evidence.sm,
-                step: account.pulse.newest(now),
-                still,
+                step: account.pulse.newest(),
+                beats: one_job && account.pulse.step().is_some(),
+                still: account.pulse.is_still(),
             };
             owners.entry(Arc::clone(&key.owner)).or_default().push(rank);
         }
@@ -301,7 +313,7 @@ impl OwnerState {
         here: &BTreeMap<AccountKey, Here>,
         ranks: &BTreeMap<Arc<str>, RanksFound>,
         now: Mono,
-    ) -> BTreeMap<AccountKey, Judged> {
+    ) -> BTreeMap<AccountKey, OwnerJudgement> {
         let mut all = BTreeMap::new();
         let elapsed = self.judged.replace(now).map_or(Duration::ZERO, |before| now.since(before));
         let OwnerState { accounts, tracks, settings, .. } = self;
@@ -314,7 +326,7 @@ impl OwnerState {
             let halted = account.past.halted(
                 &one.processes,
                 one.pace,
-                account.pulse.newest(now).is_some(),
+                account.pulse.newest().is_some(),
                 settings,
                 now,
             );
@@ -322,6 +334,10 @@ impl OwnerState {
             let cause = match ranks {
                 Some(ranks) if ranks.missing.is_some() => account.cause.name(Cause::Wedged),
                 Some(ranks) if ranks.stalled => account.cause.name(Cause::Stalled),
+                // It goes on: nothing to be sure of for long.
+                Some(_) if account.cause.named() == Some(Cause::Stalled) && one.pace != Some(Pace::Rests) => {
+                    account.cause.name(one.evidence.cause().unwrap_or(Cause::Unknown))
+                }
                 _ => account.cause.found(halted.or_else(|| one.evidence.cause()), now),
             };
             if ranks.and_then(|ranks| ranks.slow).is_some_and(|(gpu, _)| gpu == key.gpu.gpu) {
@@ -333,7 +349,7 @@ impl OwnerState {
                 Some(Cause::Wedged | Cause::Stalled) => account.past.progress().max(worked()),
                 _ => None,
             };
-            all.insert(key.clone(), Judged { cause, progress });
+            all.insert(key.clone(), OwnerJudgement { cause, progress });
         }
         all
     }
@@ -342,7 +358,7 @@ impl OwnerState {
     fn name_missing(
         &self,
         ranks: &mut BTreeMap<Arc<str>, RanksFound>,
-        judged: &BTreeMap<AccountKey, Judged>,
+        judged: &BTreeMap<AccountKey, OwnerJudgement>,
         now: Mono,
     ) {
         for (owner, found) in ranks {
@@ -369,23 +385,22 @@ impl OwnerState {
             gpus.entry(&key.owner).or_default().insert(&key.gpu);
         }
         for one in about {
-            // Reasons that hold the clocks down at once are one time.
-            let held =
-                [ClockEvent::HwSlowdown, ClockEvent::SwThermalSlowdown, ClockEvent::HwPowerBrakeSlowdown];
-            let held = held.map(|event| accounting.clock_event_seconds(&one.gpu, &[event]));
-            let held = held.into_iter().fold(0.0, f64::max);
+            let held = HELD.map(|event| accounting.clock_event_seconds(&one.gpu, &[event]));
             let faulted = self.unhealthy.contains(&one.gpu.uuid);
+            // Also a place without an owner: what was measured there is of none.
+            let of_gpu = self.tracks.keys().filter(|(gpu, _)| *gpu == one.gpu);
+            let mut places: BTreeSet<InstanceId> = of_gpu.map(|(_, place)| *place).collect();
             let accounts = self.accounts.iter_mut().filter(|(key, _)| key.gpu == one.gpu);
-            let places: BTreeSet<InstanceId> = accounts.map(|(key, _)| key.place).collect();
+            places.extend(accounts.map(|(key, _)| key.place));
             for place in places {
                 let gathered = &mut self.tracks(&one.gpu, place).gathered;
                 gathered.held(held);
-                let Some(stretch) = gathered.take(now) else { continue };
+                let Some(stretch) = gathered.take(latest(place), now) else { continue };
                 let of = |key: &AccountKey| key.gpu == one.gpu && key.place == place;
                 for (key, account) in self.accounts.iter_mut().filter(|(key, _)| of(key)) {
                     let cause = account.cause.named().filter(|_| here.contains_key(key));
                     let several = gpus.get(&key.owner).is_some_and(|gpus| gpus.len() > 1);
-                    account.divide(&Stretch { faulted, cause, several, ..stretch }.divide());
+                    account.divide(&ClassWindow { faulted, cause, several, ..stretch }.divide());
                 }
             }
         }
@@ -396,7 +411,7 @@ impl OwnerState {
         &mut self,
         b: &mut Builder<'_>,
         about: &About,
-        found: &Found<'_>,
+        found: &OwnersFound<'_>,
         without_series: &BTreeSet<Arc<str>>,
         now: Mono,
     ) -> Vec<OwnerView> {
@@ -476,7 +491,7 @@ impl OwnerState {
                     b.put(&m::gpu_owner_step_confidence_ratio, &entity, (kind(beat.kind),), beat.confidence);
                     b.put(&m::gpu_owner_step_jitter_ratio, &entity, (), beat.jitter);
                 }
-                if let Some(slowdown) = account.pulse.slowdown(now) {
+                if let Some(slowdown) = account.pulse.slowdown() {
                     b.put(&m::gpu_owner_step_slowdown_ratio, &entity, (), slowdown);
                 }
                 let ranks = found.ranks.get(&key.owner).filter(|_| key.place.is_none());
@@ -531,16 +546,16 @@ struct Here {
 
 /// What is said of an owner at a place.
 #[derive(Debug)]
-struct Judged {
+struct OwnerJudgement {
     cause: Option<Cause>,
     /// Its last progress, while it is wedged or stalled.
     progress: Option<Mono>,
 }
 
 /// What is found of all owners, for their series.
-struct Found<'a> {
+struct OwnersFound<'a> {
     here: &'a BTreeMap<AccountKey, Here>,
-    judged: &'a BTreeMap<AccountKey, Judged>,
+    judged: &'a BTreeMap<AccountKey, OwnerJudgement>,
     ranks: &'a BTreeMap<Arc<str>, RanksFound>,
     shares: &'a BTreeMap<Arc<str>, Option<CpuSet>>,
 }

@@ -1,5 +1,7 @@
 //! The step of one owner on one GPU: its heartbeat, for as long as the same processes have the GPU alone.
 
+use std::time::Duration;
+
 use heartbeat::{Beat, Best, Heartbeat};
 use model::clock::Mono;
 
@@ -7,8 +9,10 @@ use model::clock::Mono;
 const STALLED_STEPS: f64 = 3.0;
 /// and no sooner than this, in seconds: an evaluation or a checkpoint pauses for some.
 const STALLED_LEAST: f64 = 15.0;
-/// A step of this long ago is none of the work now.
-const STEP_KEPT: std::time::Duration = std::time::Duration::from_secs(600);
+/// Work that has gone on for so long without a step has another rhythm now.
+const STEP_KEPT: Duration = Duration::from_secs(600);
+/// A rest must be so many times as long as the longest that ended with work.
+const LONGER: u32 = 2;
 
 /// The step of an owner on a GPU.
 #[derive(Debug, Default)]
@@ -16,14 +20,27 @@ pub struct Pulse {
     processes: Vec<u64>,
     heartbeat: Heartbeat,
     best: Best,
-    /// The newest step, and when it was found.
-    newest: Option<(Beat, Mono)>,
+    /// The newest step, and how long the processes have worked without one since.
+    newest: Option<(Beat, Duration)>,
     beats: bool,
+    /// When it was followed last.
+    followed: Option<Mono>,
+    /// How long they have rested by now, and the longest rest that ended with work.
+    rest: Duration,
+    longest_rest: Duration,
 }
 
 impl Pulse {
-    /// Takes in what was measured while these processes had the GPU alone, and finds the step.
-    pub fn follow(&mut self, processes: &[u64], measured: Measured, now: Mono) {
+    /// Takes in what was measured while these processes had the GPU alone, and finds the step. `works`: whether they do
+    /// anything; `rests`: how long they have done nothing.
+    pub fn follow(
+        &mut self,
+        processes: &[u64],
+        measured: Measured,
+        works: bool,
+        rests: Option<Duration>,
+        now: Mono,
+    ) {
         if self.processes != processes {
             self.heartbeat.interrupt();
             let heartbeat = std::mem::take(&mut self.heartbeat);
@@ -38,17 +55,25 @@ impl Pulse {
         let seconds = seconds(now);
         let found = self.heartbeat.beat(seconds);
         self.beats = found.is_some();
+        let elapsed = self.followed.replace(now).map_or(Duration::ZERO, |before| now.since(before));
         if let Some(beat) = found {
             self.best.note(seconds, beat.seconds);
-            self.newest = Some((beat, now));
+            self.newest = Some((beat, Duration::ZERO));
+        } else if let Some((_, without)) = self.newest.as_mut().filter(|_| works) {
+            *without += elapsed;
         }
+        self.newest = self.newest.filter(|(_, without)| *without <= STEP_KEPT);
+        let rest = rests.unwrap_or(self.rest);
+        if rest < self.rest {
+            self.longest_rest = self.longest_rest.max(self.rest);
+        }
+        self.rest = rest;
     }
 
-    /// What comes is of other work.
+    /// What comes is of other work too: the same processes may be alone again later.
     pub fn interrupt(&mut self) {
-        if self.beats || self.newest.is_some() {
+        if std::mem::take(&mut self.beats) || self.followed.take().is_some() {
             self.heartbeat.interrupt();
-            (self.beats, self.newest) = (false, None);
         }
     }
 
@@ -58,8 +83,8 @@ impl Pulse {
     }
 
     /// The step now, as a multiple of that in the best hour.
-    pub fn slowdown(&self, now: Mono) -> Option<f64> {
-        self.best.slowdown(seconds(now), self.step()?.seconds)
+    pub fn slowdown(&self) -> Option<f64> {
+        self.best.slowdown(self.step()?.seconds)
     }
 
     /// Steps so far.
@@ -67,15 +92,16 @@ impl Pulse {
         self.heartbeat.steps()
     }
 
-    /// Seconds of the step, or of the last one of late.
-    pub fn newest(&self, now: Mono) -> Option<f64> {
-        let (beat, _) = self.newest.filter(|(_, at)| now.since(*at) <= STEP_KEPT)?;
-        Some(beat.seconds)
+    /// Seconds of the step, or of the last one before the work came to a halt.
+    pub fn newest(&self) -> Option<f64> {
+        self.newest.map(|(beat, _)| beat.seconds)
     }
 
-    /// Seconds without any work after which the owner has stalled; `None` where it had no step of late.
-    pub fn stalls_after(&self, now: Mono) -> Option<f64> {
-        Some((self.newest(now)? * STALLED_STEPS).max(STALLED_LEAST))
+    /// Whether the owner has done nothing for so long that its steps have stopped.
+    pub fn is_still(&self) -> bool {
+        let Some(step) = self.newest() else { return false };
+        let least = Duration::from_secs_f64((step * STALLED_STEPS).max(STALLED_LEAST));
+        self.rest >= least.max(self.longest_rest * LONGER)
     }
 }
 

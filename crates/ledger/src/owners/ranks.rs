@@ -20,11 +20,11 @@ const STEADY: Duration = Duration::from_secs(10);
 /// Ranks of one job have the same step; measured, they differ by less than this share,
 const LOCKSTEP: f64 = 0.03;
 /// or one is found as a multiple of the other, up to this.
-const MOST_STEPS: f64 = 4.0;
+const MOST_STEPS: f64 = 3.0;
 
 /// One GPU of an owner now.
 #[derive(Clone, Copy, Debug)]
-pub struct Rank {
+pub struct OwnerGpu {
     /// NVML index.
     pub gpu: u32,
     pub pace: Option<Pace>,
@@ -34,8 +34,10 @@ pub struct Rank {
     pub longer_than_waits: Duration,
     /// Activity of its multiprocessors.
     pub sm: Option<f64>,
-    /// Seconds of its step, or of its last one of late.
+    /// Seconds of its step, or of the last one before the work came to a halt.
     pub step: Option<f64>,
+    /// Whether steps come now.
+    pub beats: bool,
     /// Whether it has done nothing for so long that work with its step has stalled; `false`: not known to.
     pub still: bool,
 }
@@ -68,7 +70,7 @@ impl Ranks {
     /// Takes in the GPUs that each owner has now.
     pub fn follow(
         &mut self,
-        owners: &BTreeMap<Arc<str>, Vec<Rank>>,
+        owners: &BTreeMap<Arc<str>, Vec<OwnerGpu>>,
         wedged_after: Duration,
         now: Mono,
     ) -> BTreeMap<Arc<str>, RanksFound> {
@@ -87,7 +89,7 @@ impl Ranks {
 }
 
 impl Before {
-    fn missing(&mut self, ranks: &[Rank], wedged_after: Duration, now: Mono) -> Option<Vec<u32>> {
+    fn missing(&mut self, ranks: &[OwnerGpu], wedged_after: Duration, now: Mono) -> Option<Vec<u32>> {
         let does = |pace: Pace| ranks.iter().filter(move |rank| rank.pace == Some(pace));
         let (waits, rests) = (does(Pace::Waits).count(), does(Pace::Rests).count());
         // What has no common step may be the work of several jobs.
@@ -105,7 +107,7 @@ impl Before {
         wedged.then(|| does(Pace::Rests).map(|rank| rank.gpu).collect())
     }
 
-    fn slow(&mut self, ranks: &[Rank], now: Mono) -> Option<(u32, f64)> {
+    fn slow(&mut self, ranks: &[OwnerGpu], now: Mono) -> Option<(u32, f64)> {
         let found = waits_least(ranks);
         let since = match (self.slow, found) {
             (Some((gpu, since)), Some((other, _))) if gpu == other => since,
@@ -117,7 +119,7 @@ impl Before {
 }
 
 /// Whether all have the same step.
-fn in_step(ranks: &[Rank]) -> bool {
+fn in_step(ranks: &[OwnerGpu]) -> bool {
     let shortest = ranks.iter().filter_map(|rank| rank.step).fold(f64::INFINITY, f64::min);
     let fits = |step: f64| {
         let multiple = (step / shortest).round();
@@ -128,8 +130,9 @@ fn in_step(ranks: &[Rank]) -> bool {
 
 /// The rank that waits least, if all go in step, and by what share of the time less than the one that waits least of the
 /// others.
-fn waits_least(ranks: &[Rank]) -> Option<(u32, f64)> {
-    if !in_step(ranks) {
+fn waits_least(ranks: &[OwnerGpu]) -> Option<(u32, f64)> {
+    let moves = |rank: &OwnerGpu| rank.beats && rank.pace == Some(Pace::Moves);
+    if !in_step(ranks) || !ranks.iter().all(moves) {
         return None;
     }
     let active: Option<Vec<(u32, f64)>> = ranks.iter().map(|rank| Some((rank.gpu, rank.sm?))).collect();

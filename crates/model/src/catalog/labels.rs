@@ -252,7 +252,7 @@ labels! {
         HostCpuBound "host_cpu_bound", RemoteNuma "remote_numa", PcieBound "pcie_bound",
         MemoryBound "memory_bound", Underfilled "underfilled", SerialCopies "serial_copies", Unknown "unknown",
     }
-    /// Class of GPU time of an owner; thresholds in `docs/HEARTBEAT.md`. Each second is in one class: `wedged`, kernels run without end and compute nothing; `stalled`, work that does nothing now; `faulted`, the GPU is unhealthy; `throttled`, clocks held down by heat, power or the board; `computing`; `communicating`, kernels that move data between GPUs or wait for it; `waiting_for_host`, nothing runs between kernels of work; `idle`, no work; `unknown`, not measured.
+    /// Class of GPU time of an owner; thresholds in `docs/HEARTBEAT.md`. Each second is in one class: `wedged`, kernels run without end and compute nothing, or their missing rank rests; `stalled`, work that does nothing now; `faulted`, the GPU is unhealthy; `throttled`, clocks held down by heat, the board or the power supply, not by the power cap; `computing`; `communicating`, kernels that move data between GPUs or wait for it; `waiting_for_host`, nothing runs between kernels of work; `idle`, no work; `unknown`, not measured.
     GpuTimeClass "class" {
         Computing "computing", Communicating "communicating", WaitingForHost "waiting_for_host", Throttled "throttled",
         Stalled "stalled", Wedged "wedged", Faulted "faulted", Idle "idle", Unknown "unknown",

@@ -282,6 +282,40 @@ fn without_evidence_nothing_is_claimed() {
 }
 
 #[test]
+fn a_halt_stays_one_for_as_long_as_it_lasts() {
+    let job = recorded!("wedge-waiting");
+    let (steps, waits) = (stretch(&job, 12, 25, 60), stretch(&job, 30, 53, 33 * 60));
+    let mut replay = Replay::new();
+    replay.play(&[7], &steps);
+    let took = replay.until("wedged", &[7], &waits).expect("never wedged");
+    for second in &waits[took..] {
+        assert_eq!(replay.second(&[7], second), Some("wedged"), "after {} s", replay.elapsed);
+    }
+    // Another process looks at the GPU for a while.
+    replay.play(&[7, STRANGER], &waits[..10]);
+    replay.until("wedged", &[7], &waits[..120]).expect("wedged no more");
+    // Without GPM, work that has stopped.
+    let mut blind = Replay::new();
+    blind.gpm = false;
+    blind.play(&[7], &steps);
+    let rests = stretch(&recorded!("wedge-missing"), 30, 53, 33 * 60);
+    assert_eq!(blind.play(&[7], &rests), Some("stalled"));
+}
+
+#[test]
+fn a_rest_that_ended_once_must_last_twice_as_long() {
+    let (job, rests) = (recorded!("wedge-waiting"), recorded!("wedge-missing"));
+    let (steps, pause) = (stretch(&job, 12, 25, 70), stretch(&rests, 30, 53, 30));
+    let mut replay = Replay::new();
+    replay.play(&[7], &steps);
+    assert_eq!(replay.play(&[7], &pause), Some("stalled"));
+    // Its steps go on, and the next checkpoint takes as long.
+    replay.play(&[7], &steps[..2]);
+    replay.never(&HALTS, &[7], &steps);
+    replay.never(&HALTS, &[7], &pause);
+}
+
+#[test]
 fn a_slice_has_no_step_and_is_never_wedged() {
     let job = recorded!("wedge-waiting");
     let mut replay = Replay::new();
@@ -292,4 +326,10 @@ fn a_slice_has_no_step_and_is_never_wedged() {
     let rests = stretch(&recorded!("wedge-missing"), 30, 53, 600);
     let took = replay.until("stalled", &[7], &rests).expect("never stalled");
     assert!((300..=420).contains(&took), "after {took} s");
+    let of = OwnedGpu { gpu_instance: "2".into(), ..owned("a") };
+    let s = replay.bench.publish();
+    let class = |class| s.number(&m::gpu_owner_gpu_seconds_total, &of, (class,)).unwrap();
+    let all: f64 = m::GpuTimeClass::ALL.iter().map(|one| class(*one)).sum();
+    assert!(all > 900.0 * 3.0 / 7.0, "{all} s");
+    assert!(class(m::GpuTimeClass::Unknown) < 0.1 * all, "windows come once a minute");
 }
