@@ -282,6 +282,26 @@ fn without_evidence_nothing_is_claimed() {
 }
 
 #[test]
+fn an_hour_of_kernels_that_wait_after_work_without_steps_is_no_wedge() {
+    for (name, kernels) in [
+        ("host memory", recorded!("poll-host")),
+        ("24 blocks", recorded!("poll-dev24")),
+        ("all multiprocessors", recorded!("poll-all")),
+        ("nanosleep", recorded!("poll-sleep")),
+        ("one multiprocessor", recorded!("one-sm")),
+        ("copies in", recorded!("h2d")),
+        ("copies out", recorded!("d2h")),
+    ] {
+        println!("{name}");
+        let mut replay = Replay::new();
+        // In no order, so that lines that are repeated make no step.
+        let work = (0..60).map(|n: usize| kernels[2 + n * n * 7 % 5].clone());
+        replay.play(&[7], &work.collect::<Vec<_>>());
+        replay.never(&HALTS, &[7], &stretch(&kernels, 10, 21, 3600));
+    }
+}
+
+#[test]
 fn a_halt_stays_one_for_as_long_as_it_lasts() {
     let job = recorded!("wedge-waiting");
     let (steps, waits) = (stretch(&job, 12, 25, 60), stretch(&job, 30, 53, 33 * 60));
