@@ -45,7 +45,8 @@ impl<'a> Fold<'a> {
         let mut course = [(0.0_f32, 0.0_f32); BINS];
         // The phase turns over after one period.
         let turn = (f64::from(u32::MAX) + 1.0) / period;
-        let (mut phase, step) = (0_u32, turn as u32);
+        // From the middle of a bin: samples that meet a whole period evenly stay off the edges.
+        let (mut phase, step) = (u32::MAX / (2 * self.bins), turn as u32);
         for value in *piece {
             let bin = (u64::from(phase) * u64::from(self.bins)) >> 32;
             if let Some((sum, count)) = course.get_mut(bin as usize % BINS) {

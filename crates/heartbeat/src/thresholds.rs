@@ -57,6 +57,8 @@ pub const TEETH: i32 = 8;
 pub const CANDIDATES: usize = 8;
 /// A candidate's parts are tried up to this one.
 pub const DIVISORS: i32 = 12;
+/// A unit's multiples are tried up to this one.
+pub const MULTIPLES: i32 = 4;
 /// Periods, and values, of a piece that is laid over itself.
 pub const PIECE_PERIODS: f64 = 8.0;
 pub const PIECE_VALUES: usize = 100;
@@ -93,6 +95,8 @@ pub const PART: f64 = 0.45;
 /// The whole is the period if it explains so much of what the part leaves open.
 pub const MORE: f64 = 0.09;
 pub const MORE_ALIASED: f64 = 0.65;
+/// What samples 20 ms apart leave open of the sharpest course.
+pub const SMEARED: f64 = 0.1;
 /// A part is as much alike as this share of the whole.
 pub const PART_ALIKE: f32 = 0.9;
 /// With less than this, it is the part without doubt.
