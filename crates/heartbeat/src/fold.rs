@@ -18,7 +18,13 @@ pub struct Fold<'a> {
 impl<'a> Fold<'a> {
     /// For periods near `period`, in values.
     pub fn new(values: &'a [f32], period: f64) -> Fold<'a> {
-        let piece = ((PIECE_PERIODS * period) as usize).max(PIECE_VALUES).clamp(1, values.len().max(1));
+        Fold::of(values, period, 1.0)
+    }
+
+    /// The same in pieces that are `times` as long.
+    pub fn of(values: &'a [f32], period: f64, times: f64) -> Fold<'a> {
+        let piece = ((PIECE_PERIODS * period).max(PIECE_VALUES) * times) as usize;
+        let piece = piece.clamp(1, values.len().max(1));
         let length = (values.len() / (values.len() / piece).max(1)).max(1);
         let pieces = values.rchunks_exact(length).map(|piece| {
             let (sum, squares) =

@@ -4,10 +4,11 @@ use crate::Kind;
 use crate::correlation::{Course, Scale};
 use crate::fold::Fold;
 use crate::thresholds::{
-    ALIASED, CANDIDATES, COARSE, COARSE_STRETCH, DIVISORS, ENOUGH_PERIODS, FEW, FEW_ALIKE, FINE,
-    LONGER_ALIKE, MANY, MORE, MORE_ALIASED, MULTIPLES, PART, PART_ALIKE, RIPPLE, RIPPLE_SHARE, RIPPLES,
-    RIPPLES_SHARE, SAME, SEEN_SECONDS, SMEARED, STRETCH, STRONG, STRONG_ALIKE, SURE_SECONDS, TEETH,
-    UNFINISHED, WEAK, WEAK_ALIKE, WEAK_PERIODS, WEAK_SECONDS, WEAK_SHARE, WIDER,
+    ALIASED, BLURRED, BLURRED_ALIKE, BLURRED_MORE, CANDIDATES, COARSE, COARSE_STRETCH, DIVISORS,
+    ENOUGH_PERIODS, FEW, FEW_ALIKE, FINE, LONGER_ALIKE, MANY, MORE, MORE_ALIASED, MULTIPLES, NEARLY, PART,
+    PART_ALIKE, RIPPLE, RIPPLE_SHARE, RIPPLES, RIPPLES_SHARE, SAME, SEEN_SECONDS, SHARP, SMEARED, STRETCH,
+    STRONG, STRONG_ALIKE, SURE_SECONDS, TEETH, UNFINISHED, WEAK, WEAK_ALIKE, WEAK_PERIODS, WEAK_SECONDS,
+    WEAK_SHARE, WIDER,
 };
 
 /// A period that a search found.
@@ -189,13 +190,20 @@ fn relate(heights: &[f32], part: Unit, whole: Unit) -> Option<(f64, bool)> {
     // Samples that meet every period of the whole at the same places, and those of the part at others, make the whole
     // look better than it is.
     let off = |period: f64| (period - period.round()).abs();
-    let aliased = off(part.period) > ALIASED
+    let aliased = part.period < SHARP
+        && off(part.period) > 0.5 * ALIASED
         && off(whole.period) < ALIASED.min(0.7 * off(part.period))
         && near(heights, part.period) > 0.5 * near(heights, whole.period);
     let reach = f64::from(TEETH) * whole.period;
-    let alike = comb(heights, part.period, reach) >= PART_ALIKE * comb(heights, whole.period, reach);
-    let same = if aliased { more < MORE_ALIASED } else { alike && more < MORE };
-    Some((if aliased { 0.0 } else { more }, same))
+    // The whole is known more exactly than its part.
+    let exact = whole.period / (whole.period / part.period).round().max(1.0);
+    let alike = comb(heights, exact, reach) / comb(heights, whole.period, reach).max(f32::MIN_POSITIVE);
+    let nearly = alike >= NEARLY as f32 && part.explained >= NEARLY * whole.explained;
+    let blurred = part.period < BLURRED && alike >= BLURRED_ALIKE && more < BLURRED_MORE;
+    if aliased && more < MORE_ALIASED || nearly {
+        return Some((0.0, true));
+    }
+    Some((more, blurred || alike >= PART_ALIKE && more < MORE))
 }
 
 /// The smallest part of the period that explains as much, or the smallest multiple that explains more.
