@@ -18,7 +18,13 @@ pub struct Fold<'a> {
 impl<'a> Fold<'a> {
     /// For periods near `period`, in values.
     pub fn new(values: &'a [f32], period: f64) -> Fold<'a> {
-        let piece = ((PIECE_PERIODS * period) as usize).max(PIECE_VALUES).clamp(1, values.len().max(1));
+        Fold::of(values, period, 1.0)
+    }
+
+    /// The same in pieces that are `times` as long.
+    pub fn of(values: &'a [f32], period: f64, times: f64) -> Fold<'a> {
+        let piece = ((PIECE_PERIODS * period).max(PIECE_VALUES) * times) as usize;
+        let piece = piece.clamp(1, values.len().max(1));
         let length = (values.len() / (values.len() / piece).max(1)).max(1);
         let pieces = values.rchunks_exact(length).map(|piece| {
             let (sum, squares) =
@@ -45,7 +51,8 @@ impl<'a> Fold<'a> {
         let mut course = [(0.0_f32, 0.0_f32); BINS];
         // The phase turns over after one period.
         let turn = (f64::from(u32::MAX) + 1.0) / period;
-        let (mut phase, step) = (0_u32, turn as u32);
+        // From the middle of a bin: samples that meet a whole period evenly stay off the edges.
+        let (mut phase, step) = (u32::MAX / (2 * self.bins), turn as u32);
         for value in *piece {
             let bin = (u64::from(phase) * u64::from(self.bins)) >> 32;
             if let Some((sum, count)) = course.get_mut(bin as usize % BINS) {

@@ -3,8 +3,8 @@
 use crate::correlation::{Course, Scale, level_and_swing};
 use crate::fold::Fold;
 use crate::thresholds::{
-    AGAIN_PERIODS, AGAIN_VALUES, HALT_PERIODS, HALT_SECONDS, HALT_SHARE, KEEP, REACH, STEADY, STRETCH, TICK,
-    WINDOW_PERIODS, WINDOW_SECONDS,
+    AGAIN_PERIODS, AGAIN_VALUES, HALT_PERIODS, HALT_SECONDS, HALT_SHARE, KEEP, LONGER_GRAINS, LONGER_PIECES,
+    LONGER_SHARE, REACH, STEADY, STRETCH, TICK, WINDOW_PERIODS, WINDOW_SECONDS,
 };
 
 /// What the last seconds say of a known period.
@@ -46,6 +46,10 @@ pub fn measure(watts: &[f32], seconds: f64, before: f64, scale: Scale, jitters: 
     }
     if explained < KEEP * before {
         return None;
+    }
+    let longer = Fold::of(course.values(), found, LONGER_PIECES).best(found, LONGER_GRAINS);
+    if longer.1 >= LONGER_SHARE * explained {
+        found = longer.0;
     }
     Some(Measure {
         seconds: found * unit,

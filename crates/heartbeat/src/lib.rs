@@ -23,8 +23,8 @@ use correlation::flat;
 use grid::Grid;
 use search::Found;
 use thresholds::{
-    AGREE, AUDIT_EVERY, JITTER_EVERY, KEPT, REMEMBERED, RESTED, SEARCH_EVERY, SETTLED, STALE, TICK, TRAINS,
-    WITNESSED,
+    AGREE, AUDIT_EVERY, BEHIND, JITTER_EVERY, KEPT, REMEMBERED, RESTED, SEARCH_EVERY, SETTLED, STALE, TICK,
+    TRAINS, WITNESSED,
 };
 
 /// Follows the step of one owner on one GPU.
@@ -36,6 +36,8 @@ pub struct Heartbeat {
     /// What the last two searches found, to be confirmed by the next.
     found: [Option<Found>; 2],
     searched: Option<f64>,
+    /// Samples in a row that are older than all that is kept.
+    behind: u32,
     /// Since when a period is looked for and not found, in seconds.
     sought: f64,
     /// When GPM last saw tensor cores at work, in seconds.
@@ -89,8 +91,11 @@ impl Heartbeat {
     /// One power sample: the end of its interval in monotonic seconds, watts. Samples that repeat or go back in time
     /// and values that no GPU can draw are ignored.
     pub fn sample(&mut self, at: f64, watts: f64) {
-        // A clock that went back: nothing that was written down by it holds.
-        if self.grid.newest().is_some_and(|newest| newest - at > KEPT as f64 * TICK) {
+        // One such sample is a mistake, many are a clock that went back: nothing that was noted by it holds.
+        let behind =
+            self.grid.newest().is_some_and(|newest| at.is_finite() && newest - at > KEPT as f64 * TICK);
+        self.behind = if behind { self.behind + 1 } else { 0 };
+        if self.behind >= BEHIND {
             self.interrupt();
         }
         self.grid.push(at, watts);

@@ -4,10 +4,11 @@ use crate::Kind;
 use crate::correlation::{Course, Scale};
 use crate::fold::Fold;
 use crate::thresholds::{
-    ALIASED, CANDIDATES, COARSE, COARSE_STRETCH, DIVISORS, ENOUGH_PERIODS, FEW, FEW_ALIKE, FINE,
-    LONGER_ALIKE, MANY, MORE, MORE_ALIASED, PART, PART_ALIKE, RIPPLE, RIPPLE_SHARE, RIPPLES, RIPPLES_SHARE,
-    SAME, SEEN_SECONDS, STRETCH, STRONG, STRONG_ALIKE, SURE_SECONDS, TEETH, UNFINISHED, WEAK, WEAK_ALIKE,
-    WEAK_PERIODS, WEAK_SECONDS, WEAK_SHARE, WIDER,
+    ALIASED, BLURRED, BLURRED_ALIKE, BLURRED_MORE, CANDIDATES, COARSE, COARSE_STRETCH, DIVISORS,
+    ENOUGH_PERIODS, FEW, FEW_ALIKE, FINE, LONGER_ALIKE, MANY, MORE, MORE_ALIASED, MULTIPLES, NEARLY, PART,
+    PART_ALIKE, RIPPLE, RIPPLE_SHARE, RIPPLES, RIPPLES_SHARE, SAME, SEEN_SECONDS, SHARP, SMEARED, STRETCH,
+    STRONG, STRONG_ALIKE, SURE_SECONDS, TEETH, UNFINISHED, WEAK, WEAK_ALIKE, WEAK_PERIODS, WEAK_SECONDS,
+    WEAK_SHARE, WIDER,
 };
 
 /// A period that a search found.
@@ -100,7 +101,8 @@ impl Sight {
             .collect();
         wholes.sort_by(|a, b| b.1.total_cmp(&a.1));
         for (whole, explained) in wholes {
-            let (period, explained, mut kind) = divide(values, heights, whole, explained, scale);
+            let (unit, mut kind) = unit(values, heights, Unit { period: whole, explained }, scale, longest);
+            let Unit { period, explained } = unit;
             let seconds = period * scale.seconds();
             let alike = near(heights, period);
             // A longer period shows that has not been repeated often enough yet.
@@ -171,40 +173,70 @@ fn near(heights: &[f32], lag: f64) -> f32 {
     around.fold(0.0, |highest, height| highest.max(*height))
 }
 
-/// The smallest part of the period that explains as much.
-fn divide(values: &[f32], heights: &[f32], whole: f64, explained: f64, scale: Scale) -> (f64, f64, Kind) {
-    let mut best = (1, whole, explained, Kind::Step);
+/// A period in values, and what it explains.
+#[derive(Clone, Copy, Debug)]
+struct Unit {
+    period: f64,
+    explained: f64,
+}
+
+/// How a part and its whole relate: what the whole explains of what its part leaves open, none if the part is no unit of
+/// its own. True also if the part is as good.
+fn relate(heights: &[f32], part: Unit, whole: Unit) -> Option<(f64, bool)> {
+    if part.explained < PART * whole.explained {
+        return None;
+    }
+    let more = (whole.explained - part.explained) / (1.0 - part.explained + SMEARED);
+    // Samples that meet every period of the whole at the same places, and those of the part at others, make the whole
+    // look better than it is.
+    let off = |period: f64| (period - period.round()).abs();
+    let aliased = part.period < SHARP
+        && off(part.period) > 0.5 * ALIASED
+        && off(whole.period) < ALIASED.min(0.7 * off(part.period))
+        && near(heights, part.period) > 0.5 * near(heights, whole.period);
+    let reach = f64::from(TEETH) * whole.period;
+    // The whole is known more exactly than its part.
+    let exact = whole.period / (whole.period / part.period).round().max(1.0);
+    let alike = comb(heights, exact, reach) / comb(heights, whole.period, reach).max(f32::MIN_POSITIVE);
+    let nearly = alike >= NEARLY as f32 && part.explained >= NEARLY * whole.explained;
+    let blurred = part.period < BLURRED && alike >= BLURRED_ALIKE && more < BLURRED_MORE;
+    if aliased && more < MORE_ALIASED || nearly {
+        return Some((0.0, true));
+    }
+    Some((more, blurred || alike >= PART_ALIKE && more < MORE))
+}
+
+/// The smallest part of the period that explains as much, or the smallest multiple that explains more.
+fn unit(values: &[f32], heights: &[f32], whole: Unit, scale: Scale, longest: f64) -> (Unit, Kind) {
+    let mut best = (1, whole, Kind::Step);
+    let fold = |guess: f64, least: f64| {
+        let fold = Fold::new(values, guess);
+        let (period, explained) =
+            if fold.explained(guess) < least { (guess, 0.0) } else { fold.best(guess, 1) };
+        Unit { period, explained }
+    };
     for divisor in 2..=DIVISORS {
-        let guess = whole / f64::from(divisor);
+        let guess = whole.period / f64::from(divisor);
         if guess < scale.shortest {
             break;
         }
-        let fold = Fold::new(values, guess);
-        if fold.explained(guess) < 0.5 * PART * explained {
-            continue;
-        }
-        let (part, share) = fold.best(guess, 1);
+        let part = fold(guess, 0.5 * PART * whole.explained);
         // A part of the part that was found is compared with that one.
-        let (period, explains) = if divisor % best.0 == 0 { (best.1, best.2) } else { (whole, explained) };
-        if share < PART * explains {
-            continue;
-        }
-        // What the whole explains of what its part leaves open. Samples that meet every period of the whole at the same
-        // places, and those of the part at others, make the whole look better than it is.
-        let more = (explains - share) / (1.0 - share).max(1e-3);
-        let off = |period: f64| (period - period.round()).abs();
-        let aliased = off(part) > ALIASED
-            && off(period) < ALIASED.min(0.7 * off(part))
-            && near(heights, part) > 0.5 * near(heights, period);
-        let reach = f64::from(TEETH) * whole;
-        let alike = comb(heights, part, reach) >= PART_ALIKE * comb(heights, period, reach);
-        if !(aliased || alike) {
-            continue;
-        }
-        if more < if aliased { MORE_ALIASED } else { MORE } {
-            let kind = if more < SAME || aliased { Kind::Step } else { Kind::SmallestUnit };
-            best = (divisor, part, share, kind);
+        let larger = if divisor % best.0 == 0 { best.1 } else { whole };
+        if let Some((more, true)) = relate(heights, part, larger) {
+            best = (divisor, part, if more < SAME { Kind::Step } else { Kind::SmallestUnit });
         }
     }
-    (best.1, best.2, best.3)
+    for times in 2..=MULTIPLES {
+        let part = best.1;
+        let guess = part.period * f64::from(times);
+        if guess > longest {
+            break;
+        }
+        let larger = fold(guess, 0.5 * part.explained);
+        if larger.explained > part.explained && !relate(heights, part, larger).is_some_and(|(_, same)| same) {
+            return (larger, best.2);
+        }
+    }
+    (best.1, best.2)
 }

@@ -10,6 +10,8 @@ pub const TICK: f64 = 0.02;
 pub const KEPT: usize = 8192;
 /// Samples further apart than this, in seconds: what was before says nothing of what comes.
 pub const GAP: f64 = 5.0;
+/// So many samples in a row that are older than what is kept: the clock went back.
+pub const BEHIND: u32 = 50;
 /// Without a sample for this long, in seconds, nothing is said.
 pub const STALE: f64 = 5.0;
 /// A search this often, in seconds; and once a period was followed, or none was found, for so many seconds.
@@ -56,10 +58,16 @@ pub const COARSE: Scale = Scale {
 pub const TEETH: i32 = 8;
 pub const CANDIDATES: usize = 8;
 /// A candidate's parts are tried up to this one.
-pub const DIVISORS: i32 = 12;
+pub const DIVISORS: i32 = 20;
+/// A unit's multiples are tried up to this one.
+pub const MULTIPLES: i32 = 4;
 /// Periods, and values, of a piece that is laid over itself.
 pub const PIECE_PERIODS: f64 = 8.0;
-pub const PIECE_VALUES: usize = 100;
+pub const PIECE_VALUES: f64 = 100.0;
+/// A period is measured in pieces this many times as long, if it still explains this share there.
+pub const LONGER_PIECES: f64 = 3.0;
+pub const LONGER_SHARE: f64 = 0.7;
+pub const LONGER_GRAINS: i32 = 10;
 
 /// Periods that a search must have seen.
 pub const ENOUGH_PERIODS: f64 = 5.0;
@@ -91,14 +99,23 @@ pub const WITNESSED: f64 = 30.0;
 /// A part of a period explains this share of what the whole does, or it is no unit of its own.
 pub const PART: f64 = 0.45;
 /// The whole is the period if it explains so much of what the part leaves open.
-pub const MORE: f64 = 0.09;
+pub const MORE: f64 = 0.07;
 pub const MORE_ALIASED: f64 = 0.65;
+/// What samples 20 ms apart leave open of the sharpest course.
+pub const SMEARED: f64 = 0.1;
 /// A part is as much alike as this share of the whole.
 pub const PART_ALIKE: f32 = 0.9;
+/// Above this share of both, the samples alone make the difference.
+pub const NEARLY: f64 = 0.95;
 /// With less than this, it is the part without doubt.
 pub const SAME: f64 = 0.05;
-/// Ticks from a whole number of ticks.
+/// Values from a whole number of values; and values in a period, above which it makes no difference.
 pub const ALIASED: f64 = 0.12;
+pub const SHARP: f64 = 30.0;
+/// With fewer values in a period, the samples tell less: what is as much alike is a unit, if the whole explains no more.
+pub const BLURRED: f64 = 8.0;
+pub const BLURRED_ALIKE: f32 = 0.8;
+pub const BLURRED_MORE: f64 = 0.3;
 /// A long period beside a short one swings by this share of it.
 pub const WIDER: f64 = 0.2;
 /// The regulator of a GPU at its power limit swings with a period in this range, by less than this share of the power.
@@ -125,7 +142,7 @@ pub const HALT_SHARE: f32 = 0.2;
 /// Beats from one look at the jitter to the next.
 pub const JITTER_EVERY: u64 = 8;
 /// Periods, and seconds, of the window that a followed period is measured in.
-pub const WINDOW_PERIODS: f64 = 5.0;
+pub const WINDOW_PERIODS: f64 = 6.0;
 pub const WINDOW_SECONDS: f64 = 10.0;
 /// A lost period is taken up again within this many seconds without a second search.
 pub const REMEMBERED: f64 = 120.0;
