@@ -1,37 +1,11 @@
 //! How alike the power is some time later.
 
-use crate::thresholds::{FLAT_SHARE, FLAT_WATTS, LIMIT, TICK};
-
-/// How closely the power is looked at: each sample for short periods, a smooth course for long ones.
-#[derive(Clone, Copy, Debug)]
-pub struct Scale {
-    /// Ticks between two values.
-    pub every: usize,
-    /// Ticks of the two running means that take away what is faster.
-    pub smooth: usize,
-    /// Values of the running mean that is taken away.
-    pub trend: usize,
-    /// Values that are compared as one piece: each piece has the same weight, whatever its power.
-    pub piece: usize,
-    /// In values: the shortest period, the shortest that is looked for without a longer one, and the longest.
-    pub shortest: f64,
-    pub first: f64,
-    pub longest: f64,
-    /// Ticks of the past that a search looks at.
-    pub ticks: usize,
-}
-
-impl Scale {
-    /// Seconds between two values.
-    pub fn seconds(&self) -> f64 {
-        self.every as f64 * TICK
-    }
-}
+use crate::thresholds::{FLAT_SHARE, FLAT_WATTS, LIMIT, SearchScale, TICK};
 
 /// The power around its trend, at one scale.
 #[derive(Debug)]
 pub struct Course {
-    pub scale: Scale,
+    pub scale: SearchScale,
     values: Vec<f32>,
     /// Sum of the squares of the values before each.
     energy: Vec<f64>,
@@ -42,7 +16,7 @@ pub struct Course {
 impl Course {
     /// The course of `watts`, values a tick apart, after their last flat stretch of `stretch` ticks: what is flat for
     /// longer than a period is no part of what repeats.
-    pub fn new(watts: &[f32], scale: Scale, stretch: usize) -> Course {
+    pub fn new(watts: &[f32], scale: SearchScale, stretch: usize) -> Course {
         let watts = active(watts, stretch);
         let floor = f64::from(flat_below(level_and_swing(watts).0));
         let smooth = match scale.smooth {

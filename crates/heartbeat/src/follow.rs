@@ -1,7 +1,8 @@
 //! A known period, measured again.
 
-use crate::correlation::{Course, Scale, level_and_swing};
+use crate::correlation::{Course, level_and_swing};
 use crate::fold::Fold;
+use crate::thresholds::SearchScale;
 use crate::thresholds::{
     AGAIN_PERIODS, AGAIN_VALUES, HALT_PERIODS, HALT_SECONDS, HALT_SHARE, KEEP, LONGER_GRAINS, LONGER_PIECES,
     LONGER_SHARE, REACH, STEADY, STRETCH, TICK, WINDOW_PERIODS, WINDOW_SECONDS,
@@ -9,7 +10,7 @@ use crate::thresholds::{
 
 /// What the last seconds say of a known period.
 #[derive(Clone, Copy, Debug)]
-pub struct Measure {
+pub struct PeriodMeasure {
     pub seconds: f64,
     pub explained: f64,
     /// Standard deviation of a period's length, as a share of the period, if it was asked for.
@@ -28,7 +29,13 @@ pub fn window(seconds: f64) -> f64 {
 
 /// Measures a period of about `seconds`, which explained so much of the variance before, in the last `watts`; none
 /// where it is not there.
-pub fn measure(watts: &[f32], seconds: f64, before: f64, scale: Scale, jitters: bool) -> Option<Measure> {
+pub fn measure(
+    watts: &[f32],
+    seconds: f64,
+    before: f64,
+    scale: SearchScale,
+    jitters: bool,
+) -> Option<PeriodMeasure> {
     let recent = watts.get(watts.len().checked_sub((halt(seconds) / TICK) as usize)?..)?;
     if level_and_swing(recent).1 < HALT_SHARE * level_and_swing(watts).1 {
         return None;
@@ -51,7 +58,7 @@ pub fn measure(watts: &[f32], seconds: f64, before: f64, scale: Scale, jitters: 
     if longer.1 >= LONGER_SHARE * explained {
         found = longer.0;
     }
-    Some(Measure {
+    Some(PeriodMeasure {
         seconds: found * unit,
         explained,
         jitter: jitters.then(|| jitter(course.values(), found)),

@@ -6,14 +6,14 @@ use crate::thresholds::{GAP, KEPT, TICK};
 
 /// The last samples, interpolated at multiples of [`TICK`].
 #[derive(Debug, Default)]
-pub struct Grid {
+pub struct PowerGrid {
     watts: VecDeque<f32>,
     /// The multiple of [`TICK`] of the newest value.
     tick: i64,
     last: Option<(f64, f64)>,
 }
 
-impl Grid {
+impl PowerGrid {
     /// Takes one sample: seconds, watts. What cannot be true, and what is older than the last, is ignored.
     pub fn push(&mut self, at: f64, watts: f64) {
         if !(at.abs() < 1e12 && (0.0..=1e5).contains(&watts)) {

@@ -20,8 +20,8 @@ mod thresholds;
 pub use best::Best;
 
 use correlation::flat;
-use grid::Grid;
-use search::Found;
+use grid::PowerGrid;
+use search::PeriodFound;
 use thresholds::{
     AGREE, AUDIT_EVERY, BEHIND, JITTER_EVERY, KEPT, REMEMBERED, RESTED, SEARCH_EVERY, SETTLED, STALE, TICK,
     TRAINS, WITNESSED,
@@ -30,11 +30,11 @@ use thresholds::{
 /// Follows the step of one owner on one GPU.
 #[derive(Debug, Default)]
 pub struct Heartbeat {
-    grid: Grid,
+    grid: PowerGrid,
     /// The period that is followed, or was until lately.
-    known: Option<Known>,
+    known: Option<KnownPeriod>,
     /// What the last two searches found, to be confirmed by the next.
-    found: [Option<Found>; 2],
+    found: [Option<PeriodFound>; 2],
     searched: Option<f64>,
     /// Samples in a row that are older than all that is kept.
     behind: u32,
@@ -48,8 +48,8 @@ pub struct Heartbeat {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Known {
-    found: Found,
+struct KnownPeriod {
+    found: PeriodFound,
     /// When it was first and last there, in seconds.
     since: f64,
     seen: f64,
@@ -59,7 +59,7 @@ struct Known {
 
 /// What GPM saw of a GPU over about 10 s: shares from 0 to 1, and NVLink bytes per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Activity {
+pub struct UnitActivity {
     pub sm: f64,
     pub tensor: f64,
     pub dram: f64,
@@ -75,12 +75,12 @@ pub struct Beat {
     pub confidence: f64,
     /// Standard deviation of a period's length, as a share of the period.
     pub jitter: f64,
-    pub kind: Kind,
+    pub kind: PeriodKind,
 }
 
 /// What repeats.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Kind {
+pub enum PeriodKind {
     /// The step.
     Step,
     /// The smallest unit that repeats: a part of the step, or several steps.
@@ -102,7 +102,7 @@ impl Heartbeat {
     }
 
     /// What GPM saw from `from` to `to`: a witness, never the source of a period.
-    pub fn witness(&mut self, _from: f64, to: f64, activity: Activity) {
+    pub fn witness(&mut self, _from: f64, to: f64, activity: UnitActivity) {
         self.trained = (activity.tensor >= TRAINS).then_some(to);
     }
 
@@ -139,17 +139,17 @@ impl Heartbeat {
         let [last, older] = self.found;
         self.found = [found, last];
         let Some(found) = found else { return beat };
-        let agrees = |before: &Found| same(found.seconds, before.seconds);
+        let agrees = |before: &PeriodFound| same(found.seconds, before.seconds);
         let Some(before) = last.filter(agrees).or(older.filter(agrees)) else { return beat };
-        let kind = if found.kind == before.kind { found.kind } else { Kind::SmallestUnit };
+        let kind = if found.kind == before.kind { found.kind } else { PeriodKind::SmallestUnit };
         match (&mut self.known, beat) {
             (Some(known), Some(_)) if same(found.seconds, known.found.seconds) => {
                 known.found.kind = kind;
                 return beat;
             }
             _ => {
-                self.known = Some(Known {
-                    found: Found { kind, ..found },
+                self.known = Some(KnownPeriod {
+                    found: PeriodFound { kind, ..found },
                     since: newest,
                     seen: newest,
                     jitter: None,

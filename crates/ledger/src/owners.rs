@@ -223,7 +223,7 @@ impl OwnerState {
             let [sm, dram, tensor, nvlink_bytes] =
                 [sm, dram, tensor, nvlink_bytes].map(|amount| amount / seconds);
             let to = pulse::seconds(at);
-            let activity = heartbeat::Activity { sm, tensor, dram, nvlink_bytes };
+            let activity = heartbeat::UnitActivity { sm, tensor, dram, nvlink_bytes };
             tracks.measured.activity.push((to - seconds, to, activity));
         }
         if let Some(sm) = unit(GpmUnit::Sm) {

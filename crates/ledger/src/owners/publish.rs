@@ -560,10 +560,10 @@ struct OwnersFound<'a> {
     shares: &'a BTreeMap<Arc<str>, Option<CpuSet>>,
 }
 
-fn kind(kind: heartbeat::Kind) -> StepPeriod {
+fn kind(kind: heartbeat::PeriodKind) -> StepPeriod {
     match kind {
-        heartbeat::Kind::Step => StepPeriod::Step,
-        heartbeat::Kind::SmallestUnit => StepPeriod::SmallestUnit,
+        heartbeat::PeriodKind::Step => StepPeriod::Step,
+        heartbeat::PeriodKind::SmallestUnit => StepPeriod::SmallestUnit,
     }
 }
 

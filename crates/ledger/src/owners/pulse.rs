@@ -111,7 +111,7 @@ pub struct Measured {
     /// End of a power sample in monotonic seconds, and watts.
     pub power: Vec<(f64, f64)>,
     /// GPM windows: beginning and end in monotonic seconds, and the activity of the units.
-    pub activity: Vec<(f64, f64, heartbeat::Activity)>,
+    pub activity: Vec<(f64, f64, heartbeat::UnitActivity)>,
 }
 
 /// Monotonic seconds.
