@@ -21,7 +21,7 @@ pub struct Past {
     worked: Duration,
     progress: Option<Mono>,
     /// What they do now instead.
-    pause: Option<Pause>,
+    pause: Option<WorkPause>,
     /// The longest pauses since the last work. Only work shows that they are over.
     open: Pauses,
     /// The longest pauses that ended with work.
@@ -30,7 +30,7 @@ pub struct Past {
 
 /// What processes do instead of their work.
 #[derive(Clone, Copy, Debug)]
-struct Pause {
+struct WorkPause {
     pace: Pace,
     since: Mono,
     /// Whether a step of them was known at any time of it.
@@ -86,7 +86,7 @@ impl Past {
 
     /// What is seen of them is known no longer.
     pub fn interrupt(&mut self, now: Mono) {
-        if let Some(Pause { pace, since, .. }) = self.pause.take() {
+        if let Some(WorkPause { pace, since, .. }) = self.pause.take() {
             self.open.note(pace, now.since(since) + WINDOW);
         }
     }
@@ -110,9 +110,9 @@ impl Past {
         if self.pause.map(|pause| pause.pace) != does {
             self.interrupt(now);
             let paused = does.filter(|pace| *pace != Pace::Moves);
-            self.pause = paused.map(|pace| Pause { pace, since: now, stepped });
+            self.pause = paused.map(|pace| WorkPause { pace, since: now, stepped });
         }
-        let Pause { pace, since, stepped } = self.pause?;
+        let WorkPause { pace, since, stepped } = self.pause?;
         let (cause, least, longest) = match pace {
             Pace::Waits => (Cause::Wedged, settings.wedged_after, self.ended.wait),
             Pace::Rests => (Cause::Stalled, settings.stalled_after, self.ended.rest),
