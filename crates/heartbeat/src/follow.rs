@@ -1,8 +1,8 @@
 //! A known period, measured again.
 
 use crate::correlation::{Course, level_and_swing};
-use crate::thresholds::SearchScale;
 use crate::fold::Fold;
+use crate::thresholds::SearchScale;
 use crate::thresholds::{
     AGAIN_PERIODS, AGAIN_VALUES, HALT_PERIODS, HALT_SECONDS, HALT_SHARE, KEEP, LONGER_GRAINS, LONGER_PIECES,
     LONGER_SHARE, REACH, STEADY, STRETCH, TICK, WINDOW_PERIODS, WINDOW_SECONDS,
@@ -29,7 +29,13 @@ pub fn window(seconds: f64) -> f64 {
 
 /// Measures a period of about `seconds`, which explained so much of the variance before, in the last `watts`; none
 /// where it is not there.
-pub fn measure(watts: &[f32], seconds: f64, before: f64, scale: SearchScale, jitters: bool) -> Option<PeriodMeasure> {
+pub fn measure(
+    watts: &[f32],
+    seconds: f64,
+    before: f64,
+    scale: SearchScale,
+    jitters: bool,
+) -> Option<PeriodMeasure> {
     let recent = watts.get(watts.len().checked_sub((halt(seconds) / TICK) as usize)?..)?;
     if level_and_swing(recent).1 < HALT_SHARE * level_and_swing(watts).1 {
         return None;

@@ -1,9 +1,9 @@
 //! A period in the last seconds, or none.
 
 use crate::PeriodKind;
-use crate::correlation::{Course};
-use crate::thresholds::SearchScale;
+use crate::correlation::Course;
 use crate::fold::Fold;
+use crate::thresholds::SearchScale;
 use crate::thresholds::{
     ALIASED, BLURRED, BLURRED_ALIKE, BLURRED_MORE, CANDIDATES, COARSE, COARSE_STRETCH, DIVISORS,
     ENOUGH_PERIODS, FEW, FEW_ALIKE, FINE, LONGER_ALIKE, MANY, MORE, MORE_ALIASED, MULTIPLES, NEARLY, PART,
@@ -102,7 +102,8 @@ impl Sight {
             .collect();
         wholes.sort_by(|a, b| b.1.total_cmp(&a.1));
         for (whole, explained) in wholes {
-            let (unit, mut kind) = unit(values, heights, RepeatedUnit { period: whole, explained }, scale, longest);
+            let (unit, mut kind) =
+                unit(values, heights, RepeatedUnit { period: whole, explained }, scale, longest);
             let RepeatedUnit { period, explained } = unit;
             let seconds = period * scale.seconds();
             let alike = near(heights, period);
@@ -208,7 +209,13 @@ fn relate(heights: &[f32], part: RepeatedUnit, whole: RepeatedUnit) -> Option<(f
 }
 
 /// The smallest part of the period that explains as much, or the smallest multiple that explains more.
-fn unit(values: &[f32], heights: &[f32], whole: RepeatedUnit, scale: SearchScale, longest: f64) -> (RepeatedUnit, PeriodKind) {
+fn unit(
+    values: &[f32],
+    heights: &[f32],
+    whole: RepeatedUnit,
+    scale: SearchScale,
+    longest: f64,
+) -> (RepeatedUnit, PeriodKind) {
     let mut best = (1, whole, PeriodKind::Step);
     let fold = |guess: f64, least: f64| {
         let fold = Fold::new(values, guess);

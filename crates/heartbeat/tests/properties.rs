@@ -1,6 +1,6 @@
 //! What holds for any samples.
 
-use heartbeat::{UnitActivity, Beat, Heartbeat};
+use heartbeat::{Beat, Heartbeat, UnitActivity};
 use proptest::prelude::*;
 
 /// A generator of numbers that are the same on every machine.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use heartbeat::{UnitActivity, Beat, Heartbeat, PeriodKind};
+use heartbeat::{Beat, Heartbeat, PeriodKind, UnitActivity};
 
 /// One recorded GPU: times in seconds after the first sample.
 struct Recording {
