@@ -6,6 +6,7 @@ pub mod cpu;
 pub mod kmsg;
 pub mod kubelet;
 pub mod module;
+pub mod nccl;
 pub mod network;
 pub mod nvml;
 pub mod owners;
@@ -198,6 +199,7 @@ pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(CollectorName,
         (Cpu, cpu::start(context(), layout, owners)?),
         (Windows, windows::start(context())?),
         (Network, network::start(context(), nodes)?),
+        (Nccl, nccl::start(context(), View::new(&snapshots, views::rank_places))?),
     ])
 }
 

@@ -35,7 +35,6 @@ use ledger::{
 use model::catalog::BuildInfo;
 use model::catalog::schema::KnownLabel;
 use model::clock::{Mono, unix_seconds};
-use model::event_history::EventHistory;
 use model::persisted::{FaultBooks, Inventory, SwitchFault};
 use model::sync::lock;
 use settings::{Config, HideOwners, Loaded, Overrides};
@@ -95,7 +94,8 @@ pub fn run(configuration: Configuration, overrides: Overrides, access: Option<Ac
     let (seen, remember_seen) = inventory(&config, &state);
     let (faults, remember_faults) = faults(&config, &state);
     let (wrong_results, remember_wrong_results) = wrong_results(&state);
-    let (events, remember_events) = events(&state);
+    let (events, remember_events) = to_the_end(&state, "events");
+    let (owner_records, remember_owner_records) = to_the_end(&state, "records of owners");
     let (history, remember_history) = history(&config, &state, &inbox);
     let build = BuildInfo {
         version: env!("CARGO_PKG_VERSION").into(),
@@ -110,6 +110,7 @@ pub fn run(configuration: Configuration, overrides: Overrides, access: Option<Ac
         wrong_results,
         history,
         events,
+        owner_records,
         configured: unix_seconds(),
         live: LiveSettings::of(&config, declared),
         build,
@@ -152,6 +153,7 @@ pub fn run(configuration: Configuration, overrides: Overrides, access: Option<Ac
         wrong_results: remember_wrong_results,
         history: remember_history,
         events: remember_events,
+        owner_records: remember_owner_records,
     };
     let (of_ledger, interval) = (Arc::clone(&inbox), config.metrics.publish_interval);
     let ledger =
@@ -347,21 +349,21 @@ fn faults(config: &Config, state: &Store) -> (PersistedFaults, Remember<Persiste
     (PersistedFaults { load, ..faults }, Box::new(remember))
 }
 
-/// The events that earlier daemons listed, and how to remember more.
-fn events(state: &Store) -> (EventHistory, Remember<EventHistory>) {
+/// What earlier daemons listed, and how to remember more, up to what comes with the end of the daemon.
+fn to_the_end<T: Document + Default + Send + 'static>(state: &Store, what: &str) -> (T, Remember<T>) {
     match state.open() {
         Ok((known, keeper)) => {
             let keeper = Finished(Some(keeper));
-            let remember = move |events| {
+            let remember = move |document| {
                 if let Finished(Some(keeper)) = &keeper {
-                    keeper.save(events);
+                    keeper.save(document);
                 }
             };
             (known.unwrap_or_default(), Box::new(remember))
         }
         Err(error) => {
-            tracing::warn!(%error, "no thread: events are not kept over restarts");
-            (EventHistory::default(), Box::new(|_| {}))
+            tracing::warn!(%error, "no thread: {what} are not kept over restarts");
+            (T::default(), Box::new(|_| {}))
         }
     }
 }

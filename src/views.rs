@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attribution::devices::{DynamicDevice, Named, named};
+use attribution::nccl::RankPlace;
 use exposition::response_cache::SnapshotCell;
 use model::catalog::schema::{self, LabelSet};
 use model::catalog::{
@@ -16,7 +17,7 @@ use model::catalog::{
 };
 use model::owners::Owner;
 use model::pci::pci_address;
-use model::snapshot::{Series, Snapshot, Value};
+use model::snapshot::{OwnerView, Series, Snapshot, Value};
 use model::topology::Topology;
 
 /// One fact of the newest snapshot, computed when it is read.
@@ -268,6 +269,20 @@ pub fn topology(snapshot: &Arc<Snapshot>) -> Option<Arc<Topology>> {
 /// The owners that are published, each with whether it has processes now.
 pub fn owners(snapshot: &Arc<Snapshot>) -> Vec<(Arc<Owner>, bool)> {
     snapshot.owners.iter().map(|view| (Arc::clone(&view.owner), !view.processes.is_empty())).collect()
+}
+
+/// The owners with processes on GPUs, as NCCL's ranks are joined with them.
+pub fn rank_places(snapshot: &Arc<Snapshot>) -> Vec<RankPlace> {
+    let with_work = snapshot.owners.iter().filter(|view| !view.processes.is_empty());
+    let place = |view: &OwnerView| RankPlace {
+        owner: Arc::clone(&view.owner.id),
+        gpu: view.gpu.clone(),
+        gpu_instance: view.gpu_instance,
+        pids: view.processes.clone(),
+        cause: view.cause,
+        waits_since: view.waits_since,
+    };
+    with_work.map(place).collect()
 }
 
 #[cfg(test)]

@@ -3,8 +3,10 @@
 import incidents
 from incidents import add_columns, count_firing, count_sent, firing, sent, since, with_summary
 from kit import *
+from owners import CLASSES
 
 NO_RULES = "rules not evaluated"
+NO_CLASSES = "GPU time is not counted by class, or alerts/capacity.rules.yml is not loaded"
 WORST = 12
 ON_CALL = "gpu-node-oncall"
 
@@ -32,6 +34,22 @@ def of_models(expr: str) -> str:
     return or_none(expr, "$MODELS", "cluster, model")
 
 
+def team_time(classes: str) -> str:
+    """GPUs of each team in classes of time; work without a known owner says so. The rule is evaluated every five minutes."""
+    newest = f'last_over_time(payer:gpu_owner_gpu_seconds:rate15m{{$NODE,class=~"{classes}"}}[10m])'
+    joined = f'label_join({newest}, "all", "", "namespace", "slurm_account", "user")'
+    return f'sum by ($BY_TEAM) (label_replace({joined}, "user", "no owner known", "all", ""))'
+
+
+def team_share(classes: str) -> str:
+    """The share of their measured GPU time in these classes, 0 where all of it is in others."""
+    return f"({or_zero_by(team_time(classes), '$MEASURED', '$BY_TEAM')}) / ($MEASURED > 0)"
+
+
+def of_teams(classes: str) -> str:
+    return or_none(f"({team_share(classes)}) and on ($BY_TEAM) $TEAMS", "$TEAMS", "$BY_TEAM")
+
+
 def with_driver(expr: str) -> str:
     """Values of nodes, summed by driver version; nodes whose driver does not answer have none."""
     return f"""sum by (cluster, driver_version) (sum by ($BY_NODE) ({expr})
@@ -54,6 +72,11 @@ dashboard = Dashboard(
         "DRIVER": "max by ($BY_NODE, driver_version) (gpu_driver_info{$NODE})",
         "DRIVERS": "count by (cluster, driver_version) (gpu_driver_info{$NODE})",
         "MODELS": "sum by (cluster, model) (instance_model:gpu:count{$NODE})",
+        "BY_TEAM": "cluster, namespace, slurm_account, user",
+        "MEASURED": team_time("$KNOWN"),
+        "TEAMS": f"topk(20, {team_time('.+')})",
+        "NOT_GOODPUT": "|".join(name for name in CLASSES if name not in {"computing", "unknown"}),
+        "KNOWN": "|".join(name for name in CLASSES if name != "unknown"),
         "DOWN": "max by ($BY_NODE) ($TARGETS == 0)",
         "NO_DRIVER": "max by ($BY_NODE) (gpu_driver_stuck{$NODE} == 1 or gpu_driver_up{$NODE} == 0)",
         "BROKEN": 'verdict=~"wrong_result|driver_fault|hung"',
@@ -200,4 +223,29 @@ dashboard.row("Since when", no_value=NO_RULES, interval="2m").panels(
     .query(count_firing("page"), "pages")
     .query(count_firing("ticket"), "tickets")
     .query("count($WATCHDOG)", "watchdog"),
+)
+
+dashboard.row("What GPUs do for their teams", no_value=NO_CLASSES).panels(
+    table("Goodput by team", sort_by="GPUs", width=14, height=9)
+    .help("""The twenty teams with the most GPUs: a namespace, a Slurm account and user, or a user. Goodput is the share of the
+        measured GPU time in which kernels compute; communicating moves data between GPUs or waits for it. Lost: throttled,
+        stalled, wedged or faulted. Of the last 15 min.""")
+    .labels("namespace", "slurm_account", "user", width=110)
+    .column("GPUs", "$TEAMS", decimals=1, width=65)
+    .share("goodput", of_teams("computing"), width=80)
+    .share("communicating", of_teams("communicating"), width=115)
+    .share("waiting for host", of_teams("waiting_for_host"), steps=steps(NONE, 0.2, ORANGE), width=120)
+    .share("idle", of_teams("idle"), steps=steps(NONE, 0.4, ORANGE), width=60)
+    .share("lost", of_teams("throttled|stalled|wedged|faulted"), steps=steps(NONE, 0.01, ORANGE), width=60)
+    .column("GPUs not measured", or_zero_by(f"{team_time('unknown')} and on ($BY_TEAM) $TEAMS", "$TEAMS", "$BY_TEAM"),
+        decimals=1, width=140),
+    shares("Goodput over time", width=10, height=9, interval="5m")
+    .help("""Share of the measured GPU time of a team in which kernels compute: the ten teams that lose the most GPUs by what is not
+        computing.""")
+    .query(most(team_share("computing"), "$BY_TEAM", ranked=team_time("$NOT_GOODPUT")),
+        "{{cluster}} {{namespace}} {{slurm_account}} {{user}}"),
+    timeseries("GPUs by class of time", minimum=0, stacked=True, width=24, height=7, interval="5m", colors=CLASSES)
+    .help("""What all GPUs with an owner spend their time with, each second in one class. Unknown: not measured, as most of it before
+        Hopper.""")
+    .query("sum by (class) (last_over_time(payer:gpu_owner_gpu_seconds:rate15m{$NODE}[10m]))", "{{class}}"),
 )

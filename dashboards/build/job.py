@@ -4,6 +4,7 @@ from kit import *
 from owners import (
     CAUSE_TEXTS,
     CAUSES,
+    CLASSES,
     OWNER_TERMS,
     by_workload,
     cause_number,
@@ -13,6 +14,9 @@ from owners import (
 
 NO_OWNER = "no owner of this choice has a GPU"
 NO_REPORT = "alerts/owners.rules.yml is not loaded, or the report has no data yet"
+NO_STEP = "no step found: inference and irregular work have none"
+NO_CLASSES = "GPU time is not counted by class, or no owner of this choice has a GPU"
+LONGER = steps(NONE, 0.05, YELLOW, 0.2, ORANGE)
 BAD = steps(NONE, 1, RED)
 TICKET = steps(NONE, 1, ORANGE)
 FAR = steps(NONE, 0.5, ORANGE)
@@ -37,6 +41,22 @@ def of_gpus(expr: str) -> str:
 
 def of_owners(expr: str) -> str:
     return or_none(f"({expr}) and on ($BY_OWNER) $OWNERS", "$OWNERS", "$BY_OWNER")
+
+
+def of_ranks(expr: str) -> str:
+    return or_none(f"({expr}) and on ($BY_OWNER) $RANKS", "$RANKS", "$BY_OWNER")
+
+
+def rank(value: str) -> str:
+    """A value of each rank: of an owner on one of its GPUs."""
+    return of_ranks(f"max by ($BY_OWNER) ({value})")
+
+
+def class_share(by: str, of: str) -> str:
+    """Of the measured GPU time the share in one class, 0 where all of it is in others."""
+    time = f"sum by ({by}) (rate(gpu_owner_gpu_seconds_total{{$CHOSEN,%s}}[$__rate_interval]))"
+    measured = time % 'class!="unknown"'
+    return f"""({or_zero_by(time % f'class="{of}"', measured, by)}) / ({measured} > 0)"""
 
 
 def rate_on_gpus(metric: str) -> str:
@@ -87,6 +107,10 @@ dashboard = Dashboard(
         # All owners on those GPUs, so that neighbours are seen too.
         "OWNERS": "topk(100, max by ($BY_OWNER) (gpu_owner_processes{$GPU} > 0) and on ($BY_GPU) $INFO)",
         "NAMES": "namespace, slurm_job, user",
+        # The chosen owners on each of their GPUs, missing and slow ranks first.
+        "RANKS": """topk(100, (max by ($BY_OWNER) (gpu_owner_missing_rank{$CHOSEN}) + 1
+            or max by ($BY_OWNER) (gpu_owner_slow_rank_ratio{$CHOSEN}) or max by ($BY_OWNER) ($INFO) * 0)
+            and on ($BY_OWNER) gpu_owner_processes{$CHOSEN} > 0)""",
         "BUSY": f"sum by (workload) ({by_workload(rate('gpu_owner_busy_seconds_total'))})",
         "HAD": f"sum by (workload) ({by_workload(rate('gpu_owner_allocated_seconds_total'))})",
         "HELD_DOWN": 'reason!="gpu_idle"',
@@ -119,6 +143,55 @@ dashboard.row("Now", no_value=NO_OWNER).panels(
     stat("OOM kills", steps=BAD_ABOVE_ZERO, decimals=0)
     .help("Processes of these owners that the host's OOM killer ended in the time shown.")
     .query("""sum(increase(gpu_owner_host_oom_kills_total{$NODE,$OF_WORKLOAD,owner=~"$owner"}[$__range]))""", "kills"),
+)
+
+dashboard.row("Heartbeat", no_value=NO_STEP).panels(
+    timeseries("Step time", unit="s", minimum=0)
+    .help("""Period of the work, as the power of its GPUs repeats, of the ten owners with the longest. Inference, interactive and
+        irregular work has none. The table below says whether it is a step or only the smallest unit that repeats.""")
+    .query(most("max by (cluster, owner) (gpu_owner_step_seconds{$CHOSEN})", "cluster, owner"), "{{owner}}"),
+    timeseries("Step longer than in the best hour", unit="percentunit", soft_maximum=0.1, steps=LONGER, draw_steps="line")
+    .help("""By how much the step is longer now than in the owner's own best hour on that GPU, of the ten owners with the most.""")
+    .query(most("max by (cluster, owner) (gpu_owner_step_slowdown_ratio{$CHOSEN}) - 1", "cluster, owner"), "{{owner}}"),
+    timeseries("GPUs by class of time", minimum=0, stacked=True, no_value=NO_CLASSES, colors=CLASSES)
+    .help("""What the GPUs of this choice spend their time with, each second in one class. Computing is goodput. Communicating
+        moves data between GPUs or waits for it. Unknown: not measured, as most of it before Hopper.""")
+    .query(f"sum by (class) ({rate('gpu_owner_gpu_seconds_total')}) > 0", "{{class}}"),
+    shares("Computing by GPU", no_value=NO_CLASSES, links=[GPU_FROM_SERIES])
+    .help("""Share of the measured time in which each GPU computes, of the six GPUs of this choice that compute least. A slow rank
+        waits least, and those that wait for it compute less.""")
+    .query(most(class_share("$BY_GPU", "computing"), "$BY_GPU", lowest=True, count=6), "$LINE"),
+    table("Ranks side by side", labels_last=["owner"], sort_by="Rank", no_value=NO_OWNER, width=24, height=9)
+    .help("""The chosen owners on each of their GPUs, a hundred, missing and slow ranks first. Slow by: how much less the slow rank
+        waits than the others, of the step. Computing, communicating and waiting for the host are shares of the measured
+        time. Confidence: how well the power repeats. Rank and collectives of NCCL need owners.nccl_ras; behind: fewer than the
+        rank of the node that launched most.""")
+    .gpus(160)
+    .label("gpu_instance", links=[row_link("MIG", "gpu-node-mig", "instance", "gpu")], width=115)
+    .column("Rank", rank("gpu_owner_missing_rank{$CHOSEN}"),
+        mappings=[mapped({1: ("missing", RED), 0: ("waits", ORANGE)}), special("not wedged", NONE)], paint=True, width=95)
+    .column("Last progress", rank("gpu_owner_last_progress_timestamp_seconds{$CHOSEN} * 1000"), unit="dateTimeFromNow",
+        mappings=[special("goes on", NONE)], width=115)
+    .share("Slow by", rank("gpu_owner_slow_rank_ratio{$CHOSEN}"), mappings=[special("not slow", NONE)],
+        steps=steps(YELLOW, 0.05, ORANGE), width=80)
+    .column("Step", rank("gpu_owner_step_seconds{$CHOSEN}"), unit="s", mappings=[special("none found")], width=95)
+    .column("Period is", rank("""gpu_owner_step_confidence_ratio{$CHOSEN,period="step"} * 0 + 1
+            or gpu_owner_step_confidence_ratio{$CHOSEN,period="smallest_unit"} * 0"""),
+        mappings=[mapped({1: ("a step", BLUE), 0: ("smallest unit", GREY)}), special("none found")], width=110)
+    .share("Confidence", rank("gpu_owner_step_confidence_ratio{$CHOSEN}"), mappings=[special("none found")], width=95)
+    .share("Jitter", rank("gpu_owner_step_jitter_ratio{$CHOSEN}"), mappings=[special("none found")], width=90)
+    .column("Longer than best", rank("gpu_owner_step_slowdown_ratio{$CHOSEN} - 1"), unit="percentunit", decimals=1,
+        steps=LONGER, mappings=[special("not known")], width=130)
+    .column("Steps a minute", rank(f"{rate('gpu_owner_steps_total')} * 60"), decimals=1, mappings=[special("none found")],
+        width=115)
+    .share("Computing", of_ranks(class_share("$BY_OWNER", "computing")), width=95)
+    .share("Communicating", of_ranks(class_share("$BY_OWNER", "communicating")), width=120)
+    .share("Waiting for host", of_ranks(class_share("$BY_OWNER", "waiting_for_host")), steps=steps(NONE, 0.2, ORANGE), width=125)
+    .column("NCCL rank", rank("gpu_owner_nccl_rank{$CHOSEN}"), decimals=0, mappings=[special("not asked", NONE)], width=90)
+    .column("Collectives behind", of_ranks("""max by ($BY_NODE, owner) (gpu_owner_nccl_collectives_total{$CHOSEN})
+            - on ($BY_NODE, owner) group_right () max by ($BY_OWNER) (gpu_owner_nccl_collectives_total{$CHOSEN})"""),
+        decimals=0, mappings=[special("not asked", NONE)], width=140)
+    .label("owner", width=290),
 )
 
 dashboard.row("By workload").panels(

@@ -2,7 +2,7 @@
 
 import typing
 
-from kit import BLUE, GREY, ORANGE, RED, YELLOW, Table, explore_link, if_set, mapped, query_variable, table
+from kit import BLUE, GREEN, GREY, ORANGE, RED, YELLOW, Table, explore_link, if_set, mapped, query_variable, table
 
 # What limits work, in the order of docs/BOTTLENECKS.md: a number for bands, a text, and a colour (orange: the
 # host; blue: the GPU's own limits; yellow: the shape of the work). Grey, for nothing proven is no proof of health.
@@ -22,6 +22,20 @@ CAUSES = {
     "unknown": (12, "not measured", GREY),
 }
 CAUSE_TEXTS = mapped({number: (text, color) for number, text, color in CAUSES.values()})
+
+# The classes of an owner's GPU time (docs/HEARTBEAT.md), with colours: work, then waiting, then what is lost. A cause of the
+# same name has the same colour.
+CLASSES = {
+    "computing": GREEN,
+    "communicating": BLUE,
+    "waiting_for_host": ORANGE,
+    "throttled": RED,
+    "stalled": "dark-orange",
+    "wedged": "dark-red",
+    "faulted": "purple",
+    "idle": YELLOW,
+    "unknown": GREY,
+}
 
 
 def cause_number(selector: str) -> str:

@@ -24,8 +24,9 @@ const BUILT_IN: [(&str, &str); 9] = [
     ("__dashboard", "x"),
 ];
 
-/// Counters that are shown as they are: how many faults of a code there were, and since when there is one.
-const COUNTED: [&str; 2] = ["gpu_xid_errors_total", "gpu_xid_faults_total"];
+/// Counters that are shown as they are: how many faults of a code there were, and since when there is one; how far ranks are apart.
+const COUNTED: [&str; 3] =
+    ["gpu_owner_nccl_collectives_total", "gpu_xid_errors_total", "gpu_xid_faults_total"];
 
 /// One expression of a dashboard.
 #[derive(Clone, Debug)]

@@ -20,7 +20,6 @@ const STATES: &[&str] = &[
     "GpuTopologyChanged",
     "GpuTrainingWindow",
     "GpuWatchdog",
-    "GpuWedged",
     "GpuWindowTooLong",
 ];
 /// The text in the place of a label's value where a query is parsed: no list of known values can have it.

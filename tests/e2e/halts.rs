@@ -13,10 +13,12 @@ fn cause(m: &Metrics, gpu: &str) -> Option<String> {
 }
 
 #[test]
-fn a_collective_that_waits_is_wedged_and_its_missing_rank_stalled() {
+fn a_collective_that_waits_is_wedged_and_its_missing_rank_named() {
     let machine = Machine::new();
     for pid in 5_000_001..5_000_006 {
-        machine.process(pid, format!("0::/system.slice/rank{pid}.service\n"));
+        // The first two are ranks of one job.
+        let job = pid.max(5_000_002);
+        machine.process(pid, format!("0::/system.slice/job{job}.service\n"));
     }
     let node = Setup::new("tests/scenarios/halts.toml")
         .with("HOST__ROOT", machine.root().to_str().unwrap())
@@ -32,14 +34,24 @@ fn a_collective_that_waits_is_wedged_and_its_missing_rank_stalled() {
             && m.all("gpu_owner_busy_seconds_total", &[]).len() == 5
     });
     assert_eq!(cause(&m, "0").as_deref(), Some("none"));
+    node.wait_metrics("the step of both ranks", |m| m.all("gpu_owner_step_seconds", &[]).len() == 2);
     node.sim().open_gate("halt").unwrap();
     let claimed = |m: &Metrics| {
-        (cause(m, "0").as_deref(), cause(m, "1").as_deref()) == (Some("wedged"), Some("stalled"))
+        let missing = ["0", "1"].map(|gpu| m.value("gpu_owner_missing_rank", &[("gpu", gpu)]));
+        missing == [Some(0.0), Some(1.0)]
+            && ["0", "1"].iter().all(|gpu| cause(m, gpu).as_deref() == Some("wedged"))
     };
-    let m = node.wait_metrics("both claims", claimed);
-    let others: Vec<_> = ["2", "3", "4"].iter().map(|gpu| cause(&m, gpu)).collect();
-    assert_eq!(others, ["underfilled", "pcie_bound", "underfilled"].map(|cause| Some(cause.to_owned())));
+    node.wait_metrics("the missing rank", claimed);
+    let others = ["underfilled", "pcie_bound", "underfilled"];
+    node.wait_metrics("the other causes", |m| {
+        ["2", "3", "4"].iter().zip(others).all(|(gpu, wanted)| cause(m, gpu).as_deref() == Some(wanted))
+    });
     assert!(node.get("/").1.contains("its kernels run without end and compute nothing"));
     let (_, json) = node.get("/api/v1/owners");
-    assert!(json.contains("\"bottleneck\":\"stalled\""), "{json}");
+    assert!(json.contains("\"missing_rank\":true"), "{json}");
+    let progress = node.metrics().all("gpu_owner_last_progress_timestamp_seconds", &[]);
+    assert_eq!(progress.len(), 2, "{progress:?}");
+    node.wait_metrics("the time of the halt in its class", |m| {
+        m.all("gpu_owner_gpu_seconds_total", &[("class", "wedged")]).len() == 2
+    });
 }

@@ -54,6 +54,10 @@ fn the_files_of_an_older_and_of_a_newer_release_are_read() {
         assert!(known.contains("3 of 4096 results differ"), "{release}: {known}");
         let texts: Vec<_> = events(&node).iter().map(|event| event["text"].clone()).collect();
         assert_eq!(texts.contains(&"known".into()), release == "newer", "{texts:?}");
+        let (_, owners) = node.get("/api/v1/owners?slurm_job=42");
+        let owners: serde_json::Value = serde_json::from_str(&owners).unwrap();
+        let records = owners["ended"].as_array().unwrap().len();
+        assert_eq!(records, usize::from(release == "newer"), "{owners}");
         for file in fs::read_dir(state.path()).unwrap() {
             let name = file.unwrap().file_name().into_string().unwrap();
             assert!(!name.ends_with(".corrupt"), "{release}: {name} was not read");

@@ -15,7 +15,7 @@ const GRAPH: [(&str, &[&str]); 14] = [
     ("exposition", &["access", "dcgm", "model"]),
     ("heartbeat", &[]),
     ("host", &["model"]),
-    ("ledger", &["model", "settings"]),
+    ("ledger", &["heartbeat", "model", "settings"]),
     ("model", &[]),
     ("recorder", &["model"]),
     ("sampler", &["host", "model"]),

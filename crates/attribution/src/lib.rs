@@ -9,6 +9,7 @@ pub mod environ;
 pub mod identify;
 pub mod kubelet;
 pub mod names;
+pub mod nccl;
 pub mod pods;
 pub mod proc;
 pub mod slurm;

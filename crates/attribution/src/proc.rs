@@ -47,6 +47,12 @@ pub fn status(text: &[u8]) -> (Option<u32>, Option<CpuSet>) {
     (user, cpus.filter(|cpus| !cpus.is_empty()))
 }
 
+/// Of `/proc/PID/status`: the id that the process has in its own PID namespace.
+pub fn own_pid(text: &[u8]) -> Option<u32> {
+    let line = text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"NSpid:"))?;
+    str::from_utf8(line).ok()?.split_ascii_whitespace().last()?.parse().ok()
+}
+
 /// Reads a file up to a bound.
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
@@ -63,6 +69,11 @@ pub fn read_stat(folder: &Path) -> io::Result<Stat> {
 /// Reads `status` of a process, given its folder.
 pub fn read_status(folder: &Path) -> io::Result<(Option<u32>, Option<CpuSet>)> {
     Ok(status(&read(&folder.join("status"), MOST_BYTES)?))
+}
+
+/// Reads the id that a process has in its own PID namespace, given its folder.
+pub fn read_own_pid(folder: &Path) -> io::Result<Option<u32>> {
+    Ok(own_pid(&read(&folder.join("status"), MOST_BYTES)?))
 }
 
 /// Reads `stat` of at most so many threads of a process, given its folder.
@@ -94,6 +105,7 @@ mod tests {
         assert_eq!(stat(b"42 (x) S 1"), None);
         let (user, cpus) = status(b"Name:\tx\nUid:\t1000\t0\t0\t0\nCpus_allowed_list:\t0-3,8\n");
         assert_eq!((user, cpus.map(|cpus| cpus.to_string())), (Some(1000), Some("0-3,8".into())));
+        assert_eq!(own_pid(b"Pid:\t9\nNSpid:\t4711\t17\n"), Some(17));
     }
 
     #[test]
@@ -103,6 +115,7 @@ mod tests {
         let procfs = procfs::process::Process::myself().unwrap().stat().unwrap();
         assert_eq!(own.started, procfs.starttime);
         assert!(read_status(me).unwrap().1.is_some());
+        assert_eq!(read_own_pid(me).unwrap(), Some(std::process::id()));
         let threads = read_threads(me, 256);
         assert!(threads.iter().any(|(tid, _)| *tid == std::process::id()) && threads[0].1.cpu.is_some());
     }
@@ -110,7 +123,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_read_without_harm(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let _ = (stat(&bytes), status(&bytes));
+            let _ = (stat(&bytes), status(&bytes), own_pid(&bytes));
         }
     }
 }

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use crate::api::owners::OwnerQuery;
 use crate::{api, openmetrics, page, text};
 use dcgm::page::PageConfig;
 use model::snapshot::Snapshot;
@@ -21,7 +22,7 @@ pub enum ResponseFormat {
     Json,
     /// The status page.
     Page,
-    /// The document of `/api/v1/owners`.
+    /// The document of `/api/v1/owners`: all owners, and the newest records of those that have ended.
     Owners,
     /// The document of `/api/v1/topology`.
     Topology,
@@ -83,7 +84,7 @@ impl ResponseFormat {
             ResponseFormat::Text => text::encode(snapshot, out),
             ResponseFormat::Json => api::snapshot::encode(snapshot, out),
             ResponseFormat::Page => page::encode(snapshot, out),
-            ResponseFormat::Owners => api::owners(snapshot, out),
+            ResponseFormat::Owners => api::owners::encode(snapshot, &OwnerQuery::default(), out),
             ResponseFormat::Topology => api::topology(snapshot, out),
             ResponseFormat::Windows => api::windows(snapshot, out),
             ResponseFormat::History => page::history::encode(snapshot, out),

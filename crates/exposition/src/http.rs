@@ -16,6 +16,7 @@ mod guard;
 mod host;
 mod listen;
 mod live;
+mod owners;
 mod places;
 mod routes;
 mod streams;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use model::catalog::MetricDef;
-use model::snapshot::{Event, EventKind, Snapshot};
+use model::snapshot::{Event, EventKind, OwnerRecordsView, Snapshot};
 
 /// Labels that name an owner, its processes or what it asked for. A metric with one of them is left out.
 pub const OWNER_LABELS: [&str; 15] = [
@@ -29,6 +29,7 @@ pub fn of(snapshot: &Snapshot) -> Snapshot {
     let mut shown = snapshot.clone();
     shown.families.retain(|family| !names_owners(family.def));
     shown.owners.clear();
+    shown.owner_records = OwnerRecordsView::default();
     shown.gpus.iter_mut().for_each(|gpu| gpu.processes.clear());
     shown.events = snapshot.events.iter().map(event).collect();
     shown
@@ -56,6 +57,7 @@ mod tests {
     use model::catalog::schema::LabelDef;
     use model::catalog::{FaultAction, Gpu, METRICS, OwnerInfo, OwnerKind, Severity};
     use model::clock::Mono;
+    use model::owner_records::OwnerRecord;
     use model::owners::Owner;
     use model::snapshot::OwnerView;
 
@@ -95,7 +97,11 @@ mod tests {
             gpu_instance: None,
             processes: vec![5],
             cause: None,
+            waits_since: None,
         }];
+        let record = OwnerRecord { owner: "user/SECRET".into(), ..OwnerRecord::default() };
+        node.owner_records.ended = Arc::new([Arc::new(record)]);
+        node.owner_records.pending = vec![Arc::clone(&node.owners[0].owner)];
         let event = Event::new(EventKind::Xid, 1.0, Severity::Page, FaultAction::ResetGpu);
         let text = "NVRM: Xid: 31, name=SECRET".to_owned();
         let event = Event {

@@ -17,7 +17,9 @@ use dcgm::page::PageConfig;
 use flate2::{Compress, CompressError, Compression, FlushCompress, Status};
 use tokio::sync::{OwnedMutexGuard, watch};
 
+use crate::api;
 use crate::api::events::EncodedEvents;
+use crate::api::owners::OwnerQuery;
 use crate::assets::Asset;
 use crate::format::{Encoding, ResponseFormat};
 use crate::nameless;
@@ -249,6 +251,20 @@ impl ResponseCache {
         Ok(tokio::task::spawn_blocking(encode).await?)
     }
 
+    /// The owners that are asked for.
+    pub(crate) async fn owners(&self, query: OwnerQuery) -> Result<String, EncodeError> {
+        let slot = &self.slots[ResponseFormat::Owners as usize];
+        let encoder = Arc::clone(&slot.encoder).lock_owned().await;
+        let (snapshot, nameless) = (self.snapshots.current(), self.nameless);
+        let encode = move || {
+            let _turn = encoder;
+            let mut text = String::new();
+            api::owners::encode(&shown(&snapshot, nameless), &query, &mut text);
+            text
+        };
+        Ok(tokio::task::spawn_blocking(encode).await?)
+    }
+
     /// A rule file or dashboard, from its first request on as it was encoded then.
     pub(crate) async fn asset(
         &self,
@@ -397,6 +413,7 @@ fn gzip(compress: &mut Compress, input: &[u8]) -> Result<Vec<u8>, CompressError>
 
 #[cfg(test)]
 mod tests {
+    use model::owner_records::OwnerRecord;
     use std::io::Read;
 
     use super::*;
@@ -583,5 +600,19 @@ mod tests {
         })
         .take(len)
         .collect()
+    }
+
+    #[tokio::test]
+    async fn a_query_for_an_owner_is_answered_without_names_to_those_who_get_none() {
+        let record = OwnerRecord { owner: "user/alice".into(), ..OwnerRecord::default() };
+        let mut node = crate::fixtures::node_taken(1, Mono::now());
+        node.owner_records.ended = Arc::new([Arc::new(record)]);
+        let snapshots = Arc::new(SnapshotCell::default());
+        snapshots.publish(node);
+        let query = OwnerQuery { owner: Some("user/alice".into()), ..OwnerQuery::default() };
+        let whole = ResponseCache::new(Arc::clone(&snapshots), PageConfig::default());
+        assert!(whole.owners(query.clone()).await.unwrap().contains("user/alice"));
+        let nameless = ResponseCache::nameless(snapshots, PageConfig::default());
+        assert!(nameless.owners(query).await.unwrap().contains("\"ended\":[]"));
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use heartbeat::{Activity, Heartbeat};
+use heartbeat::{Heartbeat, UnitActivity};
 
 fn main() {
     for path in std::env::args().skip(1) {
@@ -25,7 +25,7 @@ fn main() {
                 let begun = Instant::now();
                 heart.sample(now, *watts);
                 if now >= next {
-                    heart.witness(now - 10.0, now, Activity { tensor: 0.5, ..Activity::default() });
+                    heart.witness(now - 10.0, now, UnitActivity { tensor: 0.5, ..UnitActivity::default() });
                     stated += u32::from(heart.beat(now).is_some());
                     next = now + 1.0;
                     seconds += 1;

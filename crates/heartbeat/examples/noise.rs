@@ -1,7 +1,7 @@
 //! Noise without a period, and how often one is stated: `cargo run --release -p heartbeat --example noise -- SEEDS SECONDS
 //! [KIND]`.
 
-use heartbeat::{Activity, Heartbeat};
+use heartbeat::{Heartbeat, UnitActivity};
 
 struct Random(u64);
 
@@ -80,7 +80,7 @@ fn main() {
                     heart.sample(at, noise(kind, &mut random, &mut state, at).max(0.0));
                 }
                 let now = second as f64 + 1.0;
-                heart.witness(now - 10.0, now, Activity { tensor: 0.6, ..Activity::default() });
+                heart.witness(now - 10.0, now, UnitActivity { tensor: 0.6, ..UnitActivity::default() });
                 if let Some(beat) = heart.beat(now) {
                     any = true;
                     beats += 1;

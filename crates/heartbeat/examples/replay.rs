@@ -1,7 +1,7 @@
 //! Replays recordings (the format is in `tests/data/README.md`) and prints the beat each second beside the steps that the
 //! job wrote down: `cargo run --release -p heartbeat --example replay -- FILE...`
 
-use heartbeat::{Activity, Heartbeat};
+use heartbeat::{Heartbeat, UnitActivity};
 
 fn main() {
     for path in std::env::args().skip(1) {
@@ -31,7 +31,7 @@ fn main() {
             next += 1.0;
             let windows: Vec<_> = seen.iter().filter(|(_, to, _)| *to > at - 10.0 && *to <= at).collect();
             let tensor = windows.iter().map(|window| window.2).sum::<f64>() / windows.len().max(1) as f64;
-            heart.witness(at - 10.0, at, Activity { tensor, ..Activity::default() });
+            heart.witness(at - 10.0, at, UnitActivity { tensor, ..UnitActivity::default() });
             let beat = heart.beat(at);
             let mut lengths: Vec<f64> = steps
                 .windows(2)

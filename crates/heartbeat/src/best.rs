@@ -19,6 +19,9 @@ struct Hour {
 const HOUR: f64 = 3600.0;
 /// Beats (one a second) without which an hour, or its beginning, says nothing.
 const ENOUGH: u32 = 120;
+/// Multiples of a step are exact up to this share, and what is so many times as long is other work.
+const SAME: f64 = 0.03;
+const MOST: f64 = 4.0;
 /// From 50 ms to 40 s in bins of 0.5 %.
 const SHORTEST: f64 = 0.05;
 const WIDTH: f64 = 1.005;
@@ -42,12 +45,22 @@ impl Hour {
     }
 }
 
+/// Whether a step is no slower or faster one, but a multiple or part of it: several steps that differ were found as
+/// one, or a part of a step.
+fn is_another_period(slowdown: f64) -> bool {
+    let ratio = slowdown.max(1.0 / slowdown);
+    ratio > 1.5 && (ratio / ratio.round() - 1.0).abs() <= SAME || ratio >= MOST
+}
+
 impl Best {
     /// A step of `step` seconds at `now`; called once a second while there is one.
     pub fn note(&mut self, now: f64, step: f64) {
         let bin = (step / SHORTEST).ln() / WIDTH.ln();
         if !now.is_finite() || !(0.0..BINS as f64).contains(&bin) {
             return;
+        }
+        if self.slowdown(step).is_some_and(is_another_period) {
+            *self = Best::default();
         }
         let hour = self.hour.get_or_insert_with(|| Hour::new(now));
         if !(0.0..HOUR).contains(&(now - hour.began)) {
@@ -61,7 +74,7 @@ impl Best {
     }
 
     /// The step now over the best one: 1.05 is 5 % longer. None before two minutes of beats.
-    pub fn slowdown(&self, _now: f64, step: f64) -> Option<f64> {
+    pub fn slowdown(&self, step: f64) -> Option<f64> {
         let best = self.least.or_else(|| self.hour.as_ref()?.median())?;
         Some(step / best)
     }

@@ -1,12 +1,11 @@
 //! How alike the power is some time later.
 
-use crate::resolution::Resolution;
-use crate::thresholds::{FLAT_SHARE, FLAT_WATTS, LIMIT};
+use crate::thresholds::{FLAT_SHARE, FLAT_WATTS, LIMIT, SearchScale};
 
 /// The power around its trend, at one scale.
 #[derive(Debug)]
 pub struct Course {
-    pub scale: Resolution,
+    pub scale: SearchScale,
     values: Vec<f32>,
     /// Sum of the squares of the values before each.
     energy: Vec<f64>,
@@ -17,7 +16,7 @@ pub struct Course {
 impl Course {
     /// The course of `watts`, values a tick apart, after their last flat stretch of `stretch` ticks: what is flat for
     /// longer than a period is no part of what repeats.
-    pub fn new(watts: &[f32], scale: Resolution, stretch: usize) -> Course {
+    pub fn new(watts: &[f32], scale: SearchScale, stretch: usize) -> Course {
         let watts = active(watts, stretch);
         let floor = f64::from(flat_below(level_and_swing(watts).0));
         let smooth = match scale.smooth {

@@ -2,7 +2,7 @@
 
 use crate::correlation::{Course, level_and_swing};
 use crate::fold::Fold;
-use crate::resolution::Resolution;
+use crate::thresholds::SearchScale;
 use crate::thresholds::{
     AGAIN_PERIODS, AGAIN_VALUES, HALT_PERIODS, HALT_SECONDS, HALT_SHARE, KEEP, LONGER_GRAINS, LONGER_PIECES,
     LONGER_SHARE, REACH, STEADY, STRETCH, TICK, WINDOW_PERIODS, WINDOW_SECONDS,
@@ -10,7 +10,7 @@ use crate::thresholds::{
 
 /// What the last seconds say of a known period.
 #[derive(Clone, Copy, Debug)]
-pub struct Measured {
+pub struct PeriodMeasure {
     pub seconds: f64,
     pub explained: f64,
     /// Standard deviation of a period's length, as a share of the period, if it was asked for.
@@ -33,9 +33,9 @@ pub fn measure(
     watts: &[f32],
     seconds: f64,
     before: f64,
-    scale: Resolution,
+    scale: SearchScale,
     jitters: bool,
-) -> Option<Measured> {
+) -> Option<PeriodMeasure> {
     let recent = watts.get(watts.len().checked_sub((halt(seconds) / TICK) as usize)?..)?;
     if level_and_swing(recent).1 < HALT_SHARE * level_and_swing(watts).1 {
         return None;
@@ -58,7 +58,7 @@ pub fn measure(
     if longer.1 >= LONGER_SHARE * explained {
         found = longer.0;
     }
-    Some(Measured {
+    Some(PeriodMeasure {
         seconds: found * unit,
         explained,
         jitter: jitters.then(|| jitter(course.values(), found)),

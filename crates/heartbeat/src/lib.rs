@@ -23,7 +23,7 @@ pub use best::Best;
 
 use correlation::flat;
 use grid::PowerGrid;
-use search::Period;
+use search::PeriodFound;
 use thresholds::{
     AGREE, AUDIT_EVERY, BEHIND, DOUBTS, JITTER_EVERY, KEPT, REMEMBERED, RESTED, SEARCH_EVERY, SETTLED, STALE,
     TICK, TRAINS, WITNESSED,
@@ -34,9 +34,9 @@ use thresholds::{
 pub struct Heartbeat {
     grid: PowerGrid,
     /// The period that is followed, or was until lately.
-    known: Option<FollowedPeriod>,
+    known: Option<KnownPeriod>,
     /// What the last two searches found, to be confirmed by the next.
-    found: [Option<Period>; 2],
+    found: [Option<PeriodFound>; 2],
     searched: Option<f64>,
     /// Samples in a row that are older than all that is kept.
     behind: u32,
@@ -50,8 +50,8 @@ pub struct Heartbeat {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct FollowedPeriod {
-    found: Period,
+struct KnownPeriod {
+    found: PeriodFound,
     /// When it was first and last there, in seconds.
     since: f64,
     seen: f64,
@@ -63,7 +63,7 @@ struct FollowedPeriod {
 
 /// What GPM saw of a GPU over about 10 s: shares from 0 to 1, and NVLink bytes per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Activity {
+pub struct UnitActivity {
     pub sm: f64,
     pub tensor: f64,
     pub dram: f64,
@@ -79,12 +79,12 @@ pub struct Beat {
     pub confidence: f64,
     /// Standard deviation of a period's length, as a share of the period.
     pub jitter: f64,
-    pub kind: Kind,
+    pub kind: PeriodKind,
 }
 
 /// What repeats.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Kind {
+pub enum PeriodKind {
     /// The step.
     Step,
     /// The smallest unit that repeats: a part of the step, or several steps.
@@ -106,7 +106,7 @@ impl Heartbeat {
     }
 
     /// What GPM saw from `from` to `to`: a witness, never the source of a period.
-    pub fn witness(&mut self, _from: f64, to: f64, activity: Activity) {
+    pub fn witness(&mut self, _from: f64, to: f64, activity: UnitActivity) {
         self.trained = (activity.tensor >= TRAINS).then_some(to);
     }
 
@@ -154,17 +154,17 @@ impl Heartbeat {
         self.found = [found, last];
         let beat = beat.filter(|_| self.known.is_some());
         let Some(found) = found else { return beat };
-        let agrees = |before: &Period| same(found.seconds, before.seconds);
+        let agrees = |before: &PeriodFound| same(found.seconds, before.seconds);
         let Some(before) = last.filter(agrees).or(older.filter(agrees)) else { return beat };
-        let kind = if found.kind == before.kind { found.kind } else { Kind::SmallestUnit };
+        let kind = if found.kind == before.kind { found.kind } else { PeriodKind::SmallestUnit };
         match (&mut self.known, beat) {
             (Some(known), Some(_)) if same(found.seconds, known.found.seconds) => {
                 known.found.kind = kind;
                 return beat;
             }
             _ => {
-                self.known = Some(FollowedPeriod {
-                    found: Period { kind, ..found },
+                self.known = Some(KnownPeriod {
+                    found: PeriodFound { kind, ..found },
                     since: newest,
                     seen: newest,
                     jitter: None,

@@ -1,9 +1,9 @@
 //! A period in the last seconds, or none.
 
-use crate::Kind;
+use crate::PeriodKind;
 use crate::correlation::Course;
 use crate::fold::Fold;
-use crate::resolution::{COARSE, FINE, Resolution};
+use crate::thresholds::SearchScale;
 use crate::thresholds::{
     ALIASED, BLURRED, BLURRED_ALIKE, BLURRED_MORE, CANDIDATES, COARSE_STRETCH, DIVISORS, ENOUGH_PERIODS, FEW,
     FEW_ALIKE, LONGER_ALIKE, MANY, MORE, MORE_ALIASED, MULTIPLES, NEARLY, PART, PART_ALIKE, RIPPLE,
@@ -13,24 +13,24 @@ use crate::thresholds::{
 
 /// A period that a search found.
 #[derive(Clone, Copy, Debug)]
-pub struct Period {
+pub struct PeriodFound {
     pub seconds: f64,
     /// The share of the variance that it explains.
     pub explained: f64,
-    pub kind: Kind,
-    pub scale: Resolution,
+    pub kind: PeriodKind,
+    pub scale: SearchScale,
 }
 
 /// What one scale shows.
 #[derive(Clone, Copy, Debug)]
-struct Sighting {
-    found: Period,
+struct SearchLook {
+    found: PeriodFound,
     /// Root mean square of what the period explains, in watts.
     swing: f64,
 }
 
 /// The period of the last `watts`. Weak ones count only where something else says that the GPU trains.
-pub fn search(watts: &[f32], trains: bool) -> Option<Period> {
+pub fn search(watts: &[f32], trains: bool) -> Option<PeriodFound> {
     let fine = Sight::new(watts, FINE, STRETCH).and_then(|sight| sight.look(trains));
     let wide = Sight::new(watts, COARSE, STRETCH);
     // A flat stretch is what was before the work, or a part of a long step.
@@ -50,17 +50,10 @@ pub fn search(watts: &[f32], trains: bool) -> Option<Period> {
     }
     // Something short repeats, and something long: parts of a step, or steps between evaluations.
     let found = if fine.found.explained < STRONG { coarse.found } else { fine.found };
-    Some(Period { kind: Kind::SmallestUnit, ..found })
+    Some(PeriodFound { kind: PeriodKind::SmallestUnit, ..found })
 }
 
-/// Whether a period that was found explains at least half as much of all that a search looks at.
-pub fn explains(watts: &[f32], found: &Period) -> bool {
-    let Some(sight) = Sight::new(watts, found.scale, STRETCH) else { return false };
-    let period = found.seconds / found.scale.seconds();
-    Fold::new(sight.course.values(), period).best(period, 2).1 >= 0.5 * found.explained
-}
-
-impl Sighting {
+impl SearchLook {
     /// Whether the coarse scale would see it, too.
     fn long(&self) -> bool {
         self.found.seconds >= COARSE.first * COARSE.seconds()
@@ -76,7 +69,7 @@ struct Sight {
 }
 
 impl Sight {
-    fn new(watts: &[f32], scale: Resolution, stretch: usize) -> Option<Sight> {
+    fn new(watts: &[f32], scale: SearchScale, stretch: usize) -> Option<Sight> {
         let watts = watts.get(watts.len().saturating_sub(scale.ticks)..)?;
         let course = Course::new(watts, scale, stretch);
         if (course.len() as f64) * scale.seconds() < SEEN_SECONDS {
@@ -95,7 +88,7 @@ impl Sight {
         self.heights.get(first..last).unwrap_or_default().iter().fold(0.0, |a: f32, b| a.max(*b))
     }
 
-    fn look(&self, trains: bool) -> Option<Sighting> {
+    fn look(&self, trains: bool) -> Option<SearchLook> {
         let (course, heights, level) = (&self.course, self.heights.as_slice(), self.level);
         let scale = course.scale;
         let values = course.values();
@@ -108,8 +101,9 @@ impl Sight {
             .collect();
         wholes.sort_by(|a, b| b.1.total_cmp(&a.1));
         for (whole, explained) in wholes {
-            let (unit, mut kind) = unit(values, heights, Unit { period: whole, explained }, scale, longest);
-            let Unit { period, explained } = unit;
+            let (unit, mut kind) =
+                unit(values, heights, RepeatedUnit { period: whole, explained }, scale, longest);
+            let RepeatedUnit { period, explained } = unit;
             let seconds = period * scale.seconds();
             let alike = near(heights, period);
             // A longer period shows that has not been repeated often enough yet.
@@ -133,10 +127,10 @@ impl Sight {
                     return None;
                 }
                 if seen < SURE_SECONDS {
-                    kind = Kind::SmallestUnit;
+                    kind = PeriodKind::SmallestUnit;
                 }
             }
-            return Some(Sighting { found: Period { seconds, explained, kind, scale }, swing });
+            return Some(SearchLook { found: PeriodFound { seconds, explained, kind, scale }, swing });
         }
         None
     }
@@ -182,14 +176,14 @@ fn near(heights: &[f32], lag: f64) -> f32 {
 
 /// A period in values, and what it explains.
 #[derive(Clone, Copy, Debug)]
-struct Unit {
+struct RepeatedUnit {
     period: f64,
     explained: f64,
 }
 
 /// How a part and its whole relate: what the whole explains of what its part leaves open, none if the part is no unit of
 /// its own. True also if the part is as good.
-fn relate(heights: &[f32], part: Unit, whole: Unit) -> Option<(f64, bool)> {
+fn relate(heights: &[f32], part: RepeatedUnit, whole: RepeatedUnit) -> Option<(f64, bool)> {
     if part.explained < PART * whole.explained {
         return None;
     }
@@ -214,13 +208,19 @@ fn relate(heights: &[f32], part: Unit, whole: Unit) -> Option<(f64, bool)> {
 }
 
 /// The smallest part of the period that explains as much, or the smallest multiple that explains more.
-fn unit(values: &[f32], heights: &[f32], whole: Unit, scale: Resolution, longest: f64) -> (Unit, Kind) {
-    let mut best = (1, whole, Kind::Step);
+fn unit(
+    values: &[f32],
+    heights: &[f32],
+    whole: RepeatedUnit,
+    scale: SearchScale,
+    longest: f64,
+) -> (RepeatedUnit, PeriodKind) {
+    let mut best = (1, whole, PeriodKind::Step);
     let fold = |guess: f64, least: f64| {
         let fold = Fold::new(values, guess);
         let (period, explained) =
             if fold.explained(guess) < least { (guess, 0.0) } else { fold.best(guess, 1) };
-        Unit { period, explained }
+        RepeatedUnit { period, explained }
     };
     for divisor in 2..=DIVISORS {
         let guess = whole.period / f64::from(divisor);
@@ -231,7 +231,7 @@ fn unit(values: &[f32], heights: &[f32], whole: Unit, scale: Resolution, longest
         // A part of the part that was found is compared with that one.
         let larger = if divisor % best.0 == 0 { best.1 } else { whole };
         if let Some((more, true)) = relate(heights, part, larger) {
-            best = (divisor, part, if more < SAME { Kind::Step } else { Kind::SmallestUnit });
+            best = (divisor, part, if more < SAME { PeriodKind::Step } else { PeriodKind::SmallestUnit });
         }
     }
     for times in 2..=MULTIPLES {

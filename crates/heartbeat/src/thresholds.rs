@@ -32,6 +32,54 @@ pub const COARSE_STRETCH: usize = 1000;
 /// Power is limited to this many times its mean distance from the trend.
 pub const LIMIT: f32 = 8.0;
 
+/// How closely the power is looked at: each sample for short periods, a smooth course for long ones.
+#[derive(Clone, Copy, Debug)]
+pub struct SearchScale {
+    /// Ticks between two values.
+    pub every: usize,
+    /// Ticks of the two running means that take away what is faster.
+    pub smooth: usize,
+    /// Values of the running mean that is taken away.
+    pub trend: usize,
+    /// Values that are compared as one piece: each piece has the same weight, whatever its power.
+    pub piece: usize,
+    /// In values: the shortest period, the shortest that is looked for without a longer one, and the longest.
+    pub shortest: f64,
+    pub first: f64,
+    pub longest: f64,
+    /// Ticks of the past that a search looks at.
+    pub ticks: usize,
+}
+
+impl SearchScale {
+    /// Seconds between two values.
+    pub fn seconds(&self) -> f64 {
+        self.every as f64 * TICK
+    }
+}
+
+/// Every sample, for periods of 0.08 to 4 s; a course without what is faster than 0.2 s, for 2 to 20 s.
+pub const FINE: SearchScale = SearchScale {
+    every: 1,
+    smooth: 1,
+    trend: 75,
+    piece: 64,
+    shortest: 4.0,
+    first: 4.0,
+    longest: 125.0,
+    ticks: 1200,
+};
+pub const COARSE: SearchScale = SearchScale {
+    every: 6,
+    smooth: 8,
+    trend: 50,
+    piece: 42,
+    shortest: 6.0,
+    first: 12.5,
+    longest: 170.0,
+    ticks: 8192,
+};
+
 /// Multiples of a period at which the power is compared to choose candidates, and how many are looked at closely.
 pub const TEETH: i32 = 8;
 pub const CANDIDATES: usize = 8;

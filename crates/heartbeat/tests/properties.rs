@@ -1,6 +1,6 @@
 //! What holds for any samples.
 
-use heartbeat::{Activity, Beat, Heartbeat};
+use heartbeat::{Beat, Heartbeat, UnitActivity};
 use proptest::prelude::*;
 
 /// A generator of numbers that are the same on every machine.
@@ -42,7 +42,7 @@ fn beats(seconds: u32, apart: f64, mut watts: impl FnMut(f64) -> f64) -> (Heartb
             sample += 1;
         }
         let now = f64::from(second);
-        heart.witness(now - 10.0, now, Activity { tensor: 0.6, ..Activity::default() });
+        heart.witness(now - 10.0, now, UnitActivity { tensor: 0.6, ..UnitActivity::default() });
         found.push(heart.beat(now));
     }
     (heart, found)
@@ -135,7 +135,7 @@ proptest! {
                 0 => heart.sample(one, two),
                 1 => drop(heart.beat(one)),
                 2 => heart.interrupt(),
-                3 => heart.witness(one, two, Activity { sm: one, tensor: two, dram: one, nvlink_bytes: two }),
+                3 => heart.witness(one, two, UnitActivity { sm: one, tensor: two, dram: one, nvlink_bytes: two }),
                 _ => (0..500).for_each(|_| {
                     at += 0.02;
                     heart.sample(at, step(at, 0.5));

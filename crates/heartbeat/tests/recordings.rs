@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use heartbeat::{Activity, Beat, Heartbeat, Kind};
+use heartbeat::{Beat, Heartbeat, PeriodKind, UnitActivity};
 
 /// One recorded GPU: times in seconds after the first sample.
 struct Recording {
@@ -46,7 +46,7 @@ impl Recording {
                 let window: Vec<f64> =
                     self.tensor.iter().filter(|(to, _)| (at - 10.0..*at).contains(to)).map(|w| w.1).collect();
                 let tensor = window.iter().sum::<f64>() / window.len().max(1) as f64;
-                heart.witness(at - 10.0, *at, Activity { tensor, ..Activity::default() });
+                heart.witness(at - 10.0, *at, UnitActivity { tensor, ..UnitActivity::default() });
             }
             beats.push((*at, heart.beat(*at)));
             next += 1.0;
@@ -186,7 +186,7 @@ fn parts_and_multiples_are_no_steps() {
         let recording = read(name);
         let step = recording.step(0.0, f64::INFINITY);
         for (at, beat) in recording.beats(&mut Heartbeat::default()) {
-            if let Some(beat) = beat.filter(|beat| beat.kind == Kind::Step) {
+            if let Some(beat) = beat.filter(|beat| beat.kind == PeriodKind::Step) {
                 assert!((beat.seconds / step - 1.0).abs() < 0.03, "{name} at {at}: {beat:?} for {step}");
             }
         }

@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use model::event_history::{self, EventHistory};
+use model::owner_records::{self, OwnerRecords};
 use model::persisted::{FaultBooks, Inventory, KnownWrongResults, NodeHistory};
 use model::plain_file;
 use model::sync::lock;
@@ -85,6 +86,12 @@ impl Document for EventHistory {
     const KIND: &'static str = "events";
     const VERSION: u32 = 1;
     const MAX_BYTES: usize = event_history::MAX_BYTES;
+}
+
+impl Document for OwnerRecords {
+    const KIND: &'static str = "owner-records";
+    const VERSION: u32 = 1;
+    const MAX_BYTES: usize = owner_records::MAX_BYTES;
 }
 
 impl Document for NodeHistory {

@@ -33,12 +33,12 @@ const SM_LOW: f64 = 0.20;
 const ENDLESS: f64 = 0.98;
 /// One multiprocessor of 250: a kernel of one block made 0.0076 on an H200 (132 multiprocessors), copies and tiny kernels
 /// at most 0.0002.
-const ONE_MULTIPROCESSOR: f64 = 0.004;
+pub const ONE_MULTIPROCESSOR: f64 = 0.004;
 /// Busy pipes of active multiprocessors: at most 0.027 of those that wait, 0.65 to 1 of those that compute.
-const IDLE_PIPES: f64 = 0.10;
+pub const IDLE_PIPES: f64 = 0.10;
 /// Activity of the memory interface without traffic: 0.00000 of kernels that wait, 0.00028 of copies to the host now
 /// and then, 0.17 of matrix products.
-const QUIET_MEMORY: f64 = 0.000_2;
+pub const QUIET_MEMORY: f64 = 0.000_2;
 /// More than copies over PCIe make: 0.011 at 56 GB/s; a training of 12 layers made 0.35.
 const MORE_THAN_COPIES: f64 = 0.05;
 /// Bytes a second over PCIe that polling makes, of active multiprocessors: one block that polled host memory made 35 MB/s
@@ -47,11 +47,11 @@ const POLLING: f64 = 1e10;
 /// and never more than this: copies begin here.
 const POLLING_MOST: f64 = 1e9;
 /// Bytes a second over a link at rest: 0.7 MB/s over PCIe at most and 0 over NVLink.
-const QUIET_LINK: f64 = 5e6;
+pub const QUIET_LINK: f64 = 5e6;
 /// Standard deviation of the power within a second, in watts: 0.25 to 0.42 of kernels that wait, 0.9 to 115 at work.
 const FLAT_POWER: f64 = 0.5;
 /// A GPU that does nothing is busy at most for this share, which is one utilization sample of 1 % in two.
-const RESTS: f64 = 0.005;
+pub const RESTS: f64 = 0.005;
 
 /// Copies and kernels each take at least this part of the time,
 const EACH: f64 = 0.15;
@@ -195,6 +195,17 @@ pub struct Steady {
 }
 
 impl Steady {
+    /// The cause that is published.
+    pub fn named(&self) -> Option<Cause> {
+        self.named
+    }
+
+    /// A cause that needs no second look.
+    pub fn name(&mut self, cause: Cause) -> Option<Cause> {
+        (self.named, self.other) = (Some(cause), None);
+        self.named
+    }
+
     /// Takes in what is found now; gives the cause to be published.
     pub fn found(&mut self, cause: Option<Cause>, now: Mono) -> Option<Cause> {
         if cause == self.named {

@@ -62,6 +62,7 @@ use model::catalog::{self as m, CollectorName, DriverError, Gpu, GpuInfo, Metric
 use model::clock::{Mono, unix_seconds};
 use model::event_history::EventHistory;
 use model::fact::{Fact, FactKind, KernelFact, KernelLine};
+use model::owner_records::OwnerRecords;
 pub use model::persisted::{KnownWrongResults, NodeHistory, PersistedFaults, SeenGpus};
 use model::sample::{Batch, Drained, Missing};
 use model::trends::POINTS;
@@ -91,6 +92,8 @@ pub struct LedgerSettings {
     pub history: NodeHistory,
     /// The events of the last days.
     pub events: EventHistory,
+    /// Records of owners that have ended in the last days.
+    pub owner_records: OwnerRecords,
     /// When the configuration was loaded, in seconds since 1970.
     pub configured: f64,
     /// What a new configuration may change.
@@ -197,6 +200,7 @@ impl Ledger {
             wrong_results,
             history,
             events,
+            owner_records,
             configured,
             live: settings,
             build,
@@ -230,7 +234,7 @@ impl Ledger {
             wrong_results: WrongResultState::new(wrong_results),
             history: HistoryState::new(history, settings.expected_gpus, settings.steady),
             topology: TopologyState::default(),
-            owners: OwnerState::new(settings.owners.clone()),
+            owners: OwnerState::new(settings.owners.clone()).with_records(owner_records),
             windows: WindowState::default(),
             trends: TrendState::new(settings.recent.trend_step),
             publication: Publication::default(),
@@ -275,6 +279,16 @@ impl Ledger {
     /// The events of the last days at the end, if there are others than at the last call.
     pub fn last_events(&mut self, unix_seconds: f64) -> Option<EventHistory> {
         self.faults.take_last_events().then(|| EventHistory::of(&self.faults.list(), unix_seconds))
+    }
+
+    /// The records of owners that have ended, if there are others than at the last call: once in ten seconds at most.
+    pub fn new_owner_records(&mut self, now: Mono) -> Option<OwnerRecords> {
+        self.owners.take_records(now)
+    }
+
+    /// The same at the end, with those of owners that have just ended.
+    pub fn last_owner_records(&mut self, now: Mono) -> Option<OwnerRecords> {
+        self.owners.take_last_records(now)
     }
 
     /// What outlasts a reboot, if it changed since the last call.

@@ -5,20 +5,28 @@
 //! figure.
 
 mod accounts;
+mod classes;
+mod collectives;
 mod host_use;
 mod past;
 mod publish;
+mod pulse;
+mod ranks;
+mod records;
 mod remote;
 mod sketch;
+mod sums;
 mod tenants;
 mod timeline;
 mod tracks;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::bottleneck::is_work;
 use accounts::{AccountKey, Accounts};
+use classes::Gathers;
+use collectives::Collectives;
 use host_use::HostUse;
 use model::catalog::schema::{KnownLabel, Label};
 use model::catalog::{self as m, Direction, GpmUnit, Gpu, SampleBuffer, StartPhase, Subject};
@@ -26,6 +34,8 @@ use model::clock::Mono;
 use model::owners::{GpuProcess, Owner, OwnerReading, OwnerUpdate};
 use model::sample::{Batch, GpmWindow, Row};
 use model::snapshot::Histogram;
+use ranks::Ranks;
+use records::Records;
 use remote::Readings;
 use tenants::Tenants;
 use timeline::{Amount, AmountKind, InstanceId, ListedProcess, Listing, Timeline};
@@ -51,7 +61,14 @@ pub struct OwnerState {
     readings: HashMap<Arc<str>, Readings>,
     host_use: HostUse,
     tracks: BTreeMap<(Gpu, InstanceId), Tracks>,
+    ranks: Ranks,
+    /// When owners were judged last.
+    judged: Option<Mono>,
+    /// GPUs that were unhealthy in the last snapshot, by UUID.
+    unhealthy: BTreeSet<Arc<str>>,
     starts: Vec<(StartPhase, Histogram)>,
+    records: Records,
+    collectives: Collectives,
     /// Wall clock minus monotonic clock, in seconds.
     offset: f64,
 }
@@ -69,7 +86,12 @@ impl OwnerState {
             readings: HashMap::new(),
             host_use: HostUse::default(),
             tracks: BTreeMap::new(),
+            ranks: Ranks::default(),
+            judged: None,
+            unhealthy: BTreeSet::new(),
             starts: starts.collect(),
+            records: Records::default(),
+            collectives: Collectives::default(),
             offset: model::clock::unix_seconds() - Mono::now().0 as f64 * 1e-9,
         }
     }
@@ -88,6 +110,7 @@ impl OwnerState {
                 }
             }
             OwnerUpdate::Read(list) => list.into_iter().for_each(|reading| self.read(reading)),
+            OwnerUpdate::Collectives(answer) => self.collectives.take(answer),
         }
     }
 
@@ -124,7 +147,11 @@ impl OwnerState {
 
     /// Takes in one of the driver's samples, which says what was since the one before it.
     pub(super) fn sampled(&mut self, gpu: &Gpu, buffer: SampleBuffer, at: Mono, seconds: f64, amount: f64) {
+        if !self.settings.enabled {
+            return;
+        }
         let from = Mono(at.0.saturating_sub((seconds * 1e9) as u64));
+        self.records.sampled(gpu, buffer, at);
         let quantity = match buffer {
             SampleBuffer::Power => {
                 self.tracks(gpu, None).drew(at, seconds, amount);
@@ -142,6 +169,9 @@ impl OwnerState {
 
     /// Takes in a window of GPM, read now.
     pub(super) fn gpm(&mut self, gpu: &Gpu, window: &GpmWindow, at: Mono) {
+        if !self.settings.enabled {
+            return;
+        }
         let place = match &window.subject {
             Subject::Gpu(_) => None,
             Subject::GpuInstance(instance) => Some(instance.gpu_instance),
@@ -168,6 +198,33 @@ impl OwnerState {
         let peers = tracks.nvlink.iter_mut().zip(ways.map(|way| value(&nvlink, way.text())));
         for (track, amount) in read.into_iter().chain(links).chain(peers) {
             amount.into_iter().for_each(|amount| track.add(at, seconds, amount));
+        }
+        let nvlink = ways.map(|way| value(&nvlink, way.text()));
+        let gathers = [
+            (Gathers::Sm, unit(GpmUnit::Sm)),
+            (Gathers::Pipes, pipes),
+            (Gathers::Dram, unit(GpmUnit::Dram)),
+            (Gathers::Nvlink(0), nvlink[0]),
+            (Gathers::Nvlink(1), nvlink[1]),
+        ];
+        for (what, amount) in gathers {
+            amount.into_iter().for_each(|amount| tracks.gathered.add(what, seconds, amount));
+        }
+        // The busy time of an instance is in windows of their own.
+        let complete = if place.is_some() { GpmUnit::Graphics } else { GpmUnit::Sm };
+        if unit(complete).is_some() {
+            tracks.gathered.complete(seconds);
+        }
+        if let (None, Some(sm), Some(dram), Some(tensor)) =
+            (place, unit(GpmUnit::Sm), unit(GpmUnit::Dram), unit(GpmUnit::Tensor))
+            && seconds > 0.0
+        {
+            let nvlink_bytes = nvlink.iter().flatten().copied().fold(0.0, f64::max);
+            let [sm, dram, tensor, nvlink_bytes] =
+                [sm, dram, tensor, nvlink_bytes].map(|amount| amount / seconds);
+            let to = pulse::seconds(at);
+            let activity = heartbeat::UnitActivity { sm, tensor, dram, nvlink_bytes };
+            tracks.measured.activity.push((to - seconds, to, activity));
         }
         if let Some(sm) = unit(GpmUnit::Sm) {
             let share = |sum: Option<f64>| sum.unwrap_or(0.0) / seconds.max(1e-9);
@@ -222,10 +279,11 @@ impl OwnerState {
 
     /// Settles the time of a GPU, and divides what was measured in it.
     fn settle(&mut self, gpu: &Gpu, now: Mono, share: impl Fn(u32) -> Option<f64>, total: Option<f64>) {
-        let OwnerState { lines, tenants, accounts, unknown, .. } = self;
+        let OwnerState { lines, tenants, accounts, records, unknown, .. } = self;
         let Some(line) = lines.get_mut(gpu) else { return };
         for settled in line.settle(|id| tenants.owner(id, now, unknown)) {
             accounts.settle(gpu, &settled, &share, total);
+            records.settle(gpu, &settled, accounts);
         }
         let (parts, works) = line.divide(share);
         accounts.add(gpu, parts);
@@ -287,9 +345,15 @@ impl OwnerState {
         Some(Arc::clone(&one.owner.id)).filter(|id| **id != *self.unknown.id)
     }
 
+    /// These GPUs are unhealthy: the time of their owners is lost.
+    pub(super) fn unhealthy(&mut self, gpus: impl Iterator<Item = Arc<str>>) {
+        self.unhealthy = gpus.collect();
+    }
+
     /// Forgets a GPU that another one has replaced.
     pub(super) fn forget(&mut self, gpu: &Gpu) {
         self.lines.remove(gpu);
+        self.records.forget(gpu, &mut self.accounts);
         self.accounts.forget(gpu);
         self.tracks.retain(|(of, _), _| of != gpu);
     }

@@ -80,6 +80,7 @@ impl Ledger {
         let windows = self.windows.put(b, unix_seconds);
         let events = self.faults.list();
         let events_unix_seconds = self.publication.first_published(&events, unix_seconds);
+        let owner_records = self.owners.put_records(&events, now, unix_seconds);
         let mut snapshot = Snapshot {
             sequence: self.publication.sequence,
             taken: now,
@@ -91,6 +92,7 @@ impl Ledger {
             canary,
             topology,
             owners,
+            owner_records,
             windows,
             ..Snapshot::default()
         };
@@ -107,6 +109,8 @@ impl Ledger {
         }
         self.recent_xids.put(b, self.settings.recent.xids, now);
         snapshot.health = self.put_health(b, &moment, &snapshot);
+        let unhealthy = snapshot.health.gpus.iter().filter(|gpu| gpu.healthy == Some(false));
+        self.owners.unhealthy(unhealthy.map(|gpu| Arc::clone(&gpu.gpu.uuid)));
         let absent = self.absent(now, &snapshot.driver);
         let listed = self.intake.listed_gpus(now).filter(|_| snapshot.driver == DriverState::Up);
         if let Some(event) = self.history.follow(&snapshot, listed, &absent, now) {

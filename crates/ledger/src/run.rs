@@ -6,6 +6,7 @@ use super::inbox::Inbox;
 use super::{KnownWrongResults, Ledger, LedgerSettings, NodeHistory, PersistedFaults, SeenGpus};
 use model::clock::{Cadence, Mono, unix_seconds};
 use model::event_history::EventHistory;
+use model::owner_records::OwnerRecords;
 use model::sample::Batch;
 use model::snapshot::Snapshot;
 
@@ -28,6 +29,8 @@ pub struct Hooks {
     pub wrong_results: Box<dyn FnMut(KnownWrongResults) + Send>,
     /// Called when the events of the last days have changed.
     pub events: Box<dyn FnMut(EventHistory) + Send>,
+    /// Called when the records of owners that have ended have changed.
+    pub owner_records: Box<dyn FnMut(OwnerRecords) + Send>,
     /// Called when what outlasts a reboot has changed.
     pub history: Box<dyn FnMut(NodeHistory) + Send>,
 }
@@ -62,6 +65,9 @@ pub fn run(settings: LedgerSettings, interval: Duration, inbox: &Inbox, mut hook
             if let Some(events) = ledger.last_events(unix_seconds()) {
                 (hooks.events)(events);
             }
+            if let Some(records) = ledger.last_owner_records(Mono::now()) {
+                (hooks.owner_records)(records);
+            }
             return;
         };
         urgent |= !pending.events.is_empty() || !pending.facts.is_empty();
@@ -93,6 +99,9 @@ pub fn run(settings: LedgerSettings, interval: Duration, inbox: &Inbox, mut hook
             }
             if let Some(events) = ledger.new_events(now, unix_seconds) {
                 (hooks.events)(events);
+            }
+            if let Some(records) = ledger.new_owner_records(now) {
+                (hooks.owner_records)(records);
             }
             if let Some(history) = ledger.new_history() {
                 (hooks.history)(history);

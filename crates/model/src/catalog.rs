@@ -710,7 +710,7 @@ metrics! {
     /// GPU time allocated to the owner, by class.
     ///
     /// The sum of all classes is `gpu_owner_allocated_seconds_total`. `docs/HEARTBEAT.md` has each class's formula.
-    gpu_owner_gpu_seconds_total: Counter<OwnedGpu, (GpuTimeClass,)>, Seconds, Computed, "0.1.0", group InactiveStates;
+    gpu_owner_gpu_seconds_total: Counter<OwnedGpu, (GpuTimeClass,)>, Seconds, Computed, "0.1.0", group InactiveStates except ["computing"];
     /// Step of the owner's work on the GPU: the period of its power.
     ///
     /// Absent where no period is found, as of inference and irregular work, and for an owner that shares the GPU.
@@ -729,7 +729,7 @@ metrics! {
     ///
     /// Only on the GPU of the slow rank.
     gpu_owner_slow_rank_ratio: Gauge<OwnedGpu>, Ratio, Computed, "0.1.0";
-    /// 1 on the GPU of the missing rank, which idles while the owner's other GPUs on the node wait for it.
+    /// 1 on the GPU of the missing rank, which the owner's other GPUs on the node wait for.
     ///
     /// Only on the GPUs of an owner that is wedged.
     gpu_owner_missing_rank: Gauge<OwnedGpu>, None, Computed, "0.1.0", at most 1.0;
@@ -830,9 +830,9 @@ metrics! {
     /// Failed driver calls, by kind of failure.
     ///
     /// Those for a GPU, and those for none, as loading the library and listing GPUs.
-    gpu_exporter_driver_error_kinds_total: Counter<Node, (DriverError,)>, None, Computed, "0.1.0";
+    gpu_exporter_driver_error_kinds_total: Counter<Node, (DriverError,)>, None, Computed, "0.1.0", group InactiveStates;
     /// Readings of the driver that were blank or out of range.
-    gpu_exporter_readings_dropped_total: Counter<Gpu, (DropReason,)>, None, Computed, "0.1.0";
+    gpu_exporter_readings_dropped_total: Counter<Gpu, (DropReason,)>, None, Computed, "0.1.0", group InactiveStates;
     /// GPUs without this metric, because hardware or driver does not support it.
     ///
     /// Such a metric has no series there; neither zero nor a failure. `/api/v1/snapshot` names the GPUs.
@@ -882,7 +882,7 @@ metrics! {
     /// Gaps between samples of the driver's buffers: overwritten before they were read, or never taken.
     gpu_exporter_sample_gaps_total: Counter<Gpu, (SampleBuffer,)>, None, Computed, "0.1.0", group ExporterDetail;
     /// Time in gaps between samples of the driver's buffers.
-    gpu_exporter_sample_gap_seconds_total: Counter<Gpu, (SampleBuffer,)>, Seconds, Computed, "0.1.0";
+    gpu_exporter_sample_gap_seconds_total: Counter<Gpu, (SampleBuffer,)>, Seconds, Computed, "0.1.0", group InactiveStates;
     /// Faults and driver events lost to a full queue.
     gpu_exporter_facts_lost_total: Counter<Node, (FaultSource,)>, None, Computed, "0.1.0";
     /// Recordings of faults, by outcome.
@@ -904,7 +904,7 @@ metrics! {
     /// Series dropped because of `metrics.max_series`, once per snapshot.
     gpu_exporter_series_dropped_total: Counter<Node>, None, Computed, "0.1.0";
     /// HTTP responses by status.
-    gpu_exporter_http_requests_total: Counter<Node, (HttpStatus,)>, None, Computed, "0.1.0";
+    gpu_exporter_http_requests_total: Counter<Node, (HttpStatus,)>, None, Computed, "0.1.0", group InactiveStates except ["200"];
     /// Open HTTP connections.
     gpu_exporter_http_connections: Gauge<Node>, None, Computed, "0.1.0", group ExporterDetail;
     /// HTTP connections refused because `http.max_connections` others worked.
@@ -1050,8 +1050,9 @@ mod tests {
         for m in METRICS {
             let values: Vec<_> = m.labels.iter().flat_map(|label| label.values.unwrap_or(&[])).collect();
             assert!(m.except.iter().all(|value| values.contains(&value)), "{}: {:?}", m.name, m.except);
-            let states = m.group == Some(MetricGroup::InactiveStates);
-            assert!(!states || m.kind == Kind::Gauge && m.unit == Unit::None, "{}: no states", m.name);
+            // Of a counter a kind that was not counted yet.
+            let of_states = m.kind == Kind::Counter || m.kind == Kind::Gauge && m.unit == Unit::None;
+            assert!(of_states || m.group != Some(MetricGroup::InactiveStates), "{}: no states", m.name);
         }
     }
 

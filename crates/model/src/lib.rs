@@ -16,6 +16,7 @@ pub mod driver_module;
 pub mod event_history;
 pub mod fact;
 pub mod health;
+pub mod owner_records;
 pub mod owners;
 pub mod pci;
 pub mod persisted;

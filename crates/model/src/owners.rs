@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Serialize;
 
 use crate::catalog::schema::KnownLabel;
-use crate::catalog::{Cause, OwnerInfo, OwnerKind};
+use crate::catalog::{Cause, Gpu, OwnerInfo, OwnerKind};
 use crate::clock::Mono;
 use crate::cpus::CpuSet;
 
@@ -81,6 +82,40 @@ pub enum OwnerUpdate {
     Attributed(Vec<Attribution>),
     /// Readings of owners that have processes on GPUs. They replace the readings before.
     Read(Vec<OwnerReading>),
+    /// What NCCL answered of the owners' ranks. It replaces the answers before about these owners.
+    Collectives(CollectivesAnswer),
+}
+
+/// An answer of NCCL about ranks on this node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CollectivesAnswer {
+    /// When.
+    pub taken: Mono,
+    /// The ranks.
+    pub ranks: Vec<OwnerRank>,
+}
+
+/// What NCCL said of one rank.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OwnerRank {
+    /// The owner's identity.
+    pub owner: Arc<str>,
+    /// GPU of the rank.
+    pub gpu: Gpu,
+    /// MIG GPU instance, if it is on one.
+    pub gpu_instance: Option<u32>,
+    /// Its process, as the host sees it.
+    pub pid: u32,
+    /// Its number in its largest communicator.
+    pub rank: u32,
+    /// Collectives that it launched there.
+    pub collectives: u64,
+    /// Collectives that it launched in all its communicators.
+    pub launched: u64,
+    /// Whether peers have launched collectives that it has not, and it none that a peer has not.
+    pub behind: bool,
+    /// How long the owner's kernels had waited by then; 0: they did not.
+    pub waited: Duration,
 }
 
 /// Who one process works for.

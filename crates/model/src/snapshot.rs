@@ -20,6 +20,7 @@ use crate::catalog::{
 };
 use crate::clock::Mono;
 use crate::health::NodeHealth;
+use crate::owner_records::OwnerRecord;
 use crate::owners::{GpuProcess, Owner};
 use crate::persisted::WrongResult;
 use crate::sample::Gap;
@@ -57,6 +58,8 @@ pub struct Snapshot {
     pub topology: Option<Arc<TopologyUpdate>>,
     /// Owners with processes on GPUs, or whose counters are still kept.
     pub owners: Vec<OwnerView>,
+    /// Records of owners that have ended.
+    pub owner_records: OwnerRecordsView,
     /// Windows of planned work: open, to come, or ended within the last hour.
     pub windows: Arc<[Window]>,
     /// The course of a few values over the last hour.
@@ -357,6 +360,17 @@ pub struct OwnerView {
     pub processes: Vec<u32>,
     /// What holds its work back; `None` while that is not known.
     pub cause: Option<Cause>,
+    /// Since when its kernels have run and computed nothing, after work.
+    pub waits_since: Option<Mono>,
+}
+
+/// The records of owners that have ended.
+#[derive(Clone, Debug, Default)]
+pub struct OwnerRecordsView {
+    /// The one that ended last first.
+    pub ended: Arc<[Arc<OwnerRecord>]>,
+    /// Owners that have work on GPUs, or have ended and have no record yet.
+    pub pending: Vec<Arc<Owner>>,
 }
 
 /// A text of the program's own tables.

@@ -231,12 +231,21 @@ settings! {
         slurm_environment: bool = true;
         /// Timeout for reading a process or asking the kubelet.
         read_timeout: Duration = secs(1), ms(10)..=minutes(1);
-        /// Time of kernels that run and compute nothing until work counts as wedged. Raise where ranks wait longer for the
-        /// rank that writes a checkpoint.
+        /// Time of kernels that run and compute nothing until work counts as wedged; three fifths of it where a GPU of the
+        /// same owner does nothing meanwhile. Raise where ranks wait longer for the rank that writes a checkpoint.
         @live wedged_after: Duration = minutes(1), secs(30)..=hours(24);
-        /// Time without any work until an owner that worked counts as stalled. Raise where a checkpoint or an evaluation
-        /// on the CPU takes longer.
+        /// Time without any work until an owner that worked counts as stalled; 15 s or three steps where its step was known.
+        /// Raise where a checkpoint or an evaluation on the CPU takes longer.
         @live stalled_after: Duration = minutes(5), secs(30)..=hours(24);
+        /// Ask the RAS sockets of NCCL jobs for the collectives that each rank has launched. Asked are only jobs whose
+        /// NCCL is 2.28.7 or later: polling crashed jobs with earlier versions, and can crash those with others too.
+        /// docs/nccl.md says when; off unless you know the versions on your nodes.
+        nccl_ras: bool = false;
+        /// Age of all GPU processes of the node from which on their RAS sockets are asked: longer than a job takes to
+        /// make its communicators.
+        nccl_ras_after: Duration = minutes(2), secs(10)..=hours(24);
+        /// Port of the RAS sockets on the loopback addresses, where the jobs' NCCL_RAS_ADDR names another than NCCL's own.
+        nccl_ras_port: u32 = 28028, 1..=65535;
     }
 
     /// CPU event counters.

@@ -19,6 +19,8 @@ pub enum Load {
     Idle,
     /// A training job: nearly full, a dip for a checkpoint every minute.
     Training,
+    /// A training job whose steps of 1.2 s show: the last sixth is a collective, which draws less.
+    Steps,
     /// Requests coming and going.
     Inference,
     /// A well-used server: 60 to 80 % busy.
@@ -52,6 +54,8 @@ impl Load {
             Load::Flicker => spike(t, 2.0),
             Load::Training if t % 60.0 > 56.0 => 0.08,
             Load::Training => 0.93 + 0.05 * wave(6.0),
+            Load::Steps if t % 1.2 >= 1.0 => 0.4,
+            Load::Steps => 0.95,
             Load::Inference => 0.45 + 0.25 * wave(40.0) + 0.12 * wave(7.5),
             Load::Serving => 0.70 + 0.07 * wave(40.0) + 0.03 * wave(7.5),
             Load::Bursty if t % 10.0 < 2.0 => 0.95,
@@ -63,7 +67,7 @@ impl Load {
     pub fn memory(self) -> f64 {
         match self {
             Load::Idle | Load::Spikes | Load::Flicker | Load::Still => 0.0,
-            Load::Training => 0.86,
+            Load::Training | Load::Steps => 0.86,
             Load::Inference => 0.61,
             Load::Serving => 0.72,
             Load::Bursty => 0.27,
@@ -71,12 +75,12 @@ impl Load {
     }
 
     fn step(self) -> f64 {
-        if matches!(self, Load::Spikes | Load::Flicker) { SPIKE } else { STEP }
+        if matches!(self, Load::Spikes | Load::Flicker | Load::Steps) { SPIKE } else { STEP }
     }
 
     /// How much it talks to the other GPUs, as part of the links' rate.
     fn chatter(self) -> f64 {
-        if self == Load::Training { 0.35 } else { 0.01 }
+        if matches!(self, Load::Training | Load::Steps) { 0.35 } else { 0.01 }
     }
 }
 

@@ -18,6 +18,7 @@ use super::app_state::{AppState, joined, unavailable};
 use super::events;
 use super::host::{self, Hosts};
 use super::live;
+use super::owners;
 use super::streams::Streams;
 use crate::assets::{Asset, PAGE_FILES};
 use crate::format::{ResponseFormat, accepted_metrics_format};
@@ -44,7 +45,7 @@ pub(super) fn router(state: Arc<AppState>, streams: Streams, hosts: Hosts, stats
         .route("/api/v1/events", get(list))
         .route("/api/v1/topology", get(topology))
         .route("/api/v1/windows", get(windows))
-        .route("/api/v1/owners", get(owners))
+        .route("/api/v1/owners", get(owners::answer))
         .route("/alerts/", get(folder))
         .route("/alerts/{*file}", get(asset))
         .route("/dashboards/", get(folder))
@@ -81,10 +82,6 @@ async fn topology(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Res
 
 async fn windows(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Response {
     state.respond(ResponseFormat::Windows, &headers).await
-}
-
-async fn owners(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Response {
-    state.respond(ResponseFormat::Owners, &headers).await
 }
 
 /// The points of the charts.

@@ -4,18 +4,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::classes::ClassShares;
 use super::past::Past;
+use super::pulse::Pulse;
 use super::sketch::Sketch;
+use super::sums::AccountSums;
 use super::timeline::{AmountKind, AmountShare, InstanceId, PresentOwner, SettledSpan};
 use crate::bottleneck::Steady;
-use model::catalog::schema::KnownLabel;
 use model::catalog::{Gpu, GpuTimeClass};
 use model::clock::Mono;
 use model::owners::Owner;
 
 /// An owner keeps its series for so long after its end: two scrape intervals of 30 s, so that its last amounts are read,
 /// and owners of a few seconds make no more series than places.
-const KEPT_AFTER_END: Duration = Duration::from_secs(60);
+pub const KEPT_AFTER_END: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AccountKey {
@@ -33,7 +35,7 @@ pub struct Account {
     /// GPU time it had, in seconds.
     pub allocated: f64,
     /// The same by class, in the order of `GpuTimeClass::ALL`.
-    pub classes: [f64; GpuTimeClass::ALL.len()],
+    pub classes: ClassShares,
     /// Seconds in which the GPU worked for it.
     pub busy: f64,
     /// Energy, in joules.
@@ -48,8 +50,19 @@ pub struct Account {
     pub multiprocessors: Sketch,
     pub cause: Steady,
     pub past: Past,
+    /// Its step; never of a GPU instance, which has no power of its own.
+    pub pulse: Pulse,
+    /// Seconds as the slow rank of its owner's GPUs.
+    pub slow: f64,
+    /// Allocated seconds that are in no class yet: what the GPU did in them is not known before a GPM window ends.
+    open: f64,
+    /// The most memory that its processes held at once since the last record, in bytes.
+    pub peak: Option<u64>,
+    /// What is in records of the owner already.
+    pub recorded: AccountSums,
     full: bool,
-    ended: bool,
+    /// Whether it was gone from the place when that was settled last.
+    pub ended: bool,
 }
 
 impl Account {
@@ -58,7 +71,7 @@ impl Account {
             owner,
             since: now,
             allocated: 0.0,
-            classes: [0.0; GpuTimeClass::ALL.len()],
+            classes: ClassShares::default(),
             busy: 0.0,
             joules: 0.0,
             ended_full: 0.0,
@@ -67,9 +80,28 @@ impl Account {
             multiprocessors: Sketch::default(),
             cause: Steady::default(),
             past: Past::default(),
+            pulse: Pulse::default(),
+            slow: 0.0,
+            open: 0.0,
+            peak: None,
+            recorded: AccountSums::default(),
             full: false,
             ended: false,
         }
+    }
+}
+
+impl Account {
+    fn classify(&mut self, class: GpuTimeClass, seconds: f64) {
+        if let Some(sum) = self.classes.get_mut(class as usize) {
+            *sum += seconds;
+        }
+    }
+
+    /// Puts the time that is in no class yet into classes, by their shares of it.
+    pub fn divide(&mut self, shares: &ClassShares) {
+        let open = std::mem::take(&mut self.open);
+        self.classes.iter_mut().zip(shares).for_each(|(sum, share)| *sum += share * open);
     }
 }
 
@@ -162,7 +194,14 @@ impl Accounts {
             let account =
                 self.all.entry(key).or_insert_with(|| Account::new(Arc::clone(owner), settled.from));
             let of_gpu = one.place.map_or(Some(1.0), &share);
-            account.allocated += seconds / one.owners.max(1) as f64 * of_gpu.unwrap_or(0.0);
+            let allocated = seconds / one.owners.max(1) as f64 * of_gpu.unwrap_or(0.0);
+            account.allocated += allocated;
+            // Whose work it was is not measured.
+            if one.owners > 1 || !has_series {
+                account.classify(GpuTimeClass::Unknown, allocated);
+            } else {
+                account.open += allocated;
+            }
             account.until = settled.to;
             let full = settled.full.contains(&one.place);
             if !has_series {
@@ -172,6 +211,7 @@ impl Accounts {
             account.owner = Arc::clone(&one.owner);
             account.full = full;
             account.ended = false;
+            account.peak = account.peak.max(one.memory);
             if let (Some(bytes), Some(total)) = (one.memory, total.filter(|total| *total > 0.0)) {
                 account.memory.add((bytes as f64 / total).min(1.0), seconds);
             }
@@ -288,6 +328,11 @@ impl Accounts {
         self.unlisted.retain(|_, (at, _)| now.since(*at) <= keep);
         let owners: BTreeSet<&Arc<str>> = self.all.keys().map(|key| &key.owner).collect();
         self.with_series.retain(|owner, _| owners.contains(owner));
+    }
+
+    /// All accounts.
+    pub fn iter(&self) -> impl Iterator<Item = (&AccountKey, &Account)> {
+        self.all.iter()
     }
 
     /// All accounts.

@@ -58,6 +58,8 @@ struct OwnerHostUse {
     logged_kills: f64,
     /// Kills that are in `new` or have been.
     kills: f64,
+    /// Kills that are in records.
+    recorded_kills: f64,
     /// CPU time at the last reading.
     last_cpu: Option<CpuTime>,
     /// What belongs to the owner or to `other`, as soon as it is known which of them.
@@ -111,6 +113,18 @@ impl HostUse {
         let of = self.of.entry(owner).or_default();
         of.logged_kills += 1.0;
         of.count_kills();
+    }
+
+    /// Processes of the owner that the OOM killer ended since its last record; `None`: not known.
+    pub fn unrecorded_kills(&self, owner: &Arc<str>) -> Option<f64> {
+        self.of.get(owner).filter(|of| of.known.kills).map(|of| of.kills - of.recorded_kills)
+    }
+
+    /// What was counted until now is in a record of the owner.
+    pub fn record_kills(&mut self, owner: &Arc<str>) {
+        if let Some(of) = self.of.get_mut(owner) {
+            of.recorded_kills = of.kills;
+        }
     }
 
     /// The owners that have processes now, each with the start of the first of them, in seconds since 1970.

@@ -17,14 +17,24 @@ const LONGER: u32 = 2;
 #[derive(Debug, Default)]
 pub struct Past {
     processes: Vec<u64>,
-    /// Time of the GPM windows with work.
+    /// Time of the GPM windows with work, and the end of the newest.
     worked: Duration,
-    /// What they do now instead, and since when.
-    pause: Option<(Pace, Mono)>,
+    progress: Option<Mono>,
+    /// What they do now instead.
+    pause: Option<WorkPause>,
     /// The longest pauses since the last work. Only work shows that they are over.
     open: Pauses,
     /// The longest pauses that ended with work.
     ended: Pauses,
+}
+
+/// What processes do instead of their work.
+#[derive(Clone, Copy, Debug)]
+struct WorkPause {
+    pace: Pace,
+    since: Mono,
+    /// Whether a step of them was known at any time of it.
+    stepped: bool,
 }
 
 /// The longest pause of each kind.
@@ -52,33 +62,57 @@ impl Past {
             *self = Past { processes: processes.to_vec(), ..Past::default() };
         }
         self.worked += Duration::from_secs_f64(seconds);
+        self.progress = Some(now);
         self.interrupt(now);
         let Pauses { wait, rest } = std::mem::take(&mut self.open);
         self.ended.note(Pace::Waits, wait);
         self.ended.note(Pace::Rests, rest);
     }
 
+    /// Whether these processes are known to work.
+    pub fn is_of_work(&self, processes: &[u64]) -> bool {
+        self.processes == processes && self.worked >= WORKED
+    }
+
+    /// The end of the newest GPM window with work: at most a window later than the work's own end.
+    pub fn progress(&self) -> Option<Mono> {
+        self.progress
+    }
+
+    /// The longest wait of kernels that ended with work must be exceeded so far.
+    pub fn longer_than_waits(&self) -> Duration {
+        self.ended.wait * LONGER
+    }
+
     /// What is seen of them is known no longer.
     pub fn interrupt(&mut self, now: Mono) {
-        if let Some((pace, since)) = self.pause.take() {
+        if let Some(WorkPause { pace, since, .. }) = self.pause.take() {
             self.open.note(pace, now.since(since) + WINDOW);
         }
     }
 
-    /// Takes in what these processes do now, and gives what their pause has come to.
+    /// Since when kernels of the processes have run and computed nothing.
+    pub fn waits_since(&self) -> Option<Mono> {
+        self.pause.filter(|pause| pause.pace == Pace::Waits).map(|pause| pause.since)
+    }
+
+    /// Takes in what these processes do now, and gives what their pause has come to; `stepped`: whether a step of them
+    /// was known of late. Kernels of a server wait for requests, those of a job for a rank, and only a job has steps.
     pub fn halted(
         &mut self,
         processes: &[u64],
         pace: Option<Pace>,
+        stepped: bool,
         settings: &settings::Owners,
         now: Mono,
     ) -> Option<Cause> {
-        let does = pace.filter(|_| self.processes == processes && self.worked >= WORKED);
-        if self.pause.map(|(pace, _)| pace) != does {
+        let does = pace.filter(|_| self.is_of_work(processes));
+        if self.pause.map(|pause| pause.pace) != does {
             self.interrupt(now);
-            self.pause = does.filter(|pace| *pace != Pace::Moves).map(|pace| (pace, now));
+            let paused = does.filter(|pace| *pace != Pace::Moves);
+            self.pause = paused.map(|pace| WorkPause { pace, since: now, stepped });
         }
-        let (pace, since) = self.pause?;
+        let WorkPause { pace, since, stepped } = self.pause?;
         let (cause, least, longest) = match pace {
             Pace::Waits => (Cause::Wedged, settings.wedged_after, self.ended.wait),
             Pace::Rests => (Cause::Stalled, settings.stalled_after, self.ended.rest),
@@ -86,7 +120,8 @@ impl Past {
         };
         // The evidence was of the time before.
         let lasts = now.since(since) + WINDOW;
-        (lasts >= least.max(longest * LONGER)).then_some(cause)
+        let halted = lasts >= least.max(longest * LONGER) && (stepped || pace == Pace::Rests);
+        halted.then_some(cause)
     }
 }
 
@@ -106,9 +141,9 @@ mod tests {
             };
             past.worked(&[1], 60.0, at(60));
             for (pace, seconds) in pieces {
-                past.halted(&[1], Some(*pace), &settings, at(0));
+                past.halted(&[1], Some(*pace), true, &settings, at(0));
                 // What it does is not known for a moment.
-                past.halted(&[1], None, &settings, at(*seconds));
+                past.halted(&[1], None, true, &settings, at(*seconds));
             }
             past.worked(&[1], 10.0, at(10));
             [past.ended.wait, past.ended.rest].map(|longest| longest.saturating_sub(WINDOW).as_secs())

@@ -2,25 +2,40 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::OwnerState;
 use super::accounts::{Account, AccountKey};
+use super::classes::ClassWindow;
+use super::pulse;
+use super::ranks::{OwnerGpu, RanksFound};
 use super::remote::{NearCpus, Readings};
 use super::sketch::{PERCENTILE, smallest};
-use super::timeline::{InstanceId, Listing, PresentOwner};
+use super::timeline::{self, InstanceId, Listing, PresentOwner};
 use super::tracks::{Track, Tracks};
 use crate::accounting::Accounting;
-use crate::bottleneck::Evidence;
+use crate::bottleneck::{Evidence, Pace, RESTS};
 use crate::builder::Builder;
 use crate::intake::LedgerMoment;
 use crate::topology::TopologyState;
 use model::catalog::schema::KnownLabel;
-use model::catalog::{self as m, Cause, ClockEvent, Gpu, Node, OwnedGpu, ProfileName};
+use model::catalog::{
+    self as m, Cause, ClockEvent, Gpu, GpuTimeClass, Node, OwnedGpu, OwnerKind, ProfileName, StepPeriod,
+};
 use model::clock::Mono;
 use model::cpus::CpuSet;
 use model::pci::link_rate;
 use model::snapshot::OwnerView;
 use model::topology::Device;
+
+/// Reasons for which clocks are held down that are no power cap. Several at once are one time.
+const HELD: [ClockEvent; 3] =
+    [ClockEvent::HwSlowdown, ClockEvent::SwThermalSlowdown, ClockEvent::HwPowerBrakeSlowdown];
+
+/// A window of GPM comes within this time: every 10 s, and of an instance every minute.
+fn latest(place: InstanceId) -> Duration {
+    Duration::from_secs(if place.is_some() { 90 } else { 30 })
+}
 
 /// What the ledger knows of a GPU that owners need.
 struct About {
@@ -123,21 +138,33 @@ impl OwnerState {
             }
         }
         self.offset = moment.unix_seconds - now.0 as f64 * 1e-9;
+        self.complete_records(now);
         for one in &about {
             self.settle(&one.gpu, now, |instance| one.share(instance), one.memory);
         }
         self.count_contexts();
+        self.records.retire(&mut self.accounts, now, self.settings.retention);
         self.accounts.tidy(now, self.settings.retention);
         self.tenants.forget(now);
         self.readings.retain(|_, readings| readings.newest(now).is_some());
         let without_series = self.accounts.without_series();
         let starts = self.starts(&about, now);
+        self.records.started(&starts);
         self.host_use.present(starts);
         let OwnerState { accounts, readings, host_use, .. } = self;
         host_use.divide(accounts, &without_series, |owner| readings.contains_key(owner));
         let shares = self.caches_of_owners(&about, moment, topology);
-        let views =
-            about.iter().flat_map(|one| self.put_gpu(b, one, &shares, &without_series, now)).collect();
+        let here = self.here(&about, now);
+        self.follow_steps(&about, &here, now);
+        let mut ranks = self.follow_ranks(&here, now);
+        let judged = self.judge(&here, &ranks, now);
+        self.name_missing(&mut ranks, &judged, now);
+        self.classify(&about, &here, accounting, now);
+        let views = about.iter().flat_map(|one| {
+            let found = OwnersFound { here: &here, judged: &judged, ranks: &ranks, shares: &shares };
+            self.put_gpu(b, one, &found, &without_series, now)
+        });
+        let views = views.collect();
         self.put_node(b, &without_series);
         views
     }
@@ -202,27 +229,202 @@ impl OwnerState {
         all.into_iter().map(|(key, pids)| (key, pids.into_iter().collect())).collect()
     }
 
+    /// The owners at each place now, with the evidence of their work.
+    fn here(&self, about: &[About], now: Mono) -> BTreeMap<AccountKey, Here> {
+        let mut all = BTreeMap::new();
+        for one in about.iter().filter(|one| one.listed) {
+            let Some((_, listing)) = self.lines.get(&one.gpu).and_then(|line| line.newest()) else {
+                continue;
+            };
+            for present in self.present(listing, now) {
+                let place = present.place;
+                let key = AccountKey { gpu: one.gpu.clone(), place, owner: Arc::clone(&present.owner.id) };
+                let read = self.readings.get(&key.owner);
+                let evidence = evidence(one, place, &present, read, &self.tracks, now);
+                // Whose kernels wait is known of one that is alone.
+                let pace = evidence.pace().filter(|_| present.owners == 1);
+                let PresentOwner { owners, memory, .. } = present;
+                all.insert(key, Here { owners, processes: listing.at(place), memory, evidence, pace });
+            }
+        }
+        all
+    }
+
+    /// Finds the step of each owner that has a whole GPU alone.
+    fn follow_steps(&mut self, about: &[About], here: &BTreeMap<AccountKey, Here>, now: Mono) {
+        for one in about {
+            let tracks = self.tracks(&one.gpu, None);
+            let (measured, rests) = (std::mem::take(&mut tracks.measured), tracks.rests(now));
+            let mut present = here.iter().filter(|(key, _)| key.gpu == one.gpu);
+            let alone = match (present.next(), present.next()) {
+                (Some((key, alone)), None) if key.place.is_none() => Some((key, alone)),
+                _ => None,
+            };
+            let others = self.accounts.iter_mut().filter(|(key, _)| key.gpu == one.gpu);
+            others.filter(|(key, _)| alone.is_none_or(|(alone, _)| alone != *key)).for_each(
+                |(_, account)| {
+                    account.pulse.interrupt();
+                },
+            );
+            if let Some((key, alone)) = alone
+                && let Some(account) = self.accounts.get_mut(key)
+            {
+                let busy = alone.evidence.busy.is_some_and(|busy| busy > RESTS);
+                let works = alone.pace.map_or(busy, |pace| pace == Pace::Moves);
+                account.pulse.follow(&alone.processes, measured, works, rests, now);
+            }
+        }
+    }
+
+    /// Compares the GPUs of each owner that has them alone.
+    fn follow_ranks(
+        &mut self,
+        here: &BTreeMap<AccountKey, Here>,
+        now: Mono,
+    ) -> BTreeMap<Arc<str>, RanksFound> {
+        let mut owners: BTreeMap<Arc<str>, Vec<OwnerGpu>> = BTreeMap::new();
+        for (key, one) in here {
+            let Some(account) = self.accounts.get_mut(key) else { continue };
+            // Other processes of a user may be of other work.
+            let one_job = !matches!(account.owner.kind, OwnerKind::User | OwnerKind::Unknown);
+            let rank = OwnerGpu {
+                gpu: key.gpu.gpu,
+                pace: one.pace,
+                of_work: one_job && account.past.is_of_work(&one.processes),
+                longer_than_waits: account.past.longer_than_waits(),
+                sm: one.evidence.sm,
+                step: account.pulse.newest(),
+                beats: one_job && account.pulse.step().is_some(),
+                still: account.pulse.is_still(),
+            };
+            owners.entry(Arc::clone(&key.owner)).or_default().push(rank);
+        }
+        let whole = |owner: &Arc<str>| {
+            let of = here.iter().filter(|(key, _)| key.owner == *owner);
+            of.into_iter().all(|(key, one)| key.place.is_none() && one.owners == 1)
+        };
+        owners.retain(|owner, _| whole(owner));
+        self.ranks.follow(&owners, self.settings.wedged_after, now)
+    }
+
+    /// Names what holds each owner back.
+    fn judge(
+        &mut self,
+        here: &BTreeMap<AccountKey, Here>,
+        ranks: &BTreeMap<Arc<str>, RanksFound>,
+        now: Mono,
+    ) -> BTreeMap<AccountKey, OwnerJudgement> {
+        let mut all = BTreeMap::new();
+        let elapsed = self.judged.replace(now).map_or(Duration::ZERO, |before| now.since(before));
+        let OwnerState { accounts, tracks, settings, .. } = self;
+        for (key, account) in accounts.iter_mut() {
+            let Some(one) = here.get(key) else {
+                account.cause = Default::default();
+                account.past.interrupt(now);
+                continue;
+            };
+            let halted = account.past.halted(
+                &one.processes,
+                one.pace,
+                account.pulse.newest().is_some(),
+                settings,
+                now,
+            );
+            let ranks = ranks.get(&key.owner);
+            let cause = match ranks {
+                Some(ranks) if ranks.missing.is_some() => account.cause.name(Cause::Wedged),
+                Some(ranks) if ranks.stalled => account.cause.name(Cause::Stalled),
+                // It goes on: nothing to be sure of for long.
+                Some(_) if account.cause.named() == Some(Cause::Stalled) && one.pace != Some(Pace::Rests) => {
+                    account.cause.name(one.evidence.cause().unwrap_or(Cause::Unknown))
+                }
+                _ => account.cause.found(halted.or_else(|| one.evidence.cause()), now),
+            };
+            if ranks.and_then(|ranks| ranks.slow).is_some_and(|(gpu, _)| gpu == key.gpu.gpu) {
+                account.slow += elapsed.min(timeline::LONGEST).as_secs_f64();
+            }
+            let worked = || tracks.get(&(key.gpu.clone(), key.place)).and_then(Tracks::newest_work);
+            let progress = match cause {
+                Some(Cause::Wedged) if one.pace != Some(Pace::Rests) => account.past.progress(),
+                Some(Cause::Wedged | Cause::Stalled) => account.past.progress().max(worked()),
+                _ => None,
+            };
+            all.insert(key.clone(), OwnerJudgement { cause, progress });
+        }
+        all
+    }
+
+    /// Has NCCL name the missing rank of owners that are wedged, where it was asked.
+    fn name_missing(
+        &self,
+        ranks: &mut BTreeMap<Arc<str>, RanksFound>,
+        judged: &BTreeMap<AccountKey, OwnerJudgement>,
+        now: Mono,
+    ) {
+        for (owner, found) in ranks {
+            let wedged = || {
+                let mut of = judged.iter().filter(|(key, _)| key.owner == *owner);
+                of.all(|(_, judged)| judged.cause == Some(Cause::Wedged))
+            };
+            if let Some(gpu) = self.collectives.fewest(owner, now).filter(|_| wedged()) {
+                found.missing = Some(vec![gpu]);
+            }
+        }
+    }
+
+    /// Puts the allocated time of which enough is measured by now into classes.
+    fn classify(
+        &mut self,
+        about: &[About],
+        here: &BTreeMap<AccountKey, Here>,
+        accounting: &Accounting,
+        now: Mono,
+    ) {
+        let mut gpus: BTreeMap<&Arc<str>, BTreeSet<&Gpu>> = BTreeMap::new();
+        for key in here.keys() {
+            gpus.entry(&key.owner).or_default().insert(&key.gpu);
+        }
+        for one in about {
+            let held = HELD.map(|event| accounting.clock_event_seconds(&one.gpu, &[event]));
+            let faulted = self.unhealthy.contains(&one.gpu.uuid);
+            // Also a place without an owner: what was measured there is of none.
+            let of_gpu = self.tracks.keys().filter(|(gpu, _)| *gpu == one.gpu);
+            let mut places: BTreeSet<InstanceId> = of_gpu.map(|(_, place)| *place).collect();
+            let accounts = self.accounts.iter_mut().filter(|(key, _)| key.gpu == one.gpu);
+            places.extend(accounts.map(|(key, _)| key.place));
+            for place in places {
+                let gathered = &mut self.tracks(&one.gpu, place).gathered;
+                gathered.held(held);
+                let Some(stretch) = gathered.take(latest(place), now) else { continue };
+                let of = |key: &AccountKey| key.gpu == one.gpu && key.place == place;
+                for (key, account) in self.accounts.iter_mut().filter(|(key, _)| of(key)) {
+                    let cause = account.cause.named().filter(|_| here.contains_key(key));
+                    let several = gpus.get(&key.owner).is_some_and(|gpus| gpus.len() > 1);
+                    account.divide(&ClassWindow { faulted, cause, several, ..stretch }.divide());
+                }
+            }
+        }
+    }
+
     /// The accounts of one GPU.
     fn put_gpu(
         &mut self,
         b: &mut Builder<'_>,
         about: &About,
-        shares: &BTreeMap<Arc<str>, Option<CpuSet>>,
+        found: &OwnersFound<'_>,
         without_series: &BTreeSet<Arc<str>>,
         now: Mono,
     ) -> Vec<OwnerView> {
         let listing = self.lines.get(&about.gpu).and_then(|line| line.newest()).filter(|_| about.listed);
         let present = listing.map(|(_, listing)| self.present(listing, now)).unwrap_or_default();
         let pids = listing.map(|(_, listing)| self.pids(listing, now)).unwrap_or_default();
-        let processes = |place| listing.map(|(_, listing)| listing.at(place)).unwrap_or_default();
-        let places = present.iter().map(|one| (one.place, processes(one.place)));
-        let processes: BTreeMap<InstanceId, Vec<u64>> = places.collect();
-        let OwnerState { accounts, readings, tracks, settings, .. } = self;
+        let unix = |at: Mono| pulse::seconds(at) + self.offset;
+        let OwnerState { accounts, readings, tracks, collectives, .. } = self;
         let others = Others::of(without_series, &present, &pids);
         let other = Arc::clone(accounts.other());
         let mut views = Vec::new();
         for (key, account) in accounts.iter_mut().filter(|(key, _)| key.gpu == about.gpu) {
-            let here = present.iter().find(|p| p.place == key.place && p.owner.id == key.owner);
+            let here = found.here.get(key);
             let (pids, memory) = if key.owner == other.id {
                 (others.pids.clone(), others.memory)
             } else {
@@ -254,19 +456,24 @@ impl OwnerState {
                 b.put(&m::gpu_owner_energy_joules_total, &entity, (), account.joules);
             }
             b.put(&m::gpu_owner_ended_at_full_memory_total, &entity, (), account.ended_full);
+            let classes = GpuTimeClass::ALL.iter().zip(account.classes);
+            for (class, seconds) in classes.filter(|_| counted(account.allocated)) {
+                b.put(&m::gpu_owner_gpu_seconds_total, &entity, (*class,), seconds);
+            }
+            let steps = account.pulse.steps();
+            if steps > 0.0 {
+                b.put(&m::gpu_owner_steps_total, &entity, (), steps);
+            }
             let read = readings.get(&key.owner);
             let mut cause = None;
             if let Some(here) = here {
-                let evidence = evidence(about, key.place, here, read, tracks, now);
-                // Whose kernels wait is known of one that is alone.
-                let pace = evidence.pace().filter(|_| here.owners == 1);
-                let processes = processes.get(&key.place).map_or(&[][..], Vec::as_slice);
-                let halted = account.past.halted(processes, pace, settings, now);
-                cause = account.cause.found(halted.or_else(|| evidence.cause()), now);
+                let evidence = &here.evidence;
+                let judged = found.judged.get(key);
+                cause = judged.and_then(|judged| judged.cause);
                 if let Some(remote) = evidence.cpu_remote {
                     b.put(&m::gpu_owner_cpu_remote_ratio, &entity, (), remote);
                 }
-                let near = about.near_cpus(shares.get(&key.owner).cloned().flatten());
+                let near = about.near_cpus(found.shares.get(&key.owner).cloned().flatten());
                 if let Some(remote) = read.and_then(|read| read.cpu_on_other_cache(now, &near)) {
                     b.put(&m::gpu_owner_cpu_remote_cache_ratio, &entity, (), remote);
                 }
@@ -276,19 +483,38 @@ impl OwnerState {
                 for one in Cause::ALL.iter().filter(|_| cause.is_some()) {
                     b.flag(&m::gpu_bottleneck, &entity, (*one,), cause == Some(*one));
                 }
-            } else {
-                account.cause = Default::default();
-                account.past.interrupt(now);
+                if let Some(progress) = judged.and_then(|judged| judged.progress) {
+                    b.put(&m::gpu_owner_last_progress_timestamp_seconds, &entity, (), unix(progress));
+                }
+                if let Some(beat) = account.pulse.step() {
+                    b.put(&m::gpu_owner_step_seconds, &entity, (), beat.seconds);
+                    b.put(&m::gpu_owner_step_confidence_ratio, &entity, (kind(beat.kind),), beat.confidence);
+                    b.put(&m::gpu_owner_step_jitter_ratio, &entity, (), beat.jitter);
+                }
+                if let Some(slowdown) = account.pulse.slowdown() {
+                    b.put(&m::gpu_owner_step_slowdown_ratio, &entity, (), slowdown);
+                }
+                let ranks = found.ranks.get(&key.owner).filter(|_| key.place.is_none());
+                if let Some(missing) = ranks.and_then(|ranks| ranks.missing.as_ref()) {
+                    b.flag(&m::gpu_owner_missing_rank, &entity, (), missing.contains(&key.gpu.gpu));
+                }
+                if let Some((_, share)) =
+                    ranks.and_then(|ranks| ranks.slow).filter(|(gpu, _)| *gpu == key.gpu.gpu)
+                {
+                    b.put(&m::gpu_owner_slow_rank_ratio, &entity, (), share);
+                }
             }
             if let Some(profile) = hint(about, key, account) {
                 b.put(&m::gpu_owner_mig_profile_hint_info, &entity, (ProfileName(profile),), 1.0);
             }
+            collectives.put(b, key, &pids, now);
             views.push(OwnerView {
                 owner: Arc::clone(&account.owner),
                 gpu: key.gpu.clone(),
                 gpu_instance: key.place,
                 processes: pids,
                 cause,
+                waits_since: account.past.waits_since(),
             });
         }
         views
@@ -301,6 +527,43 @@ impl OwnerState {
         for (phase, histogram) in &self.starts {
             b.histogram(&m::gpu_owner_start_seconds, &Node {}, (*phase,), histogram);
         }
+    }
+}
+
+/// An owner at a place now.
+#[derive(Debug)]
+struct Here {
+    /// Owners there, this one counted.
+    owners: usize,
+    /// Its processes among the tenants.
+    processes: Vec<u64>,
+    /// Device memory of its processes; `None` where the driver lists none.
+    memory: Option<u64>,
+    evidence: Evidence,
+    /// Whether its kernels get on; known of one that is alone.
+    pace: Option<Pace>,
+}
+
+/// What is said of an owner at a place.
+#[derive(Debug)]
+struct OwnerJudgement {
+    cause: Option<Cause>,
+    /// Its last progress, while it is wedged or stalled.
+    progress: Option<Mono>,
+}
+
+/// What is found of all owners, for their series.
+struct OwnersFound<'a> {
+    here: &'a BTreeMap<AccountKey, Here>,
+    judged: &'a BTreeMap<AccountKey, OwnerJudgement>,
+    ranks: &'a BTreeMap<Arc<str>, RanksFound>,
+    shares: &'a BTreeMap<Arc<str>, Option<CpuSet>>,
+}
+
+fn kind(kind: heartbeat::PeriodKind) -> StepPeriod {
+    match kind {
+        heartbeat::PeriodKind::Step => StepPeriod::Step,
+        heartbeat::PeriodKind::SmallestUnit => StepPeriod::SmallestUnit,
     }
 }
 

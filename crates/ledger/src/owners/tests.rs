@@ -1,4 +1,6 @@
 mod halts;
+mod ranks;
+mod records;
 
 use super::*;
 use crate::inbox::LedgerEvent;

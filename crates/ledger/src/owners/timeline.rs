@@ -214,6 +214,11 @@ impl Timeline {
         (parts, works)
     }
 
+    /// Whether all that was measured before a time is divided.
+    pub fn is_divided(&self, until: Mono) -> bool {
+        self.waiting.iter().all(|amount| amount.from >= until)
+    }
+
     fn divide_one(&self, amount: &Amount, share: &impl Fn(u32) -> Option<f64>, parts: &mut Vec<AmountShare>) {
         let whole = amount.to.since(amount.from).as_secs_f64();
         for stretch in self.settled.iter().rev().take_while(|s| s.to > amount.from) {

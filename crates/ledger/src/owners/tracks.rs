@@ -3,11 +3,17 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::classes::{Gathered, Gathers};
+use super::pulse::{self, Measured};
 use crate::bottleneck::WINDOW;
 use model::clock::Mono;
 
 /// Fewer power samples of a second (of some 50) show no variance.
 const FEWEST_SAMPLES: f64 = 10.0;
+/// Samples of its work are drained every 10 s at most.
+const FRESH: Duration = Duration::from_secs(15);
+/// Power samples of a minute, more than come between two publications.
+const MOST_MEASURED: usize = 4096;
 /// Variance of the power in a second counts up to here, in square watts: one restless second of thirty is no work.
 const MOST_VARIANCE: f64 = 1.0;
 
@@ -96,6 +102,13 @@ pub struct Tracks {
     /// Variance of the power within each second, in square watts.
     power_variance: Track,
     second: PowerSecond,
+    /// What is in no class yet.
+    pub gathered: Gathered,
+    /// What the step is found from, since it was last looked for.
+    pub measured: Measured,
+    /// The newest sample of its work, and the newest with any.
+    newest_sample: Option<Mono>,
+    newest_work: Option<Mono>,
     /// Whether its work, and for a GPU its power, was ever measured.
     pub has_work: bool,
     pub has_power: bool,
@@ -124,6 +137,9 @@ impl Tracks {
         }
         let second = &mut self.second;
         let watts = joules / seconds.max(1e-9);
+        if self.measured.power.len() < MOST_MEASURED {
+            self.measured.power.push((pulse::seconds(at), watts));
+        }
         second.samples += 1.0;
         let deviation = watts - second.mean;
         second.mean += deviation / second.samples;
@@ -140,6 +156,22 @@ impl Tracks {
     pub fn worked(&mut self, at: Mono, seconds: f64, amount: f64) {
         self.has_work = true;
         self.busy.add(at, seconds, amount);
+        self.gathered.add(Gathers::Busy, seconds, amount);
+        self.newest_sample = self.newest_sample.max(Some(at));
+        if amount > 0.0 {
+            self.newest_work = self.newest_work.max(Some(at));
+        }
+    }
+
+    /// How long samples show no work at all, if they are fresh.
+    pub fn rests(&self, now: Mono) -> Option<Duration> {
+        let sample = self.newest_sample.filter(|sample| now.since(*sample) <= FRESH)?;
+        Some(sample.since(self.newest_work?))
+    }
+
+    /// When the newest sample with any work was taken.
+    pub fn newest_work(&self) -> Option<Mono> {
+        self.newest_work
     }
 
     /// The link has this rate now. Gives the highest of the last half minute: at rest some models run their link

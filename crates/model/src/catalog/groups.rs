@@ -4,9 +4,10 @@ use super::schema::groups;
 
 groups! {
     /// Every group.
-    All "all" 2283,
-    /// States that are not true now, as series of 0. By default a state is served while it is true.
-    InactiveStates "inactive-states" 210,
+    All "all" 2419,
+    /// States that are not true now, and kinds that were not counted yet, as series of 0. By default a state is served
+    /// while it is true, and a kind once it was counted.
+    InactiveStates "inactive-states" 346,
     /// Series of single NVLinks. The sums over a GPU's links are in the default set.
     NvlinkLinks "nvlink-links" 432,
     /// NVLink lanes, protocol bytes and speed, the fabric's identity, and recoveries of the PCIe link.

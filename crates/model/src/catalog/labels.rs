@@ -36,7 +36,7 @@ labels! {
     /// Tier: how often the values are read.
     Tier "tier" { Identity "identity", Fast "fast", Normal "normal", Samples "samples", Slow "slow", Rare "rare", Nvlink "nvlink", Once "once", Computed "computed" }
     /// Collector of the exporter.
-    CollectorName "collector" { Nvml "nvml", Process "process", Kmsg "kmsg", Module "module", Canary "canary", Topology "topology", Owners "owners", Kubelet "kubelet", Cpu "cpu", Windows "windows", Network "network" }
+    CollectorName "collector" { Nvml "nvml", Process "process", Kmsg "kmsg", Module "module", Canary "canary", Topology "topology", Owners "owners", Kubelet "kubelet", Cpu "cpu", Windows "windows", Network "network", Nccl "nccl" }
     /// Sample buffer of the driver.
     SampleBuffer "buffer" { Power "power", Utilization "utilization" }
     /// Unit of the GPU (NVML GPM): `graphics` any engine, `sm` at least one warp on a multiprocessor, `sm_occupancy` resident warps of those possible, `tensor` any tensor pipe and `tensor_dfma`, `tensor_hmma`, `tensor_imma` one of them (double, half and similar, integer), `fp64`, `fp32`, `fp16` and `integer` the other pipes, `dram` the memory interface.
@@ -252,7 +252,7 @@ labels! {
         HostCpuBound "host_cpu_bound", RemoteNuma "remote_numa", PcieBound "pcie_bound",
         MemoryBound "memory_bound", Underfilled "underfilled", SerialCopies "serial_copies", Unknown "unknown",
     }
-    /// Class of GPU time of an owner; thresholds in `docs/HEARTBEAT.md`. Each second is in one class: `wedged`, kernels run without end and compute nothing; `stalled`, work that does nothing now; `faulted`, the GPU is unhealthy; `throttled`, clocks held down by heat, power or the board; `computing`; `communicating`, kernels that move data between GPUs or wait for it; `waiting_for_host`, nothing runs between kernels of work; `idle`, no work; `unknown`, not measured.
+    /// Class of GPU time of an owner; thresholds in `docs/HEARTBEAT.md`. Each second is in one class: `wedged`, kernels run without end and compute nothing, or their missing rank rests; `stalled`, work that does nothing now; `faulted`, the GPU is unhealthy; `throttled`, clocks held down by heat, the board or the power supply, not by the power cap; `computing`; `communicating`, kernels that move data between GPUs or wait for it; `waiting_for_host`, nothing runs between kernels of work; `idle`, no work; `unknown`, not measured.
     GpuTimeClass "class" {
         Computing "computing", Communicating "communicating", WaitingForHost "waiting_for_host", Throttled "throttled",
         Stalled "stalled", Wedged "wedged", Faulted "faulted", Idle "idle", Unknown "unknown",

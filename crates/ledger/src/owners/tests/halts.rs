@@ -12,14 +12,14 @@ const STRANGER: u32 = 99;
 
 /// One second of a recording.
 #[derive(Clone)]
-struct Second {
+pub(super) struct Second {
     /// Graphics, SM, then the pipes and the memory, in per cent; MB/s over PCIe and NVLink.
-    gpm: [f64; 12],
-    utilization: Vec<f64>,
-    watts: Vec<f64>,
+    pub gpm: [f64; 12],
+    pub utilization: Vec<f64>,
+    pub watts: Vec<f64>,
 }
 
-fn recording(text: &str) -> Vec<Second> {
+pub(super) fn recording(text: &str) -> Vec<Second> {
     let numbers = |text: &str| text.split(' ').map(|n| n.parse().unwrap()).collect::<Vec<f64>>();
     let line = |line: &str| {
         let columns: Vec<&str> = line.split('|').collect();
@@ -34,12 +34,13 @@ fn recording(text: &str) -> Vec<Second> {
 
 macro_rules! recorded {
     ($name:literal) => {
-        recording(include_str!(concat!("../../../../../tests/data/jobs/", $name, ".psv")))
+        super::halts::recording(include_str!(concat!("../../../../../tests/data/jobs/", $name, ".psv")))
     };
 }
+pub(super) use recorded;
 
 /// Lines `from` to `to` of a recording, over and over for so many seconds.
-fn stretch(all: &[Second], from: usize, to: usize, seconds: usize) -> Vec<Second> {
+pub(super) fn stretch(all: &[Second], from: usize, to: usize, seconds: usize) -> Vec<Second> {
     all[from - 1..to].iter().cycle().take(seconds).cloned().collect()
 }
 
@@ -162,24 +163,35 @@ const HALTS: [&str; 2] = ["wedged", "stalled"];
 fn a_wedged_collective_is_wedged_within_two_minutes_and_not_underfilled() {
     let job = recorded!("wedge-waiting");
     let mut replay = Replay::new();
-    replay.never(&["wedged", "stalled", "underfilled"], &[7], &job[..28]);
-    let took = replay.until("wedged", &[7], &stretch(&job, 29, 57, 200)).expect("never wedged");
+    replay.never(&["wedged", "stalled", "underfilled"], &[7], &job[..25]);
+    // Whole steps: 30.
+    replay.never(&["wedged", "stalled", "underfilled"], &[7], &stretch(&job, 12, 25, 36));
+    let took = replay.until("wedged", &[7], &stretch(&job, 30, 53, 200)).expect("never wedged");
     assert!((60..=100).contains(&took), "after {took} s");
     // Its steps go on: no longer wedged.
-    assert_eq!(replay.play(&[7], &stretch(&job, 9, 27, 60)), Some("none"));
+    assert_eq!(replay.play(&[7], &stretch(&job, 12, 25, 60)), Some("none"));
 }
 
 #[test]
-fn the_missing_rank_is_stalled_after_minutes() {
+fn work_that_rests_is_stalled_after_minutes_or_after_steps_that_did_not_come() {
     let job = recorded!("wedge-missing");
-    let mut replay = Replay::new();
-    replay.never(&HALTS, &[7], &job[..28]);
-    let took = replay.until("stalled", &[7], &stretch(&job, 30, 54, 500)).expect("never stalled");
+    let rests = stretch(&job, 30, 53, 500);
+    // Products without end draw the same all the time.
+    let mut steady = Replay::new();
+    let even = |second: &Second| Second { watts: vec![650.0; second.watts.len()], ..second.clone() };
+    let products: Vec<Second> = stretch(&job, 12, 25, 30).iter().map(even).collect();
+    steady.never(&HALTS, &[7], &products);
+    let took = steady.until("stalled", &[7], &rests).expect("never stalled");
     assert!((300..=345).contains(&took), "after {took} s");
+    let mut steps = Replay::new();
+    steps.never(&HALTS, &[7], &stretch(&job, 12, 25, 60));
+    let took = steps.until("stalled", &[7], &rests).expect("never stalled");
+    assert!((12..=20).contains(&took), "after {took} s");
 }
 
 #[test]
-fn kernels_that_only_wait_are_wedged_if_the_same_processes_worked_before() {
+fn kernels_that_only_wait_are_wedged_if_the_same_processes_had_steps() {
+    let steps = stretch(&recorded!("wedge-waiting"), 12, 25, 60);
     for (name, kernels) in [
         ("host memory", recorded!("poll-host")),
         ("24 blocks", recorded!("poll-dev24")),
@@ -188,15 +200,18 @@ fn kernels_that_only_wait_are_wedged_if_the_same_processes_worked_before() {
     ] {
         let waits = stretch(&kernels, 10, 21, 130);
         let mut replay = Replay::new();
-        replay.never(&HALTS, &[7], &stretch(&kernels, 3, 7, 30));
+        replay.never(&HALTS, &[7], &steps);
         let took = replay.until("wedged", &[7], &waits).unwrap_or_else(|| panic!("{name} never wedged"));
         assert!((60..=100).contains(&took), "{name}: after {took} s");
-        // A server that polls since its start never did otherwise.
+        // A server that polls since its start never did otherwise, and one that worked before had no steps.
         let mut server = Replay::new();
         server.never(&HALTS, &[7], &[waits.clone(), waits.clone(), waits.clone()].concat());
+        let even = |second: &Second| Second { watts: vec![650.0; second.watts.len()], ..second.clone() };
+        server.never(&HALTS, &[7], &steps.iter().map(even).collect::<Vec<_>>());
+        server.never(&HALTS, &[7], &stretch(&kernels, 10, 21, 900));
         // Another process of the same owner worked, and has ended.
         let mut other = Replay::new();
-        other.play(&[7], &stretch(&kernels, 3, 7, 30));
+        other.play(&[7], &steps);
         other.never(&HALTS, &[8], &waits);
     }
 }
@@ -226,7 +241,7 @@ fn a_small_program_copies_and_training_are_no_halt() {
 #[test]
 fn a_pause_that_ended_once_must_last_twice_as_long() {
     let job = recorded!("wedge-waiting");
-    let (work, waits) = (stretch(&job, 9, 27, 60), stretch(&job, 29, 57, 400));
+    let (work, waits) = (stretch(&job, 12, 25, 60), stretch(&job, 30, 53, 400));
     let mut replay = Replay::new();
     replay.play(&[7], &work);
     // Rank 0 writes a checkpoint; the others wait for it in a barrier.
@@ -240,11 +255,13 @@ fn a_pause_that_ended_once_must_last_twice_as_long() {
 #[test]
 fn without_evidence_nothing_is_claimed() {
     let job = recorded!("wedge-waiting");
-    let (work, waits) = (stretch(&job, 9, 27, 60), stretch(&job, 29, 57, 150));
-    let rests = stretch(&recorded!("wedge-missing"), 30, 54, 500);
+    let (work, waits) = (stretch(&job, 12, 25, 60), stretch(&job, 30, 53, 150));
+    let rests = stretch(&recorded!("wedge-missing"), 30, 53, 500);
     let mut blind = Replay::new();
     blind.gpm = false;
-    blind.never(&HALTS, &[7], &[work.clone(), waits.clone(), work.clone(), rests.clone()].concat());
+    blind.never(&HALTS, &[7], &[work.clone(), waits.clone(), work.clone()].concat());
+    // Utilization alone shows that steps stopped.
+    blind.never(&["wedged"], &[7], &rests);
     // GPM given to a profiler while it waits.
     let mut released = Replay::new();
     released.play(&[7], &work);
@@ -265,21 +282,74 @@ fn without_evidence_nothing_is_claimed() {
 }
 
 #[test]
-fn a_slice_is_judged_by_its_own_gpm() {
+fn an_hour_of_kernels_that_wait_after_work_without_steps_is_no_wedge() {
+    for (name, kernels) in [
+        ("host memory", recorded!("poll-host")),
+        ("24 blocks", recorded!("poll-dev24")),
+        ("all multiprocessors", recorded!("poll-all")),
+        ("nanosleep", recorded!("poll-sleep")),
+        ("one multiprocessor", recorded!("one-sm")),
+        ("copies in", recorded!("h2d")),
+        ("copies out", recorded!("d2h")),
+    ] {
+        println!("{name}");
+        let mut replay = Replay::new();
+        // In no order, so that lines that are repeated make no step.
+        let work = (0..60).map(|n: usize| kernels[2 + n * n * 7 % 5].clone());
+        replay.play(&[7], &work.collect::<Vec<_>>());
+        replay.never(&HALTS, &[7], &stretch(&kernels, 10, 21, 3600));
+    }
+}
+
+#[test]
+fn a_halt_stays_one_for_as_long_as_it_lasts() {
+    let job = recorded!("wedge-waiting");
+    let (steps, waits) = (stretch(&job, 12, 25, 60), stretch(&job, 30, 53, 33 * 60));
+    let mut replay = Replay::new();
+    replay.play(&[7], &steps);
+    let took = replay.until("wedged", &[7], &waits).expect("never wedged");
+    for second in &waits[took..] {
+        assert_eq!(replay.second(&[7], second), Some("wedged"), "after {} s", replay.elapsed);
+    }
+    // Another process looks at the GPU for a while.
+    replay.play(&[7, STRANGER], &waits[..10]);
+    replay.until("wedged", &[7], &waits[..120]).expect("wedged no more");
+    // Without GPM, work that has stopped.
+    let mut blind = Replay::new();
+    blind.gpm = false;
+    blind.play(&[7], &steps);
+    let rests = stretch(&recorded!("wedge-missing"), 30, 53, 33 * 60);
+    assert_eq!(blind.play(&[7], &rests), Some("stalled"));
+}
+
+#[test]
+fn a_rest_that_ended_once_must_last_twice_as_long() {
+    let (job, rests) = (recorded!("wedge-waiting"), recorded!("wedge-missing"));
+    let (steps, pause) = (stretch(&job, 12, 25, 70), stretch(&rests, 30, 53, 30));
+    let mut replay = Replay::new();
+    replay.play(&[7], &steps);
+    assert_eq!(replay.play(&[7], &pause), Some("stalled"));
+    // Its steps go on, and the next checkpoint takes as long.
+    replay.play(&[7], &steps[..2]);
+    replay.never(&HALTS, &[7], &steps);
+    replay.never(&HALTS, &[7], &pause);
+}
+
+#[test]
+fn a_slice_has_no_step_and_is_never_wedged() {
     let job = recorded!("wedge-waiting");
     let mut replay = Replay::new();
     let profile = "3g.71gb".into();
     replay.slice = Some(GpuInstance { gpu: 0, uuid: "a".into(), gpu_instance: 2, profile });
-    // The neighbours on the board work, and draw power.
-    let noisy = |mut seconds: Vec<Second>| {
-        for (n, second) in seconds.iter_mut().enumerate() {
-            second.watts.iter_mut().enumerate().for_each(|(m, watts)| *watts += ((n + m) % 7) as f64 * 20.0);
-        }
-        seconds
-    };
-    replay.never(&HALTS, &[7], &stretch(&job, 9, 27, 120));
-    let waits = noisy(stretch(&job, 29, 57, 300));
-    let took = replay.until("wedged", &[7], &waits).expect("never wedged");
-    assert!((60..=200).contains(&took), "after {took} s");
-    assert_eq!(replay.play(&[7], &waits[..130]), Some("wedged"), "it stays so between two windows");
+    replay.never(&HALTS, &[7], &stretch(&job, 12, 25, 120));
+    replay.never(&HALTS, &[7], &stretch(&job, 30, 53, 600));
+    let rests = stretch(&recorded!("wedge-missing"), 30, 53, 600);
+    let took = replay.until("stalled", &[7], &rests).expect("never stalled");
+    assert!((300..=420).contains(&took), "after {took} s");
+    let of = OwnedGpu { gpu_instance: "2".into(), ..owned("a") };
+    let s = replay.bench.publish();
+    let class = |class| s.number(&m::gpu_owner_gpu_seconds_total, &of, (class,)).unwrap();
+    let all: f64 = m::GpuTimeClass::ALL.iter().map(|one| class(*one)).sum();
+    assert!(all > 900.0 * 3.0 / 7.0, "{all} s");
+    assert!(class(m::GpuTimeClass::Unknown) < 0.1 * all, "windows come once a minute");
 }

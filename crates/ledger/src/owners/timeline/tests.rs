@@ -29,11 +29,13 @@ fn nothing_is_divided_before_all_owners_are_known() {
     line.measured(busy(1.2, 1.4, 0.2));
     assert!(line.settle(|_| None).is_empty());
     assert!(line.divide(|_| None).0.is_empty());
+    assert!(line.is_divided(at(1.2)) && !line.is_divided(at(1.3)));
     assert_eq!(line.settle(owner).len(), 1);
     let (parts, works) = line.divide(|_| None);
     assert_eq!((parts.len(), parts[0].amount), (1, 0.2));
     assert_eq!(works, [(0, at(1.4))]);
     assert!(line.divide(|_| None).0.is_empty(), "once");
+    assert!(line.is_divided(at(9.0)));
 }
 
 #[test]

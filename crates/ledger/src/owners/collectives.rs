@@ -1,0 +1,163 @@
+//! What NCCL says of the ranks of each owner: its counts of collectives, and the rank that holds the others up.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::accounts::AccountKey;
+use crate::builder::Builder;
+use model::catalog::{self as m, OwnedGpu};
+use model::clock::Mono;
+use model::owners::{CollectivesAnswer, OwnerRank};
+
+/// How long an answer is served: three of the steady questions, which come once a minute.
+const SERVED: Duration = Duration::from_secs(180);
+/// How long an answer names the rank that is behind.
+const NEW: Duration = Duration::from_secs(60);
+/// Counts that have not changed for so long are of a job that halts: ranks that run differ by what is on its way.
+const UNCHANGED: Duration = Duration::from_secs(10);
+/// Kernels that had waited for so long by the answer: nothing was on its way.
+const WAITED: Duration = Duration::from_secs(30);
+
+/// The newest answer about each owner.
+#[derive(Debug, Default)]
+pub struct Collectives {
+    owners: HashMap<Arc<str>, Answered>,
+}
+
+#[derive(Debug)]
+struct Answered {
+    taken: Mono,
+    /// Since when the counts are these.
+    since: Mono,
+    ranks: Vec<OwnerRank>,
+}
+
+impl Answered {
+    /// What each process has launched: the counts that a halt keeps as they are.
+    fn launched(&self) -> Vec<(u32, u64)> {
+        let mut all: Vec<(u32, u64)> = self.ranks.iter().map(|rank| (rank.pid, rank.launched)).collect();
+        all.sort_unstable();
+        all
+    }
+}
+
+impl Collectives {
+    /// Takes in an answer.
+    pub fn take(&mut self, answer: CollectivesAnswer) {
+        let CollectivesAnswer { taken, ranks } = answer;
+        self.owners.retain(|_, known| taken.since(known.taken) <= SERVED);
+        let mut now: HashMap<Arc<str>, Answered> = HashMap::new();
+        for rank in ranks {
+            let of = now.entry(Arc::clone(&rank.owner));
+            of.or_insert_with(|| Answered { taken, since: taken, ranks: Vec::new() }).ranks.push(rank);
+        }
+        for (owner, mut answered) in now {
+            // An answer long before says nothing of the time between: the job may have gone on and begun again.
+            let before = self.owners.get(&owner).filter(|before| taken.since(before.taken) <= NEW);
+            if let Some(before) = before.filter(|before| before.launched() == answered.launched()) {
+                answered.since = before.since;
+            }
+            self.owners.insert(owner, answered);
+        }
+    }
+
+    /// The series of an owner at a place, where these processes of it are. None where several are ranks there.
+    pub(super) fn put(&self, b: &mut Builder<'_>, key: &AccountKey, pids: &[u32], now: Mono) {
+        let Some(known) = self.owners.get(&key.owner).filter(|known| now.since(known.taken) <= SERVED) else {
+            return;
+        };
+        let is_here = |rank: &&OwnerRank| {
+            rank.gpu == key.gpu && rank.gpu_instance == key.place && pids.contains(&rank.pid)
+        };
+        let mut here = known.ranks.iter().filter(is_here);
+        if let (Some(rank), None) = (here.next(), here.next()) {
+            let entity = OwnedGpu::new(&key.gpu, key.place, &key.owner);
+            b.put(&m::gpu_owner_nccl_rank, &entity, (), f64::from(rank.rank));
+            b.put(&m::gpu_owner_nccl_collectives_total, &entity, (), rank.collectives as f64);
+        }
+    }
+
+    /// The GPU of the owner's one rank on this node that holds the others up: they have launched collectives that it has
+    /// not, and nothing moves any more. `None` unless NCCL has said so lately.
+    pub fn fewest(&self, owner: &Arc<str>, now: Mono) -> Option<u32> {
+        let known = self.owners.get(owner).filter(|known| now.since(known.taken) <= NEW)?;
+        let waited = known.ranks.iter().all(|rank| rank.waited >= WAITED);
+        if known.taken.since(known.since) < UNCHANGED && !waited {
+            return None;
+        }
+        let mut behind = known.ranks.iter().filter(|rank| rank.behind);
+        let (Some(rank), None) = (behind.next(), behind.next()) else { return None };
+        Some(rank.gpu.gpu)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::catalog::Gpu;
+
+    fn at(seconds: u64) -> Mono {
+        Mono(seconds * 1_000_000_000)
+    }
+
+    fn rank(pid: u32, launched: u64, behind: bool, waited: u64) -> OwnerRank {
+        OwnerRank {
+            owner: "a".into(),
+            gpu: Gpu { gpu: pid, uuid: "u".into() },
+            gpu_instance: None,
+            pid,
+            rank: pid,
+            collectives: launched,
+            launched,
+            behind,
+            waited: Duration::from_secs(waited),
+        }
+    }
+
+    /// Takes an answer in which process 2 lags by so much.
+    fn lag(known: &mut Collectives, seconds: u64, launched: u64, lag: u64, waited: u64) {
+        let ranks = vec![rank(1, launched, false, waited), rank(2, launched - lag, lag > 0, waited)];
+        known.take(CollectivesAnswer { taken: at(seconds), ranks });
+    }
+
+    fn fewest(known: &Collectives, seconds: u64) -> Option<u32> {
+        known.fewest(&"a".into(), at(seconds))
+    }
+
+    #[test]
+    fn a_lag_counts_once_nothing_moves() {
+        let mut known = Collectives::default();
+        lag(&mut known, 100, 109, 1, 0);
+        assert_eq!(fewest(&known, 100), None, "in flight");
+        lag(&mut known, 130, 150, 2, 0);
+        assert_eq!(fewest(&known, 130), None, "moves");
+        lag(&mut known, 139, 150, 2, 0);
+        assert_eq!(fewest(&known, 139), None, "9 s");
+        lag(&mut known, 140, 150, 2, 0);
+        assert_eq!(fewest(&known, 140), Some(2));
+        assert_eq!((fewest(&known, 200), fewest(&known, 201)), (Some(2), None), "old");
+        assert_eq!(known.fewest(&"b".into(), at(140)), None);
+        lag(&mut known, 270, 150, 2, 0);
+        assert_eq!(fewest(&known, 270), None, "the answer before was long before");
+        lag(&mut known, 300, 150, 0, 0);
+        assert_eq!(fewest(&known, 300), None, "equal");
+    }
+
+    #[test]
+    fn one_answer_is_enough_where_kernels_have_waited_for_long() {
+        let mut known = Collectives::default();
+        lag(&mut known, 100, 109, 2, 29);
+        assert_eq!(fewest(&known, 100), None);
+        lag(&mut known, 101, 110, 2, 30);
+        assert_eq!(fewest(&known, 101), Some(2));
+    }
+
+    #[test]
+    fn of_two_that_are_behind_neither_is_named() {
+        let mut known = Collectives::default();
+        let ranks = vec![rank(1, 9, false, 60), rank(2, 7, true, 60), rank(3, 7, true, 60)];
+        known.take(CollectivesAnswer { taken: at(100), ranks });
+        assert_eq!(fewest(&known, 100), None);
+    }
+}

@@ -1,0 +1,37 @@
+//! Sums of an account that are in its owner's record.
+
+use super::classes::ClassShares;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct AccountSums {
+    /// GPU time, in seconds.
+    pub allocated: f64,
+    /// The same by class, in the order of `GpuTimeClass::ALL`.
+    pub classes: ClassShares,
+    /// Seconds in which the GPU worked.
+    pub busy: f64,
+    /// Energy, in joules.
+    pub joules: f64,
+    pub steps: f64,
+    /// Seconds as the slow rank.
+    pub slow: f64,
+    /// Ends with the memory full.
+    pub ended_full: f64,
+}
+
+impl AccountSums {
+    /// Each sum joined with the same one of the other.
+    pub fn with(&self, other: &AccountSums, join: impl Fn(f64, f64) -> f64) -> AccountSums {
+        let mut classes = self.classes;
+        classes.iter_mut().zip(other.classes).for_each(|(sum, more)| *sum = join(*sum, more));
+        AccountSums {
+            allocated: join(self.allocated, other.allocated),
+            classes,
+            busy: join(self.busy, other.busy),
+            joules: join(self.joules, other.joules),
+            steps: join(self.steps, other.steps),
+            slow: join(self.slow, other.slow),
+            ended_full: join(self.ended_full, other.ended_full),
+        }
+    }
+}

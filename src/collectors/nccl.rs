@@ -1,0 +1,278 @@
+//! What NCCL says of the ranks on this node, over the RAS socket of the jobs (`owners.nccl_ras`): off unless it is asked
+//! for. A question is bounded in time and bytes, one at a time, and this thread does nothing else.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::{Context, put_row};
+use crate::views::View;
+use attribution::nccl::questions::Questions;
+use attribution::nccl::{
+    GREETINGS, MOST_BYTES, QUESTION, RankCounts, RankPlace, Reply, Status, join, reply, status,
+};
+use attribution::proc;
+use host::Host;
+use host::reader::{DeadlineReader, MAX_ABANDONED};
+use host::stop::Stop;
+use ledger::inbox::LedgerEvent;
+use model::catalog::schema::KnownLabel;
+use model::catalog::{self as m, CollectorName, Node, RasOutcome};
+use model::clock::{Cadence, Mono};
+use model::owners::{CollectivesAnswer, OwnerRank, OwnerUpdate};
+use model::sample::Rows;
+
+/// Time between two batches.
+const EVERY: Duration = Duration::from_secs(10);
+/// How long it is waited for a snapshot before it is looked whether it is time to end.
+const LOOK: Duration = Duration::from_millis(500);
+/// How long a question may take. NCCL collects for 2 s at most.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// How long a connection may take.
+const CONNECT: Duration = Duration::from_secs(1);
+/// How often a read that waits looks whether it is time to end.
+const CHECK: Duration = Duration::from_millis(100);
+/// Longest line of reply to a greeting, in bytes.
+const MOST_LINE: usize = 256;
+/// Most processes that are joined with ranks.
+const MOST_PROCESSES: usize = 1024;
+
+/// Starts the collector.
+pub fn start(context: Context, places: View<Vec<RankPlace>>) -> io::Result<JoinHandle<()>> {
+    host::thread::spawn("nccl", 1024, move || {
+        let owners = &context.config().owners;
+        if !(owners.enabled && owners.nccl_ras) {
+            return context.switched_off(CollectorName::Nccl, "owners.nccl_ras");
+        }
+        let collector = NcclCollector {
+            host: Arc::new(Host::new(&context.config().host.root)),
+            reader: DeadlineReader::new("nccl-reader", owners.read_timeout, context.stop.clone()),
+            questions: Questions::new(owners.nccl_ras_after),
+            // The range of the setting is that of ports.
+            port: u16::try_from(owners.nccl_ras_port).unwrap_or(u16::MAX),
+            outcomes: [0; RasOutcome::ALL.len()],
+            context,
+        };
+        collector.run(&places);
+    })
+}
+
+struct NcclCollector {
+    context: Context,
+    host: Arc<Host>,
+    reader: DeadlineReader,
+    questions: Questions,
+    port: u16,
+    outcomes: [u64; RasOutcome::ALL.len()],
+}
+
+impl NcclCollector {
+    fn run(mut self, view: &View<Vec<RankPlace>>) {
+        let mut cadence = Cadence::new(EVERY, Duration::ZERO);
+        let mut seen = 0;
+        while !self.context.stop.stopped() {
+            let (sequence, places) = view.wait_for_newer(seen, LOOK);
+            let asks = sequence > seen && self.questions.look(&places, Mono::now());
+            seen = sequence;
+            if asks {
+                let outcome = self.question(&places);
+                if self.context.stop.stopped() {
+                    return;
+                }
+                self.outcomes[outcome as usize] += 1;
+            }
+            if cadence.take(Mono::now()) || asks {
+                self.send();
+            }
+        }
+    }
+
+    /// Asks, and takes in what came of it.
+    fn question(&mut self, places: &[RankPlace]) -> RasOutcome {
+        match ask(self.port, &self.context.stop).and_then(|bytes| status(&bytes).ok_or(RasOutcome::Malformed))
+        {
+            Ok(status) => self.answered(&status, places),
+            Err(outcome) => {
+                match outcome {
+                    RasOutcome::NoSocket => self.questions.found_none(),
+                    RasOutcome::Old => {
+                        tracing::info!("a job's NCCL is before 2.28.7: its RAS socket is not asked");
+                        self.questions.refused();
+                    }
+                    _ => self.questions.failed(),
+                }
+                outcome
+            }
+        }
+    }
+
+    fn answered(&mut self, status: &Status, places: &[RankPlace]) -> RasOutcome {
+        let taken = Mono::now();
+        let joined = join(&status.ranks, places, &self.own_pids(places), is_local);
+        let pids: BTreeSet<u32> = joined.iter().map(|(pid, ..)| *pid).collect();
+        if !self.questions.answered(status, pids) {
+            tracing::info!(version = ?status.version, "a job's NCCL is not asked again: see docs/nccl.md");
+        }
+        if status.is_old() {
+            return RasOutcome::Old;
+        }
+        let waited = |owner: &Arc<str>| {
+            let of = places.iter().filter(|place| place.owner == *owner);
+            of.filter_map(|place| place.waits_since).min().map_or(Duration::ZERO, |since| taken.since(since))
+        };
+        let rank = |(pid, place, rank): (u32, &RankPlace, &RankCounts)| OwnerRank {
+            owner: Arc::clone(&place.owner),
+            gpu: place.gpu.clone(),
+            gpu_instance: place.gpu_instance,
+            pid,
+            rank: rank.rank,
+            collectives: rank.collectives,
+            launched: rank.launched,
+            behind: rank.behind,
+            waited: waited(&place.owner),
+        };
+        let ranks: Vec<OwnerRank> = joined.into_iter().map(rank).collect();
+        if !ranks.is_empty() {
+            let answer = CollectivesAnswer { taken, ranks };
+            self.context.inbox.event(LedgerEvent::Owners(OwnerUpdate::Collectives(answer)));
+        }
+        RasOutcome::Answered
+    }
+
+    /// The processes by the id that each has in its own PID namespace, which is what NCCL knows.
+    fn own_pids(&mut self, places: &[RankPlace]) -> BTreeMap<u32, Vec<u32>> {
+        let pids: BTreeSet<u32> = places.iter().flat_map(|place| place.pids.iter().copied()).collect();
+        let host = Arc::clone(&self.host);
+        let read = move || {
+            let mut own: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+            for pid in pids.into_iter().take(MOST_PROCESSES) {
+                if let Ok(Some(id)) = proc::read_own_pid(&host.path(format!("/proc/{pid}"))) {
+                    own.entry(id).or_default().push(pid);
+                }
+            }
+            own
+        };
+        self.reader.read(MAX_ABANDONED, read).unwrap_or_default()
+    }
+
+    fn send(&self) {
+        let mut rows = Rows::default();
+        for outcome in RasOutcome::ALL {
+            let count = self.outcomes[*outcome as usize] as f64;
+            put_row(&mut rows, &Node {}, &m::gpu_exporter_nccl_ras_requests_total, (*outcome,), count);
+        }
+        self.context.send(CollectorName::Nccl, Mono::now(), EVERY, rows);
+    }
+}
+
+/// Asks one process of one job; the answer, unread.
+fn ask(port: u16, stop: &Stop) -> Result<Vec<u8>, RasOutcome> {
+    let mut talk = Talk::begin(port, stop)?;
+    for greeting in GREETINGS {
+        talk.say(greeting)?;
+        match reply(greeting, &talk.line()?) {
+            Reply::Accepted => {}
+            Reply::Refused => return Err(RasOutcome::Old),
+            Reply::Foreign => return Err(RasOutcome::Malformed),
+        }
+    }
+    talk.say(QUESTION)?;
+    talk.rest()
+}
+
+/// A connection with a deadline.
+struct Talk<'a> {
+    stream: TcpStream,
+    deadline: Mono,
+    stop: &'a Stop,
+    /// What was read and not taken.
+    read: Vec<u8>,
+}
+
+impl<'a> Talk<'a> {
+    /// Connects. NCCL listens on what `localhost` means to it: one of the two.
+    fn begin(port: u16, stop: &'a Stop) -> Result<Talk<'a>, RasOutcome> {
+        let deadline = Mono::now() + DEADLINE;
+        let mut outcome = RasOutcome::NoSocket;
+        for address in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
+            match TcpStream::connect_timeout(&SocketAddr::new(address, port), CONNECT) {
+                Ok(stream) => return Ok(Talk { stream, deadline, stop, read: Vec::new() }),
+                Err(error) if error.kind() == ErrorKind::TimedOut => outcome = RasOutcome::Late,
+                Err(_) => {}
+            }
+        }
+        Err(outcome)
+    }
+
+    fn say(&mut self, text: &str) -> Result<(), RasOutcome> {
+        let said =
+            self.stream.set_write_timeout(Some(CHECK)).and_then(|()| self.stream.write_all(text.as_bytes()));
+        said.map_err(|_| RasOutcome::Malformed)
+    }
+
+    /// Reads more; `false` at the end.
+    fn more(&mut self) -> Result<bool, RasOutcome> {
+        let mut bytes = [0; 16 * 1024];
+        loop {
+            let left = self.deadline.since(Mono::now());
+            if left.is_zero() || self.stop.stopped() {
+                return Err(RasOutcome::Late);
+            }
+            let read = self
+                .stream
+                .set_read_timeout(Some(left.min(CHECK)))
+                .and_then(|()| self.stream.read(&mut bytes));
+            match read {
+                Ok(count) => {
+                    self.read.extend_from_slice(bytes.get(..count).unwrap_or_default());
+                    return Ok(count > 0);
+                }
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => {}
+                    _ => return Err(RasOutcome::Malformed),
+                },
+            }
+        }
+    }
+
+    /// A line, without its end.
+    fn line(&mut self) -> Result<String, RasOutcome> {
+        loop {
+            if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.read.drain(..=end).collect();
+                return Ok(String::from_utf8_lossy(&line).trim_end().to_owned());
+            }
+            if self.read.len() > MOST_LINE || !self.more()? {
+                return Err(RasOutcome::Malformed);
+            }
+        }
+    }
+
+    /// All that comes until the end.
+    fn rest(mut self) -> Result<Vec<u8>, RasOutcome> {
+        while self.more()? {
+            if self.read.len() > MOST_BYTES {
+                return Err(RasOutcome::TooLarge);
+            }
+        }
+        Ok(self.read)
+    }
+}
+
+/// Whether this is an address of the node: then the kernel would send from it. No packet is sent.
+fn is_local(host: &str) -> bool {
+    let Ok(address) = host.parse::<IpAddr>() else { return false };
+    let any = match address {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    // Any port will do.
+    let connected = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect((address, 9))?;
+        socket.local_addr()
+    });
+    connected.is_ok_and(|from| from.ip() == address)
+}
