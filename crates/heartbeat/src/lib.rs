@@ -1,7 +1,6 @@
 //! The step of a job, from the power samples of the GPU that it runs on. Pure: no clock, no driver, no thread.
 //!
-//! - [`grid`]: samples on an even grid · [`resolution`]: how closely they are looked at
-//! - [`correlation`]: how alike the power is some time later · [`fold`]: how much of it a period explains
+//! - [`grid`]: samples on an even grid · [`correlation`]: how alike the power is some time later
 //! - [`search`]: a period in the last seconds, or none · [`follow`]: a known period, measured again
 //! - [`best`]: the owner's best hour
 //! - [`thresholds`]: every threshold with its reason
@@ -15,7 +14,6 @@ mod correlation;
 mod fold;
 mod follow;
 mod grid;
-mod resolution;
 mod search;
 mod thresholds;
 
@@ -150,9 +148,9 @@ impl Heartbeat {
                 self.known = None;
             }
         }
+        let beat = beat.filter(|_| self.known.is_some());
         let [last, older] = self.found;
         self.found = [found, last];
-        let beat = beat.filter(|_| self.known.is_some());
         let Some(found) = found else { return beat };
         let agrees = |before: &PeriodFound| same(found.seconds, before.seconds);
         let Some(before) = last.filter(agrees).or(older.filter(agrees)) else { return beat };

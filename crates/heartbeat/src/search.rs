@@ -5,10 +5,11 @@ use crate::correlation::Course;
 use crate::fold::Fold;
 use crate::thresholds::SearchScale;
 use crate::thresholds::{
-    ALIASED, BLURRED, BLURRED_ALIKE, BLURRED_MORE, CANDIDATES, COARSE_STRETCH, DIVISORS, ENOUGH_PERIODS, FEW,
-    FEW_ALIKE, LONGER_ALIKE, MANY, MORE, MORE_ALIASED, MULTIPLES, NEARLY, PART, PART_ALIKE, RIPPLE,
-    RIPPLE_SHARE, RIPPLES, RIPPLES_SHARE, SAME, SEEN_SECONDS, SHARP, SMEARED, STRETCH, STRONG, STRONG_ALIKE,
-    SURE_SECONDS, TEETH, UNFINISHED, WEAK, WEAK_ALIKE, WEAK_PERIODS, WEAK_SECONDS, WEAK_SHARE, WIDER,
+    ALIASED, BLURRED, BLURRED_ALIKE, BLURRED_MORE, CANDIDATES, COARSE, COARSE_STRETCH, DIVISORS,
+    ENOUGH_PERIODS, FEW, FEW_ALIKE, FINE, LONGER_ALIKE, MANY, MORE, MORE_ALIASED, MULTIPLES, NEARLY, PART,
+    PART_ALIKE, RIPPLE, RIPPLE_SHARE, RIPPLES, RIPPLES_SHARE, SAME, SEEN_SECONDS, SHARP, SMEARED, STRETCH,
+    STRONG, STRONG_ALIKE, SURE_SECONDS, TEETH, UNFINISHED, WEAK, WEAK_ALIKE, WEAK_PERIODS, WEAK_SECONDS,
+    WEAK_SHARE, WIDER,
 };
 
 /// A period that a search found.
@@ -51,6 +52,13 @@ pub fn search(watts: &[f32], trains: bool) -> Option<PeriodFound> {
     // Something short repeats, and something long: parts of a step, or steps between evaluations.
     let found = if fine.found.explained < STRONG { coarse.found } else { fine.found };
     Some(PeriodFound { kind: PeriodKind::SmallestUnit, ..found })
+}
+
+/// Whether a period that was found explains at least half as much of all that a search looks at.
+pub fn explains(watts: &[f32], found: &PeriodFound) -> bool {
+    let Some(sight) = Sight::new(watts, found.scale, STRETCH) else { return false };
+    let period = found.seconds / found.scale.seconds();
+    Fold::new(sight.course.values(), period).best(period, 2).1 >= 0.5 * found.explained
 }
 
 impl SearchLook {

@@ -66,8 +66,8 @@ pub const FINE: SearchScale = SearchScale {
     piece: 64,
     shortest: 4.0,
     first: 4.0,
-    longest: 125.0,
-    ticks: 1200,
+    longest: 200.0,
+    ticks: 1500,
 };
 pub const COARSE: SearchScale = SearchScale {
     every: 6,
@@ -75,7 +75,7 @@ pub const COARSE: SearchScale = SearchScale {
     trend: 50,
     piece: 42,
     shortest: 6.0,
-    first: 12.5,
+    first: 16.0,
     longest: 170.0,
     ticks: 8192,
 };
