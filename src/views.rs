@@ -279,7 +279,7 @@ pub fn rank_places(snapshot: &Arc<Snapshot>) -> Vec<RankPlace> {
         gpu: view.gpu.clone(),
         gpu_instance: view.gpu_instance,
         pids: view.processes.clone(),
-        cause: view.cause,
+        worked: view.worked,
         waits_since: view.waits_since,
     };
     with_work.map(place).collect()

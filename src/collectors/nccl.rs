@@ -102,6 +102,8 @@ impl NcclCollector {
                         tracing::info!("a job's NCCL is before 2.28.7: its RAS socket is not asked");
                         self.questions.refused();
                     }
+                    // So does 2.28.9 answer while a rank is missing.
+                    RasOutcome::Malformed => self.questions.refused(),
                     _ => self.questions.failed(),
                 }
                 outcome
@@ -111,9 +113,12 @@ impl NcclCollector {
 
     fn answered(&mut self, status: &Status, places: &[RankPlace]) -> RasOutcome {
         let taken = Mono::now();
-        let joined = join(&status.ranks, places, &self.own_pids(places), is_local);
-        let pids: BTreeSet<u32> = joined.iter().map(|(pid, ..)| *pid).collect();
-        if !self.questions.answered(status, pids) {
+        let hosts: BTreeSet<&str> = status.ranks.iter().map(|rank| rank.host.as_str()).collect();
+        let hosts: BTreeSet<&str> = hosts.into_iter().filter(|host| is_local(host)).collect();
+        let is_here = |host: &str| hosts.contains(host);
+        let here = status.ranks.iter().filter(|rank| is_here(&rank.host)).count();
+        let joined = join(&status.ranks, places, &self.own_pids(places), is_here);
+        if !self.questions.answered(status, &joined, here) {
             tracing::info!(version = ?status.version, "a job's NCCL is not asked again: see docs/nccl.md");
         }
         if status.is_old() {

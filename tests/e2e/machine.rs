@@ -64,7 +64,12 @@ impl Machine {
 
     /// A GPU of a model, with these processes.
     pub fn gpu_of(&mut self, model: &str, pids: impl IntoIterator<Item = u32>) {
-        writeln!(self.scenario, "[[gpu]]\nmodel = {model:?}\nprocesses = [").unwrap();
+        self.gpu_with(&format!("model = {model:?}"), pids);
+    }
+
+    /// A GPU of which the scenario says this, with these processes.
+    pub fn gpu_with(&mut self, lines: &str, pids: impl IntoIterator<Item = u32>) {
+        writeln!(self.scenario, "[[gpu]]\n{lines}\nprocesses = [").unwrap();
         for pid in pids {
             writeln!(self.scenario, "{{ pid = {pid}, memory = \"1MiB\", type = \"compute\" }},").unwrap();
         }

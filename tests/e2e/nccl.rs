@@ -77,14 +77,14 @@ fn talk(listener: Listener, mut stream: TcpStream, log: &Mutex<Vec<Vec<String>>>
     Ok(())
 }
 
-/// Two ranks of one job, in a container with PID and without network namespace of its own.
-fn machine() -> Machine {
+/// Two ranks of one job, in a container with PID and without network namespace of its own; the scenario's load of each GPU.
+fn machine(load: &str) -> Machine {
     let mut machine = Machine::new();
     for (pid, own) in [(5_000_001, 631), (5_000_002, 632)] {
         machine.process(pid, "0::/system.slice/train.service\n");
         let status = format!("Uid:\t1000\t0\t0\t0\nCpus_allowed_list:\t0-3\nNSpid:\t{pid}\t{own}\n");
         machine.write(&format!("proc/{pid}/status"), status);
-        machine.gpu([pid]);
+        machine.gpu_with(&format!("model = \"H200\"\nload = {load:?}"), [pid]);
     }
     machine
 }
@@ -110,8 +110,11 @@ fn of_ranks(m: &Metrics) -> usize {
 
 #[test]
 fn ranks_and_their_collectives_are_on_the_page_where_that_is_switched_on() {
-    let (unasked, fake, machine) = (Fake::start(Listener::Nccl), Fake::start(Listener::Nccl), machine());
+    let [unasked, unsure, fake] = [(); 3].map(|()| Fake::start(Listener::Nccl));
+    let (machine, rests) = (machine("steps"), machine("idle"));
     let off = start(&machine, unasked.port, &[]);
+    let rests = start(&rests, unsure.port, &[ON]);
+    rests.wait_metrics("owners", |m| m.all("gpu_owner_info", &[]).len() == 2);
     off.wait_metrics("owners", |m| m.all("gpu_owner_info", &[]).len() == 2);
     let node = start(&machine, fake.port, &[ON]);
     node.wait_metrics("the counter at 0", |m| questions(m, "answered") == Some(0.0));
@@ -128,11 +131,12 @@ fn ranks_and_their_collectives_are_on_the_page_where_that_is_switched_on() {
     assert_eq!((questions(&m, "answered"), of_ranks(&m)), (None, 0));
     assert_eq!(m.value("gpu_exporter_collector_up", &[("collector", "nccl")]), None);
     assert!(unasked.said().is_empty(), "it had longer");
+    assert!(unsure.said().is_empty(), "so had this, and does not compute");
 }
 
 #[test]
 fn what_is_no_answer_is_counted_and_changes_nothing_else() {
-    let machine = machine();
+    let machine = machine("steps");
     let listeners = [
         (Listener::Hangs, "late"),
         (Listener::Endless, "too_large"),

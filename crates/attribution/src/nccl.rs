@@ -3,12 +3,12 @@
 
 pub mod questions;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Deserialize;
 
-use model::catalog::{Cause, Gpu};
+use model::catalog::Gpu;
 use model::clock::Mono;
 
 /// What the client says first, and waits for a line of reply each: who it is, how long NCCL may collect, in seconds, and
@@ -69,8 +69,6 @@ pub struct Status {
     pub version: NcclVersion,
     /// Communicators of the job.
     pub communicators: usize,
-    /// Hosts with ranks of the job.
-    pub hosts: usize,
     /// The job's ranks.
     pub ranks: Vec<RankCounts>,
 }
@@ -169,8 +167,6 @@ pub fn status(bytes: &[u8]) -> Option<Status> {
             of.leads |= sum > least;
         }
     }
-    let hosts: BTreeSet<&str> = all.keys().map(|(host, ..)| *host).collect();
-    let hosts = hosts.len();
     let rank = |((host, pid, nvml_dev), of): ((&str, u32, u32), Sums)| RankCounts {
         host: host.to_owned(),
         pid,
@@ -181,7 +177,7 @@ pub fn status(bytes: &[u8]) -> Option<Status> {
         behind: of.lags && !of.leads,
     };
     let ranks = all.into_iter().map(rank).collect();
-    Some(Status { version, communicators: document.communicators.len(), hosts, ranks })
+    Some(Status { version, communicators: document.communicators.len(), ranks })
 }
 
 /// An owner's processes at one place.
@@ -195,8 +191,8 @@ pub struct RankPlace {
     pub gpu_instance: Option<u32>,
     /// Processes, as the host sees them.
     pub pids: Vec<u32>,
-    /// What holds the owner's work back there.
-    pub cause: Option<Cause>,
+    /// The end of the newest GPM window in which its processes, alone there, computed. `None` where that is not seen.
+    pub worked: Option<Mono>,
     /// Since when its kernels have run and computed nothing, after work.
     pub waits_since: Option<Mono>,
 }
@@ -209,11 +205,10 @@ pub fn join<'a>(
     own_pids: &BTreeMap<u32, Vec<u32>>,
     is_local: impl Fn(&str) -> bool,
 ) -> Vec<(u32, &'a RankPlace, &'a RankCounts)> {
-    let mut local: BTreeMap<&str, bool> = BTreeMap::new();
     let mut known = Vec::new();
     for rank in ranks {
         let Some([pid]) = own_pids.get(&rank.pid).map(Vec::as_slice) else { continue };
-        if *local.entry(&rank.host).or_insert_with(|| is_local(&rank.host)) {
+        if is_local(&rank.host) {
             let here: Vec<&RankPlace> = places.iter().filter(|place| place.pids.contains(pid)).collect();
             known.push((*pid, here, rank));
         }

@@ -97,6 +97,7 @@ mod tests {
             gpu_instance: None,
             processes: vec![5],
             cause: None,
+            worked: None,
             waits_since: None,
         }];
         let record = OwnerRecord { owner: "user/SECRET".into(), ..OwnerRecord::default() };

@@ -360,6 +360,8 @@ pub struct OwnerView {
     pub processes: Vec<u32>,
     /// What holds its work back; `None` while that is not known.
     pub cause: Option<Cause>,
+    /// The end of the newest GPM window in which its processes, alone there, computed.
+    pub worked: Option<Mono>,
     /// Since when its kernels have run and computed nothing, after work.
     pub waits_since: Option<Mono>,
 }

@@ -238,8 +238,8 @@ settings! {
         /// Raise where a checkpoint or an evaluation on the CPU takes longer.
         @live stalled_after: Duration = minutes(5), secs(30)..=hours(24);
         /// Ask the RAS sockets of NCCL jobs for the collectives that each rank has launched. Asked are only jobs whose
-        /// NCCL is 2.28.7 or later: polling crashed jobs with earlier versions, and can crash those with others too.
-        /// docs/nccl.md says when; off unless you know the versions on your nodes.
+        /// NCCL is 2.28.7 or later, in a halt 2.29.2 or later: polling crashed jobs with earlier versions, and can crash
+        /// those with others too. docs/nccl.md says when; off unless you know the versions on your nodes.
         nccl_ras: bool = false;
         /// Age of all GPU processes of the node from which on their RAS sockets are asked: longer than a job takes to
         /// make its communicators.

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{NcclVersion, RankPlace, SAFE, Status};
-use model::catalog::Cause;
+use super::{RankCounts, RankPlace, SAFE, Status};
 use model::clock::Mono;
 
 /// Time between two questions.
@@ -19,6 +18,8 @@ const URGENT: Duration = Duration::from_secs(10);
 const MOST_DOUBLED: u32 = 4;
 /// How long a process that no GPU lists may still be alive.
 const GONE: Duration = Duration::from_secs(60);
+/// A place that has computed within this time does not halt.
+const LATELY: Duration = Duration::from_secs(10);
 
 /// What is known of the processes and their NCCL.
 #[derive(Debug)]
@@ -29,7 +30,7 @@ pub struct Questions {
     processes: BTreeMap<u32, (Mono, Mono)>,
     /// Processes because of which none is asked.
     old: BTreeSet<u32>,
-    /// Jobs that have answered.
+    /// Jobs that may be asked again.
     jobs: Vec<Job>,
     last: Option<Mono>,
     /// Questions in a row that went wrong.
@@ -38,20 +39,13 @@ pub struct Questions {
     asked_of: BTreeMap<Arc<str>, Mono>,
 }
 
-/// What is known of a job by its last answer.
+/// A job that has answered, and may be asked again.
 #[derive(Debug)]
 struct Job {
     /// Its processes here, as the host sees them.
     pids: BTreeSet<u32>,
-    version: NcclVersion,
-    communicators: usize,
-}
-
-impl Job {
     /// Whether it may be asked while a rank may be missing.
-    fn is_safe(&self) -> bool {
-        self.version >= SAFE || self.communicators <= 1
-    }
+    is_safe: bool,
 }
 
 impl Questions {
@@ -84,7 +78,7 @@ impl Questions {
         }
         self.asked_of.retain(|_, waited| now.since(*waited) <= STEADY);
         let young = self.processes.values().any(|(first, _)| now.since(*first) < self.after);
-        if listed.is_empty() || young || !self.old.is_empty() || !self.is_safe(places, &listed) {
+        if listed.is_empty() || young || !self.old.is_empty() || !self.is_safe(places, &listed, now) {
             return false;
         }
         let base = match waiting.is_empty() {
@@ -101,25 +95,14 @@ impl Questions {
         true
     }
 
-    /// Whether no rank may be missing of a job for which that is not safe.
-    fn is_safe(&self, places: &[RankPlace], listed: &BTreeSet<u32>) -> bool {
-        let lacks = |job: &Job| job.pids.iter().any(|pid| !listed.contains(pid));
-        if self.jobs.iter().any(|job| !job.is_safe() && lacks(job)) {
-            return false;
-        }
-        let answered = |place: &RankPlace| {
-            let of = |job: &&Job| place.pids.iter().any(|pid| job.pids.contains(pid));
-            self.jobs.iter().find(of)
-        };
-        let several = |owner: &Arc<str>| places.iter().filter(|place| place.owner == *owner).count() > 1;
-        let halted = |place: &&RankPlace| match place.cause {
-            Some(Cause::Wedged) => true,
-            // A program alone that rests lacks no rank here.
-            Some(Cause::Stalled) => several(&place.owner),
-            _ => place.waits_since.is_some(),
-        };
-        let mut halted = places.iter().filter(halted);
-        halted.all(|place| answered(place).is_some_and(Job::is_safe))
+    /// Whether no rank may be missing of a job for which that is not safe, or not known to be: each of its places has
+    /// computed lately, and no process has left. Kernels that wait do not compute.
+    fn is_safe(&self, places: &[RankPlace], listed: &BTreeSet<u32>, now: Mono) -> bool {
+        let is_safe = |pid: &u32| self.jobs.iter().any(|job| job.is_safe && job.pids.contains(pid));
+        let works = |place: &RankPlace| place.worked.is_some_and(|worked| now.since(worked) <= LATELY);
+        let mut known = self.processes.keys().chain(self.jobs.iter().flat_map(|job| &job.pids));
+        known.all(|pid| listed.contains(pid) || is_safe(pid))
+            && places.iter().all(|place| works(place) || place.pids.iter().all(is_safe))
     }
 
     /// There was no socket.
@@ -127,30 +110,35 @@ impl Questions {
         self.failed = 0;
     }
 
-    /// There was no answer, or none that can be read.
+    /// There was no answer.
     pub fn failed(&mut self) {
         self.failed = self.failed.saturating_add(1);
     }
 
-    /// One of the processes has a NCCL that must not be asked: none is, while a process of now lives.
+    /// One of the processes has a NCCL that must not be asked, or may have: none is, while a process of now lives.
     pub fn refused(&mut self) {
         self.old.extend(self.processes.keys());
     }
 
-    /// Takes in an answer about these processes of this node; gives whether its NCCL may be asked again.
-    pub fn answered(&mut self, status: &Status, pids: BTreeSet<u32>) -> bool {
+    /// Takes in an answer, joined with the processes here; `here`: its ranks on this node. Gives whether its NCCL may be
+    /// asked again. Below [`SAFE`] it may only with one communicator, and if all its ranks here are known: whether they
+    /// compute could not be seen else.
+    pub fn answered(
+        &mut self,
+        status: &Status,
+        joined: &[(u32, &RankPlace, &RankCounts)],
+        here: usize,
+    ) -> bool {
         self.failed = 0;
-        let Status { version, communicators, hosts, .. } = *status;
-        let job = Job { pids, version, communicators };
-        // Ranks on other nodes may go missing unseen.
-        if status.is_old() || (hosts > 1 && !job.is_safe()) {
+        let is_safe = status.version >= SAFE;
+        let is_whole = here > 0 && joined.len() == here;
+        if status.is_old() || !(is_safe || (status.communicators == 1 && is_whole)) {
             self.refused();
             return false;
         }
-        self.jobs.retain(|known| known.pids.is_disjoint(&job.pids));
-        if !job.pids.is_empty() {
-            self.jobs.push(job);
-        }
+        let pids: BTreeSet<u32> = joined.iter().map(|(pid, ..)| *pid).collect();
+        self.jobs.retain(|known| known.pids.is_disjoint(&pids));
+        self.jobs.push(Job { pids, is_safe });
         true
     }
 }

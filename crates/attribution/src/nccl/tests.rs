@@ -17,7 +17,7 @@ fn place(owner: &str, gpu: u32, pid: u32) -> RankPlace {
         gpu: Gpu { gpu, uuid: format!("GPU-{gpu}").into() },
         gpu_instance: None,
         pids: vec![pid],
-        cause: None,
+        worked: Some(at(0)),
         waits_since: None,
     }
 }
@@ -51,7 +51,7 @@ fn read(document: &str) -> Status {
 #[test]
 fn the_recorded_answers_name_the_rank_that_is_missing() {
     let steady = read(STEADY);
-    assert_eq!((steady.version, steady.communicators, steady.hosts), (NcclVersion(2, 28, 9), 1, 1));
+    assert_eq!((steady.version, steady.communicators), (NcclVersion(2, 28, 9), 1));
     assert!(!steady.is_old() && steady.ranks.iter().all(|rank| rank.collectives == 55 && !rank.behind));
     let wedged = read(WEDGED);
     let ranks: Vec<_> = wedged
@@ -130,14 +130,23 @@ fn a_process_on_several_gpus_has_its_rank_where_nvml_counts_alike() {
     assert_eq!(gpus(&[three, place("a", 1, 632)]), [(631, 3)]);
 }
 
+/// Whether it is asked at this second, while the places work that do not wait.
+fn look(questions: &mut Questions, places: &[RankPlace], second: u64) -> bool {
+    let mut places = places.to_vec();
+    for place in places.iter_mut().filter(|place| place.worked.is_some()) {
+        place.worked = Some(at(second));
+    }
+    questions.look(&places, at(second))
+}
+
 /// Asks every second while the ranks are like this; the seconds at which it was asked.
 fn asked(questions: &mut Questions, places: &[RankPlace], seconds: std::ops::Range<u64>) -> Vec<u64> {
-    seconds.filter(|second| questions.look(places, at(*second))).collect()
+    seconds.filter(|second| look(questions, places, *second)).collect()
 }
 
 fn waits(mut places: Vec<RankPlace>, since: u64) -> Vec<RankPlace> {
     for place in &mut places {
-        place.waits_since = Some(at(since));
+        (place.worked, place.waits_since) = (None, Some(at(since)));
     }
     places
 }
@@ -146,23 +155,33 @@ fn job() -> Vec<RankPlace> {
     vec![place("a", 0, 631), place("a", 1, 632)]
 }
 
-/// Questions to a job that has answered at 120 s, with so many communicators.
-fn answered(version: &str, communicators: usize) -> Questions {
+/// Asks a job at 120 s that answers with so many communicators, and whether it may be asked again, where these of its two
+/// processes are known.
+fn answer(version: &str, communicators: usize, known: &[u32]) -> (Questions, bool) {
     let mut questions = Questions::new(Duration::from_secs(120));
     assert_eq!(asked(&mut questions, &job(), 0..121), [120]);
     let ranks: &[(u32, u32, u64)] = &[(631, 0, 1), (632, 1, 1)];
     let status = read(&document(version, &vec![(2, ranks); communicators]));
-    assert!(questions.answered(&status, [631, 632].into()));
+    let places = job();
+    let joined = join(&status.ranks, &places, &own(known), |_| true);
+    let again = questions.answered(&status, &joined, status.ranks.len());
+    (questions, again)
+}
+
+/// The same of a job that may be asked again.
+fn answered(version: &str, communicators: usize) -> Questions {
+    let (questions, again) = answer(version, communicators, &[631, 632]);
+    assert!(again);
     questions
 }
 
 #[test]
 fn a_job_is_asked_once_a_minute_and_at_once_when_it_waits() {
-    let mut questions = answered("2.28.9", 1);
+    let mut questions = answered("2.29.2", 1);
     assert_eq!(asked(&mut questions, &job(), 121..250), [180, 240]);
     assert_eq!(asked(&mut questions, &waits(job(), 245), 246..312), [250, 280, 310], "10 s after the last");
     for second in 330..400 {
-        questions.look(&if second % 2 == 0 { waits(job(), second) } else { job() }, at(second));
+        look(&mut questions, &if second % 2 == 0 { waits(job(), second) } else { job() }, second);
     }
     assert_eq!(asked(&mut questions, &waits(job(), 400), 400..431), [400, 430], "it waited before");
     let mut none = Questions::new(Duration::from_secs(120));
@@ -177,43 +196,76 @@ fn a_young_process_puts_off_every_question() {
 }
 
 #[test]
-fn none_is_asked_first_while_it_waits() {
+fn none_is_asked_first_unless_all_places_compute() {
     let mut questions = Questions::new(Duration::from_secs(10));
-    let waiting = waits(job(), 5);
-    assert!(asked(&mut questions, &waiting, 0..200).is_empty());
-    let mut wedged = job();
-    wedged[0].cause = Some(Cause::Wedged);
-    let mut stalled = job();
-    stalled[1].cause = Some(Cause::Stalled);
-    for halted in [wedged, stalled] {
-        assert!(asked(&mut questions, &halted, 200..300).is_empty());
-    }
-    let mut alone = vec![place("a", 0, 631)];
-    alone[0].cause = Some(Cause::Stalled);
-    assert_eq!(
-        asked(&mut Questions::new(Duration::from_secs(10)), &alone, 0..12),
-        [10],
-        "no rank of it is here"
-    );
+    assert!(asked(&mut questions, &waits(job(), 5), 0..200).is_empty());
+    let mut unseen = job();
+    unseen[1].worked = None;
+    assert!(asked(&mut questions, &unseen, 200..300).is_empty(), "a GPU without GPM, or shared");
+    let computed = |second| {
+        let mut places = job();
+        (places[0].worked, places[1].worked) = (Some(at(310)), Some(at(second)));
+        places
+    };
+    assert!(!questions.look(&computed(299), at(310)), "11 s ago");
+    assert!(questions.look(&computed(300), at(310)));
+
+    // Of another job nothing is known, however safe the first is.
+    let mut questions = answered("2.29.2", 1);
+    let more = [job(), waits(vec![place("b", 2, 700)], 125)].concat();
+    assert!(asked(&mut questions, &more, 121..600).is_empty());
+    let mut questions = Questions::new(Duration::from_secs(10));
+    look(&mut questions, &job(), 0);
+    assert_eq!(asked(&mut questions, &job()[..1], 10..90), [61], "a process has left");
 }
 
 #[test]
-fn several_communicators_are_asked_about_in_a_halt_from_2_29_2() {
-    for (version, communicators, asks) in [
-        ("2.28.7", 1, true),
-        ("2.28.9", 2, false),
-        ("2.29.1", 2, false),
-        ("2.29.2", 2, true),
-        ("3.0.0", 9, true),
+fn below_2_29_2_only_one_communicator_of_known_ranks_is_asked_about_again_and_in_no_halt() {
+    for (version, communicators, known, again, in_halt) in [
+        ("2.28.6", 1, [631, 632].as_slice(), false, false),
+        ("2.28.7", 1, &[631, 632], true, false),
+        ("2.29.1", 1, &[631, 632], true, false),
+        ("2.29.1", 2, &[631, 632], false, false),
+        ("2.28.9", 1, &[631], false, false),
+        ("2.28.9", 1, &[], false, false),
+        ("2.29.2", 2, &[631, 632], true, true),
+        ("3.0.0", 9, &[631, 632], true, true),
+        ("2.29.2", 1, &[631], true, false),
+        ("2.29.2", 1, &[], true, false),
     ] {
-        let mut questions = answered(version, communicators);
-        let waiting = asked(&mut questions, &waits(job(), 130), 131..170);
-        assert_eq!(!waiting.is_empty(), asks, "{version} {communicators}");
+        let case = format!("{version} {communicators} {known:?}");
+        let (mut questions, may) = answer(version, communicators, known);
+        assert_eq!(may, again, "{case}");
+        assert_eq!(!asked(&mut questions, &job(), 121..1000).is_empty(), again, "{case}");
+        let (mut questions, _) = answer(version, communicators, known);
+        assert_eq!(
+            !asked(&mut questions, &waits(job(), 130), 131..1000).is_empty(),
+            in_halt,
+            "{case}: it waits"
+        );
+        let mut unseen = job();
+        unseen[1].worked = None;
+        let (mut questions, _) = answer(version, communicators, known);
+        assert_eq!(
+            !asked(&mut questions, &unseen, 121..1000).is_empty(),
+            in_halt,
+            "{case}: it is not seen to compute"
+        );
         // A rank that has left the GPU is missing too.
-        let mut questions = answered(version, communicators);
-        let left = asked(&mut questions, &job()[..1], 181..190);
-        assert_eq!(!left.is_empty(), asks, "{version} {communicators}");
+        let (mut questions, _) = answer(version, communicators, known);
+        assert_eq!(
+            !asked(&mut questions, &job()[..1], 179..181).is_empty(),
+            in_halt,
+            "{case}: a process has left"
+        );
     }
+}
+
+#[test]
+fn a_rank_that_has_left_is_missing_as_long_as_its_job_lives() {
+    let mut questions = answered("2.28.9", 1);
+    assert!(asked(&mut questions, &job()[..1], 121..1000).is_empty());
+    assert_eq!(asked(&mut questions, &[place("b", 0, 900)], 1000..1200), [1120, 1180], "another job");
 }
 
 #[test]
@@ -223,12 +275,6 @@ fn a_job_that_must_not_be_asked_is_not_asked_while_it_lives() {
     questions.refused();
     assert!(asked(&mut questions, &job(), 11..1000).is_empty());
     assert_eq!(asked(&mut questions, &[place("b", 0, 900)], 1000..1100), [1060], "another job");
-
-    let two_hosts =
-        document("2.28.9", &[(2, &[(631, 0, 1), (632, 1, 1)]), (2, &[])]).replacen("\"h\"", "\"g\"", 1);
-    let mut questions = answered("2.28.9", 2);
-    assert!(!questions.answered(&read(&two_hosts), [632].into()));
-    assert!(asked(&mut questions, &job(), 121..1000).is_empty(), "a rank may go missing elsewhere");
 }
 
 #[test]
@@ -237,7 +283,7 @@ fn what_does_not_answer_is_asked_ever_less_often() {
     let mut last = 120;
     let mut gaps = Vec::new();
     for second in 121..4000 {
-        if questions.look(&job(), at(second)) {
+        if look(&mut questions, &job(), second) {
             gaps.push(second - last);
             last = second;
             questions.failed();
@@ -292,7 +338,7 @@ proptest! {
         let mut last = 120;
         for (second, (waiting, outcome)) in (121..).zip(steps) {
             let places = if waiting { waits(job(), second) } else { job() };
-            if questions.look(&places, at(second)) {
+            if look(&mut questions, &places, second) {
                 prop_assert!(second - last >= 10);
                 last = second;
                 match outcome {

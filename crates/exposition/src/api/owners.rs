@@ -245,6 +245,7 @@ mod tests {
             gpu_instance: None,
             processes: vec![5],
             cause: Some(Cause::PcieBound),
+            worked: None,
             waits_since: None,
         }];
         let json = read(&snapshot, &OwnerQuery::default());

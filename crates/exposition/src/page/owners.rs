@@ -63,6 +63,7 @@ mod tests {
             gpu_instance: None,
             processes,
             cause,
+            worked: None,
             waits_since: None,
         };
         assert_eq!(of_gpu(&snapshot, &gpu).0, "");

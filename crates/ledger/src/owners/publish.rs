@@ -514,6 +514,7 @@ impl OwnerState {
                 gpu_instance: key.place,
                 processes: pids,
                 cause,
+                worked: account.past.progress(),
                 waits_since: account.past.waits_since(),
             });
         }
