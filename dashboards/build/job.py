@@ -164,8 +164,8 @@ dashboard.row("Heartbeat", no_value=NO_STEP).panels(
     table("Ranks side by side", labels_last=["owner"], sort_by="Rank", no_value=NO_OWNER, width=24, height=9)
     .help("""The chosen owners on each of their GPUs, a hundred, missing and slow ranks first. Slow by: how much less the slow rank
         waits than the others, of the step. Computing, communicating and waiting for the host are shares of the measured
-        time. Confidence: how well the power repeats. Rank and collectives of NCCL need owners.nccl_ras; behind: fewer than the
-        rank of the node that launched most.""")
+        time. Confidence: how well the power repeats. NCCL's need owners.nccl_ras; collectives are those that the
+        rank launched: compare only ranks of the same communicators.""")
     .gpus(160)
     .label("gpu_instance", links=[row_link("MIG", "gpu-node-mig", "instance", "gpu")], width=115)
     .column("Rank", rank("gpu_owner_missing_rank{$CHOSEN}"),
@@ -188,9 +188,8 @@ dashboard.row("Heartbeat", no_value=NO_STEP).panels(
     .share("Communicating", of_ranks(class_share("$BY_OWNER", "communicating")), width=120)
     .share("Waiting for host", of_ranks(class_share("$BY_OWNER", "waiting_for_host")), steps=steps(NONE, 0.2, ORANGE), width=125)
     .column("NCCL rank", rank("gpu_owner_nccl_rank{$CHOSEN}"), decimals=0, mappings=[special("not asked", NONE)], width=90)
-    .column("Collectives behind", of_ranks("""max by ($BY_NODE, owner) (gpu_owner_nccl_collectives_total{$CHOSEN})
-            - on ($BY_NODE, owner) group_right () max by ($BY_OWNER) (gpu_owner_nccl_collectives_total{$CHOSEN})"""),
-        decimals=0, mappings=[special("not asked", NONE)], width=140)
+    .column("Collectives", rank("gpu_owner_nccl_collectives_total{$CHOSEN}"), unit="locale", decimals=0,
+        mappings=[special("not asked", NONE)], width=110)
     .label("owner", width=290),
 )
 

@@ -87,6 +87,7 @@ job=a"b
 links.grafana=grafana.example.net
 metrics.queue_wait=queue wait
 page.owners=a{b
+page.owners=.*
 REFUSED
 [ "$(render --set rules.enabled=false 2>/dev/null | grep -c PrometheusRule)" = 0 ] || {
 	echo "rules.enabled=false renders rules"

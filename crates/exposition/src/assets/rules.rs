@@ -159,11 +159,21 @@ fn unfit(name: &str, value: &str) -> Option<&'static str> {
         ),
         "texts" => (all(|c| !c.is_control()), "it is one line"),
         "metrics" => (is_label(&value.replace(':', "_")), "it is the name of a metric"),
-        _ => (
-            all(|c| !c.is_control() && !"\"'\\`#{}".contains(c))
-                && Regex::new(&format!("^(?:{value})$")).is_ok(),
-            "it is a regular expression without quotes, backslashes and braces",
-        ),
+        kind => {
+            let regex = all(|c| !c.is_control() && !"\"'\\`#{}".contains(c))
+                .then(|| Regex::new(&format!("^(?:{value})$")).ok())
+                .flatten();
+            // Work without an account has the empty text there: such a regular expression would page for all of it.
+            let for_all = kind == "page" && regex.as_ref().is_some_and(|regex| regex.is_match(""));
+            (
+                regex.is_some() && !for_all,
+                if for_all {
+                    "it matches the empty text; for all work it is .+"
+                } else {
+                    "it is a regular expression without quotes, backslashes and braces"
+                },
+            )
+        }
     };
     (!fits).then_some(why)
 }
@@ -290,6 +300,8 @@ mod tests {
             "for.GpuAllocatedIdle=0",
             "job=gpu|gpu-.*",
             "rack=cluster,rack",
+            "page.owners=.+",
+            "page.owners=pod/llm-prod/.+|physics-prod",
             "metrics.queue_wait=vllm:request_queue_time_seconds",
         ] {
             values.set(value).unwrap();
@@ -327,6 +339,10 @@ mod tests {
             ("for.GpuAllocatedIdle=", "duration"),
             ("links.grafana={{\"'", "https://"),
             ("metrics.queue_wait=queue wait", "metric"),
+            ("page.owners=", "regular expression"),
+            ("page.owners=.*", "empty text"),
+            ("page.owners=physics-prod|", "empty text"),
+            ("page.windows=(page-.+)?", "empty text"),
         ] {
             assert!(refused(value).contains(why), "{value}: {}", refused(value));
         }
