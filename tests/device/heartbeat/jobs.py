@@ -24,6 +24,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 
 GIB = 2**30
+REST = 75.0  # seconds that the sleeping loader sleeps
 SIDE = 8192  # of the matrices of products that fill the GPU
 
 
@@ -510,6 +511,25 @@ def stuttering_loader(draw: random.Random, target: float | None):
     return step, what
 
 
+def sleeping_loader(draw: random.Random, target: float | None):
+    """A loader that sleeps REST seconds, once, 8 s before the end."""
+    what = {"target": target or draw.uniform(0.25, 0.4), "rest": REST, "ahead": 0}
+    train = Training(0.94 * what["target"], 1024, 12, 16384)
+    slept = False
+
+    def step() -> None:
+        nonlocal slept
+        torch.cuda.synchronize()
+        if not slept and 0 < Pauses.end - time.monotonic() < REST + 8:
+            slept = True
+            tell("rest", seconds=REST)
+            time.sleep(REST)
+        train.backward()
+        train.update()
+
+    return step, what
+
+
 class Server:
     """A model that reads its weights once a token (decoding) and computes on prompts: sequences are batched as they come."""
 
@@ -586,7 +606,7 @@ def interactive(draw: random.Random, _: float | None):
 
 
 REGULAR = [data_parallel_short, data_parallel_long, gradient_accumulation, fully_sharded, pipeline, memory_bound, bf16_gpt,
-           fp8_products, evaluation, stuttering_loader, long_step]  # fmt: skip
+           fp8_products, evaluation, stuttering_loader, long_step, sleeping_loader]  # fmt: skip
 IRREGULAR = [inference_random, inference_steady, interactive]
 KINDS = {f.__name__: f for f in REGULAR + IRREGULAR}
 
@@ -631,7 +651,8 @@ def main() -> None:
         document["host_step_starts_unix_seconds"] = [[]]
     with open(options.out, "w", encoding="utf-8") as file:
         json.dump(document, file)
-    lengths = sorted(b - a for a, b in zip(document["steps_unix_seconds"][0], document["step_ends_unix_seconds"][0]))
+    starts, ends = document["steps_unix_seconds"][0], document["step_ends_unix_seconds"][0]
+    lengths = sorted(b - a for a, b in zip(starts, ends, strict=True))
     tell("end", steps=len(lengths), median=lengths[len(lengths) // 2] if lengths else None,
          classes=document["classes_seconds"], memory=torch.cuda.max_memory_allocated() // 2**20)  # fmt: skip
     sys.stdout.flush()

@@ -107,11 +107,12 @@ class Recorder(threading.Thread):
 class Program:
     """A job of jobs.py (or another script that speaks its protocol)."""
 
-    def __init__(self, kind: str, arguments: list[str], out: Path, script: Path = HERE / "jobs.py", **more) -> None:
+    def __init__(self, kind: str, arguments: list[str], out: Path, script: Path = HERE / "jobs.py",
+                 prefix: list[str] | None = None, **more) -> None:  # fmt: skip
         self.kind, self.out = kind, out
         self.log = (out.parent / f"{kind}.log").open("w")
         self.process = subprocess.Popen(
-            [sys.executable, "-B", str(script), kind, *arguments, "--out", str(out)],
+            [*(prefix or []), sys.executable, "-B", str(script), kind, *arguments, "--out", str(out)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, **more,
         )  # fmt: skip
         self.events: queue.Queue = queue.Queue()
@@ -171,7 +172,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--kinds", default=",".join(k for k in KINDS if k != "sleeping_loader"))
     parser.add_argument("--seconds", type=float, default=26.0)
     parser.add_argument("--seconds-of", type=overrides, default={}, metavar="KIND=S,...")
     parser.add_argument("--target-of", type=overrides, default={}, metavar="KIND=S,...", help="seconds of a step")
