@@ -219,7 +219,7 @@ def debugger(phases: Phases, draw: random.Random, work_seconds: float, stop_seco
     done = subprocess.run(["cuda-gdb", "-batch", *arguments, str(folder / "debugged")], timeout=60 + work_seconds
                           + stop_seconds, capture_output=True, text=True, stdin=subprocess.DEVNULL)  # fmt: skip
     print((done.stdout + done.stderr)[-3000:], file=sys.stderr)
-    hit = "CUDA kernel" in done.stdout
+    hit = any(said in done.stdout for said in ("focus to CUDA kernel", "CUDA thread hit"))
     end = time.time()
     phases.rows.append(["work under the debugger", begin, end - stop_seconds * phases.scale])
     phases.rows.append(["breakpoint" if hit else "breakpoint not reached", end - stop_seconds * phases.scale, end])
