@@ -24,7 +24,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 
 GIB = 2**30
-REST = 75.0  # seconds that the sleeping loader sleeps
+REST = 45.0  # seconds that the sleeping loader sleeps
 SIDE = 8192  # of the matrices of products that fill the GPU
 
 
@@ -512,7 +512,7 @@ def stuttering_loader(draw: random.Random, target: float | None):
 
 
 def sleeping_loader(draw: random.Random, target: float | None):
-    """A loader that sleeps REST seconds, once, 8 s before the end."""
+    """A loader that sleeps REST seconds, once, 5 s before the end."""
     what = {"target": target or draw.uniform(0.25, 0.4), "rest": REST, "ahead": 0}
     train = Training(0.94 * what["target"], 1024, 12, 16384)
     slept = False
@@ -520,7 +520,7 @@ def sleeping_loader(draw: random.Random, target: float | None):
     def step() -> None:
         nonlocal slept
         torch.cuda.synchronize()
-        if not slept and 0 < Pauses.end - time.monotonic() < REST + 8:
+        if not slept and 0 < Pauses.end - time.monotonic() < REST + 5:
             slept = True
             tell("rest", seconds=REST)
             time.sleep(REST)

@@ -2,7 +2,7 @@
 """The heartbeat on a real GPU: the exporter beside jobs whose steps are known, scraped once a second.
 
   jobs     each kind of jobs.py: true step beside gpu_owner_step_seconds, classes beside what the job measured
-  loader   a training whose loader sleeps 75 s: stalled, and never wedged
+  loader   a training whose loader sleeps 45 s: stalled, and never wedged
   waiting  what waits and is no wedge (waiting.py), and the canary by hand: every halt that is published counts
   paired   step times with the exporter and without, in turns
 
@@ -448,12 +448,13 @@ def main() -> int:
     add("--out", type=Path)
     add("--parts", default="jobs,loader,waiting,paired")
     add("--kinds", default=",".join(k for k in jobs.KINDS if k != "sleeping_loader"))
+    add("--more-kinds", default="", help="kinds that run beside the exporter of `loader` and `waiting`, before those")
     add("--seed", type=int, default=2)
     add("--seconds", type=float, default=40.0)
     add("--seconds-of", type=overrides, default={}, metavar="KIND=S,...")
     add("--target-of", type=overrides, default={}, metavar="KIND=S,...", help="seconds of a step")
     add("--idle", type=float, default=10.0, help="seconds in which the exporter's CPU is measured without a job")
-    add("--halt-after", default="30s", help="owners.wedged_after and owners.stalled_after of `loader` and `waiting`")
+    add("--wedged-after", default="30s", help="owners.wedged_after of all but `jobs`: the least that may be set")
     add("--scale", type=float, default=1.0, help="waiting: all phases so much longer")
     add("--debug-work", type=float, default=8.0)
     add("--debug-stop", type=float, default=35.0)
@@ -467,23 +468,23 @@ def main() -> int:
         return 0
     parts = options.parts.split(",")
     proof = Proof(options)
-    halts_soon = {"OWNERS__WEDGED_AFTER": options.halt_after, "OWNERS__STALLED_AFTER": options.halt_after}
+    halts_soon = {"OWNERS__WEDGED_AFTER": options.wedged_after}
     if "jobs" in parts:
         proof.beside("jobs", {}, proof.jobs_of(options.kinds.split(",")))
-    works = []
+    works = proof.jobs_of(options.more_kinds.split(",")) if options.more_kinds else []
     if "loader" in parts:
-        seconds = 35 + jobs.REST + 8
+        seconds = 40 + jobs.REST + 5
         works.append(("sleeping_loader", HERE / "jobs.py", ["--seed", str(options.seed), "--seconds", str(seconds)], seconds))
     if "waiting" in parts:
         waiting = HERE / "waiting.py"
         common = ["--seed", str(options.seed), "--scale", str(options.scale)]
         debug = ["--debug-work", str(options.debug_work), "--debug-stop", str(options.debug_stop)]
-        works += [("server", waiting, common, 150 * options.scale), ("trainer", waiting, common, 90 * options.scale),
+        works += [("trainer", waiting, common, 85 * options.scale), ("server", waiting, common, 105 * options.scale),
                   ("debugger", waiting, common + debug, options.debug_work + options.debug_stop + 15)]  # fmt: skip
-    if works:
-        proof.beside("waiting", halts_soon, works, "waiting" in parts)
     if "paired" in parts:
         proof.paired()
+    if works:
+        proof.beside("waiting", halts_soon, works, "waiting" in parts)
     proof.finish()
     (options.out / "table.md").write_text(report(options.out))
     print((options.out / "table.md").read_text())

@@ -149,13 +149,13 @@ def server(phases: Phases, draw: random.Random, torch) -> None:
             compute()
 
     poller.start()
-    phases.run("polls without work before", 25, lambda: time.sleep(0.2))
+    phases.run("polls without work before", 12, lambda: time.sleep(0.2))
     poller.stop()
-    phases.run("work", 30, decode)
-    phases.run("one multiprocessor", 40, one.turn)
-    phases.run("work", 5, decode)
+    phases.run("work", 25, decode)
+    phases.run("one multiprocessor", 25, one.turn)
+    phases.run("work", 3, decode)
     poller.start()
-    phases.run("polls between requests", 50, request)
+    phases.run("polls between requests", 40, request)
     poller.stop()
 
 
@@ -170,7 +170,7 @@ def trainer(phases: Phases, draw: random.Random, torch) -> None:
         there[: plain.numel()].copy_(plain)
         time.sleep(draw.uniform(0, 0.1))
 
-    phases.run("model loading", 20, load)
+    phases.run("model loading", 12, load)
     train = jobs.Training(0.3, 1024, 8, 16384)
 
     def step() -> None:
@@ -201,7 +201,7 @@ def trainer(phases: Phases, draw: random.Random, torch) -> None:
         for _ in range(8):
             step()
 
-    phases.run("training with checkpoints", 25, checkpoint)
+    phases.run("training with checkpoints", 20, checkpoint)
 
 
 def debugger(phases: Phases, draw: random.Random, work_seconds: float, stop_seconds: float) -> None:
