@@ -154,7 +154,7 @@ def products(side: int = SIDE) -> Work:
 
 
 def exchange(gib: float = 1.0) -> Work:
-    """Stands for a collective: copies within the GPU's memory."""
+    """In place of a collective: copies within the GPU's memory."""
     a = torch.randn(int(gib * GIB) // 4, device="cuda")
     b = torch.empty_like(a)
     return Work("copying", lambda: b.copy_(a))

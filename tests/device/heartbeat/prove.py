@@ -35,9 +35,9 @@ from record import Program, Recorder, overrides, save  # noqa: E402
 
 KEPT = ("gpu_owner_", "gpu_bottleneck", "gpu_power_watts", "gpu_utilization_ratio")
 HALTS = ("wedged", "stalled")
+TOLERANCE = 0.01  # of the true step
 GROUPS = [Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified")]
 JOB, USER = 7000, 20000  # the first job's number, the first user's
-REGULAR = {f.__name__ for f in jobs.REGULAR}
 
 
 class Scrapes(threading.Thread):
@@ -106,7 +106,7 @@ class Proof:
         self.out.mkdir(parents=True, exist_ok=True)
         self.out.chmod(0o777)
         self.began, self.number = time.monotonic(), 0
-        self.figures: dict = {"command": " ".join(sys.argv), "unix": time.time(), "jobs": {}, "cpu": {}}
+        self.figures: dict = {"command": " ".join(["prove.py", *sys.argv[1:]]), "unix": time.time(), "jobs": {}, "cpu": {}}
         self.threads: list[threading.Timer] = []
         self.recorder = Recorder(0)
         self.recorder.start()
@@ -269,8 +269,8 @@ def load(path: Path) -> dict | None:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def owner_series(rows: list, begin: float, end: float) -> dict[float, list]:
-    """Series of the owner that had a process on the GPU, by time of the scrape."""
+def owner_series(rows: list, owner: str, begin: float, end: float) -> dict[float, list]:
+    """Series of a job's owner by time of the scrape: the owner of that name, or else that had a process meanwhile."""
     held: dict[str, int] = {}
     for at, series in rows:
         if begin <= at <= end:
@@ -279,7 +279,7 @@ def owner_series(rows: list, begin: float, end: float) -> dict[float, list]:
                     held[labels["owner"]] = held.get(labels["owner"], 0) + 1
     if not held:
         return {}
-    owner = max(held, key=lambda o: held[o])
+    owner = owner if owner in held else max(held, key=lambda o: held[o])
     return {at: [s for s in series if s[1].get("owner") == owner] for at, series in rows if at >= begin}
 
 
@@ -306,7 +306,7 @@ def judge(kind: str, document: dict, series: dict[float, list]) -> dict:
     lengths = [(b, b - a) for a, b in zip(starts, ends, strict=True)]
     row: dict = {"kind": kind, "true": median([v for _, v in lengths]), "steps": len(lengths), "scrapes": 0, "with_step": 0}
     row["mean"] = statistics.fmean(v for _, v in lengths) if lengths else None
-    errors, served, periods = [], [], set()
+    errors, served, periods, jitters = [], [], {}, []
     counted: list[tuple[float, float]] = []
     for at, one in series.items():
         if not begin <= at <= end + 1:
@@ -320,17 +320,23 @@ def judge(kind: str, document: dict, series: dict[float, list]) -> dict:
         row["with_step"] += 1
         row.setdefault("found_after", at - begin)
         served.append(got)
-        periods |= {labels["period"] for n, labels, _ in one if n == "gpu_owner_step_confidence_ratio"}
+        for name, labels, confidence in one:
+            if name == "gpu_owner_step_confidence_ratio":
+                periods[labels["period"]] = periods.get(labels["period"], 0) + 1
+                row["confidence"] = confidence
+        if (jitter := value(one, "gpu_owner_step_jitter_ratio")) is not None:
+            jitters.append(jitter)
         # The same window: what ended in the 30 s before the scrape.
         if now := [v for e, v in lengths if at - 30 <= e <= at]:
             errors.append(got / statistics.median(now) - 1)
-    row["periods"] = sorted(periods)
+    row["periods"] = periods
     if served:
-        row |= {"served": served[-1], "median_served": median(served)}
-        late = value(series[max(a for a in series if a <= end + 1)], "gpu_owner_step_confidence_ratio")
-        row["confidence"] = late
+        row |= {"served": served[-1], "jitter": median(jitters), "jitter_true": statistics.pstdev(v for _, v in lengths)
+                / row["true"] if lengths else None}  # fmt: skip
     if errors:
-        row |= {"error_last": errors[-1], "error_median": median([abs(e) for e in errors]), "error_worst": max(map(abs, errors)),
+        row["within"] = sum(abs(e) <= TOLERANCE for e in errors)
+        sizes = [abs(e) for e in errors]
+        row |= {"judged": len(errors), "error_last": errors[-1], "error_median": median(sizes), "error_worst": max(sizes),
                 "relation": relation(1 + median(errors))}  # fmt: skip
     if counted and counted[-1][1] > 0:
         grown = [(a, s) for a, s in counted if s > 0]
@@ -344,14 +350,18 @@ def judge(kind: str, document: dict, series: dict[float, list]) -> dict:
     return row
 
 
-def halts(rows: list, begin: float, end: float) -> dict[str, list[float]]:
-    """When each halt was published."""
+def halts(series: dict[float, list], document: dict) -> str:
+    """When each halt was published, from the begin of the job or of its longest step."""
+    begin = document["window_unix_seconds"][0]
+    pairs = zip(document["steps_unix_seconds"][0], document.get("step_ends_unix_seconds", [[]])[0], strict=True)
+    longest = max(pairs, key=lambda p: p[1] - p[0], default=(begin, begin))
     found: dict[str, list[float]] = {}
-    for at, series in rows:
-        for name, labels, _ in series:
-            if name == "gpu_bottleneck" and begin <= at <= end and labels["cause"] in HALTS:
+    for at, one in series.items():
+        for name, labels, _ in one:
+            if name == "gpu_bottleneck" and labels["cause"] in HALTS:
                 found.setdefault(labels["cause"], []).append(at)
-    return found
+    return "; ".join(f"{cause}: {at[0] - longest[0]:.1f} to {at[-1] - longest[0]:.1f} s after the begin of a step of "
+                     f"{longest[1] - longest[0]:.1f} s" for cause, at in found.items())  # fmt: skip
 
 
 def percent(number: float | None, digits: int = 2) -> str:
@@ -378,28 +388,31 @@ def report(out: Path) -> str:
         if document is None or "begin" not in job:
             continue
         near = next((rows for rows in rows_of.values() if rows and rows[0][0] - 5 <= job["begin"] <= rows[-1][0]), [])
-        row = judge(kind, document, owner_series(near, job["begin"], job["end"]))
-        row["halts"] = {k: [len(v), v[0] - job["begin"]] for k, v in halts(near, job["begin"], job["end"] + 12).items()}
+        series = owner_series(near, job["owner"], job["begin"], job["end"])
+        row = judge(kind, document, series) | {"halts": halts(series, document), "setup": job["ready"] - job["begin"]}
         results.append(row)
-    lines += ["| kind | true step, s | served, s | is | error: last, median, worst | named | found after, s | "
-              "confidence | steps true, served | scrapes with a step |", "|" + "---|" * 10]  # fmt: skip
+    lines += ["| kind | true step, s | served, s | is | error: last, median, worst | within 1 % | named | found after, s | "
+              "confidence | steps true, served | jitter true, served | scrapes with a step |", "|" + "---|" * 12]  # fmt: skip
     for r in results:
-        if r["kind"] in REGULAR or r["kind"] in jobs.KINDS:
-            lines.append(
-                f"| {r['kind']} | {seconds(r['true'])} | {seconds(r.get('served'))} | {r.get('relation', 'none')} | "
-                + ", ".join(percent(r[k]) for k in ("error_last", "error_median", "error_worst") if k in r)
-                + f" | {', '.join(r['periods'])} | {seconds(r.get('found_after'), 0)} | {seconds(r.get('confidence'), 2)} | "
-                + f"{r.get('steps_true_meanwhile', '')}, {seconds(r.get('steps_served'), 1)} | "
-                + f"{r['with_step']} of {r['scrapes']} |")  # fmt: skip
-    lines += ["", "| kind | allocated, s | sum of classes, s | classes, s | measured by the job, s | halts published |",
-              "|" + "---|" * 6]  # fmt: skip
+        if r["kind"] in jobs.KINDS:
+            errors = ", ".join(percent(r[k]) for k in ("error_last", "error_median", "error_worst") if k in r)
+            within = f"{r['within']} of {r['judged']}" if "judged" in r else ""
+            named = ", ".join(f"{k} {v}" for k, v in r["periods"].items())
+            steps = f"{r['steps_true_meanwhile']}, {r['steps_served']:.1f}" if "steps_served" in r else ""
+            jitter = f"{percent(r['jitter_true'])}, {percent(r['jitter'])}" if "jitter" in r else ""
+            found, confidence = seconds(r.get("found_after"), 0), seconds(r.get("confidence"), 2)
+            lines.append(f"| {r['kind']} | {seconds(r['true'])} | {seconds(r.get('served'))} | {r.get('relation', '')} | "
+                         f"{errors} | {within} | {named or 'none'} | {found} | {confidence} | {steps} | {jitter} | "
+                         f"{r['with_step']} of {r['scrapes']} |")  # fmt: skip
+    lines += ["", "| kind | allocated, s | sum of classes, s | classes, s | measured by the job, s | its setup before, s | "
+              "halts |", "|" + "---|" * 7]  # fmt: skip
     for r in results:
         total = sum(r["classes"].values())
         off = f" ({percent(total / r['allocated'] - 1)})" if r["allocated"] else ""
-        lines.append(
-            f"| {r['kind']} | {seconds(r['allocated'], 1)} | {total:.1f}{off} | "
-            + ", ".join(f"{k} {v:.1f}" for k, v in sorted(r["classes"].items(), key=lambda x: -x[1])) + " | "
-            + ", ".join(f"{k} {v:.1f}" for k, v in r["measured"].items()) + f" | {r['halts'] or 'none'} |")  # fmt: skip
+        classes = ", ".join(f"{k} {v:.1f}" for k, v in sorted(r["classes"].items(), key=lambda x: -x[1]))
+        measured = ", ".join(f"{k} {v:.1f}" for k, v in r["measured"].items())
+        lines.append(f"| {r['kind']} | {seconds(r['allocated'], 1)} | {total:.1f}{off} | {classes} | {measured} | "
+                     f"{r['setup']:.1f} | {r['halts'] or 'none'} |")  # fmt: skip
     for kind in figures.get("jobs", {}):
         document = load(out / f"{kind}.json")
         if document is None or "phases" not in document:
@@ -466,6 +479,7 @@ def main() -> int:
     if options.report:
         print(report(options.report))
         return 0
+    options.binary = options.binary.resolve()
     parts = options.parts.split(",")
     proof = Proof(options)
     halts_soon = {"OWNERS__WEDGED_AFTER": options.wedged_after}
