@@ -24,12 +24,24 @@ job=${SLURM_JOB_ID:-}
 say() { echo "gpu-record: job $job: $*" >&2; }
 
 SECONDS=0
+answer= tries=0
 while :; do
-	answer=$(curl --silent --show-error --fail --noproxy '*' --max-time 3 --config "$options" \
-		"$url/api/v1/owners?slurm_job=$job") || { say "no answer: no record" && exit; }
-	# A quote in a name is escaped: only the document itself has this text.
-	[[ $answer == *'"pending":0,'* ]] && break
-	((SECONDS < patience)) || { say "has work on a GPU, or no record yet, after $SECONDS s" && break; }
+	newer=$(curl --silent --show-error --fail --noproxy '*' --max-time 3 --config "$options" \
+		"$url/api/v1/owners?slurm_job=$job")
+	failed=$?
+	tries=$((tries + 1))
+	if ((failed == 0)); then
+		answer=$newer
+		# A quote in a name is escaped: only the document itself has this text.
+		[[ $answer == *'"pending":0,'* ]] && break
+	elif ((failed == 7 && tries == 1)); then
+		# curl: no connection. No exporter is here; later it may be one that restarts.
+		say "no answer: no record" && exit
+	fi
+	if ((SECONDS >= patience)); then
+		[ -n "$answer" ] || { say "no answer after $SECONDS s: no record" && exit; }
+		say "has work on a GPU, or no record yet, after $SECONDS s" && break
+	fi
 	sleep 1
 done
 [[ $answer == *'"ended":[{'* ]] || exit

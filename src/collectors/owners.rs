@@ -302,17 +302,23 @@ impl OwnersCollector {
 
     /// The owner as it is known already, so that one with many processes is kept once. Processes of different users
     /// can work for one unit or job: the first one's user stays, and the first account that one of them names.
-    fn shared(&mut self, owner: Owner) -> Arc<Owner> {
+    /// All its processes have the same one.
+    fn shared(&mut self, mut owner: Owner) -> Arc<Owner> {
         if let Some(known) = self.owners.get(&owner.id) {
-            let mut info = OwnerInfo { user: known.info.user.clone(), ..owner.info.clone() };
-            if !known.info.slurm_account.is_empty() {
-                info.slurm_account.clone_from(&known.info.slurm_account);
-            }
-            if **known == (Owner { info, ..owner.clone() }) {
+            let keep = |own: &mut String, known: &String| {
+                if !known.is_empty() {
+                    own.clone_from(known);
+                }
+            };
+            keep(&mut owner.info.user, &known.info.user);
+            keep(&mut owner.info.slurm_account, &known.info.slurm_account);
+            if **known == owner {
                 return Arc::clone(known);
             }
         }
         let owner = Arc::new(owner);
+        let processes = self.known.values_mut().map(|known| &mut known.identity.owner);
+        processes.filter(|of| of.id == owner.id).for_each(|of| of.clone_from(&owner));
         self.owners.insert(Arc::clone(&owner.id), Arc::clone(&owner));
         owner
     }

@@ -91,6 +91,8 @@ fn a_job_has_a_record_that_is_served_filed_logged_and_kept() {
     for key in ["allocated_seconds", "busy_seconds", "energy_joules"] {
         assert!((number(&record[key]) - sum(key)).abs() < 0.01, "{key}: {record}");
     }
+    let classes: f64 = record["class_seconds"].as_object().unwrap().values().map(number).sum();
+    assert!((classes - number(&record["allocated_seconds"])).abs() < 0.01, "{record}");
     assert!(number(&record["energy_joules"]) > before && number(&record["allocated_seconds"]) > 11.0);
     let time = number(&record["end_unix_seconds"]) - number(&record["since_unix_seconds"]);
     assert!((2.0 * time - number(&record["allocated_seconds"])).abs() < 1.0, "{record}");

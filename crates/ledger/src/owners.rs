@@ -102,11 +102,21 @@ impl OwnerState {
         self.settings = settings;
     }
 
+    /// An owner has the same labels everywhere: those that came last.
+    fn relabel(&mut self, owner: &Arc<Owner>) {
+        let of_tenants = self.tenants.iter_mut().filter_map(|tenant| tenant.owner.as_mut());
+        let of_accounts = self.accounts.iter_mut().map(|(_, account)| &mut account.owner);
+        of_tenants.chain(of_accounts).filter(|one| one.id == owner.id).for_each(|one| {
+            one.clone_from(owner);
+        });
+    }
+
     pub fn take(&mut self, update: OwnerUpdate, now: Mono) {
         match update {
             OwnerUpdate::Attributed(list) => {
                 for one in &list {
                     self.tenants.attribute(one, self.offset, now);
+                    self.relabel(&one.owner);
                 }
             }
             OwnerUpdate::Read(list) => list.into_iter().for_each(|reading| self.read(reading)),

@@ -80,7 +80,7 @@ impl Ledger {
         let windows = self.windows.put(b, unix_seconds);
         let events = self.faults.list();
         let events_unix_seconds = self.publication.first_published(&events, unix_seconds);
-        let owner_records = self.owners.put_records(&events, now, unix_seconds);
+        let owner_records = self.owners.put_records(&events, now);
         let mut snapshot = Snapshot {
             sequence: self.publication.sequence,
             taken: now,

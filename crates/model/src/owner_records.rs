@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::catalog::Gpu;
 use crate::persisted::known;
 
-/// Records of owners that ended longer ago are not kept, in seconds.
+/// Records of owners that ended so long before the newest one are not kept, in seconds.
 const MAX_AGE: f64 = 7.0 * 86_400.0;
 /// Most records.
 const MAX_RECORDS: usize = 1000;
@@ -104,10 +104,20 @@ pub struct OwnerRecords {
 }
 
 impl OwnerRecords {
-    /// Drops the oldest until the rest is young enough and has room; gives whether there were any.
-    pub fn limit(&mut self, unix_seconds: f64) -> bool {
-        let before = self.records.len();
-        self.records.retain(|record| unix_seconds - record.end_unix_seconds < MAX_AGE);
+    /// To be called when a record has come: drops the oldest until the rest is young enough and has room. Ages are
+    /// counted from the newest record, so that a clock that is wrong drops none by itself. Records of a time to come
+    /// count as the oldest.
+    pub fn limit(&mut self, unix_seconds: f64) {
+        let has_been = |record: &Arc<OwnerRecord>| record.end_unix_seconds <= unix_seconds;
+        self.records.sort_by_key(has_been);
+        let past = self.records.iter().filter(|record| has_been(record));
+        let newest = past.map(|record| record.end_unix_seconds).fold(f64::MIN, f64::max);
+        self.records.retain(|record| newest - record.end_unix_seconds < MAX_AGE);
+        self.bound();
+    }
+
+    /// Drops the oldest until the rest has room.
+    pub fn bound(&mut self) {
         let mut room = MAX_BYTES - RECORD_BYTES;
         let fits = self.records.iter().rev().take(MAX_RECORDS).take_while(|record| {
             let left = room.checked_sub(bytes(record));
@@ -116,7 +126,6 @@ impl OwnerRecords {
         });
         let kept = fits.count();
         self.records.drain(..self.records.len() - kept);
-        self.records.len() < before
     }
 }
 
@@ -182,21 +191,39 @@ mod tests {
         for (text, places) in [("a", 1), ("\u{1}\"\\é".repeat(500).as_str(), MAX_PLACES)] {
             let records = (0..3000).map(|n| Arc::new(record(f64::from(n), text, places))).collect();
             let mut kept = OwnerRecords { records };
-            assert!(kept.limit(3000.0));
+            kept.limit(3000.0);
             assert!((20..=MAX_RECORDS).contains(&kept.records.len()));
             assert_eq!(kept.records.last().unwrap().end_unix_seconds, 2999.0);
             let json = serde_json::to_string(&kept).unwrap();
             assert!(json.len() < MAX_BYTES, "{}", json.len());
             assert_eq!(serde_json::from_str::<OwnerRecords>(&json).unwrap(), kept);
-            assert!(!kept.limit(3000.0));
+            let all = kept.clone();
+            kept.limit(3000.0);
+            assert_eq!(kept, all);
         }
     }
 
     #[test]
-    fn a_week_later_it_is_gone() {
-        let mut kept = OwnerRecords { records: vec![Arc::new(record(100.0, "a", 1))] };
-        assert!(!kept.limit(99.0 + MAX_AGE));
-        assert!(kept.limit(100.0 + MAX_AGE) && kept.records.is_empty());
+    fn one_that_ended_a_week_before_the_newest_is_gone() {
+        let of = |ends: &[f64]| OwnerRecords {
+            records: ends.iter().map(|end| Arc::new(record(*end, "a", 1))).collect(),
+        };
+        let after = |ends: &[f64], clock: f64| {
+            let mut kept = of(ends);
+            kept.limit(clock);
+            kept.records.iter().map(|record| record.end_unix_seconds).collect::<Vec<_>>()
+        };
+        let now = 2.0 * MAX_AGE;
+        assert_eq!(after(&[100.0, 99.0 + MAX_AGE], now), [100.0, 99.0 + MAX_AGE]);
+        assert_eq!(after(&[100.0, 100.0 + MAX_AGE], now), [100.0 + MAX_AGE]);
+        // A clock that is years ahead drops none, nor does one that is years behind.
+        assert_eq!(after(&[100.0, 200.0], 1e9), [100.0, 200.0]);
+        assert_eq!(after(&[100.0, 200.0], 0.0), [100.0, 200.0]);
+        // One of a time to come makes the others no older, and goes first.
+        assert_eq!(after(&[100.0, 1e9, 200.0], now), [1e9, 100.0, 200.0]);
+        let many: Vec<f64> = (0..MAX_RECORDS).map(|n| n as f64).chain([1e9]).collect();
+        let kept = after(&many, now);
+        assert!(!kept.contains(&1e9) && kept.ends_with(&many[MAX_RECORDS - 100..MAX_RECORDS]));
     }
 
     #[test]

@@ -212,6 +212,24 @@ fn every_kind_of_owner_is_reported_once_with_its_start() {
 }
 
 #[test]
+fn one_owner_keeps_the_labels_that_its_processes_have_named() {
+    let machine = Machine::new();
+    let group =
+        "7:memory:/slurm/uid_1000/job_42/step_0/task_0\n1:name=systemd:/system.slice/slurmd.service\n";
+    (1..=3).for_each(|pid| machine.process(pid, 100, group));
+    machine.write("proc/2/environ", "SLURM_JOB_ID=42\0SLURM_JOB_ACCOUNT=vision\0");
+    let mut running = machine.start();
+    let account = |r: &Running, pid| r.owner(pid).map(|owner| owner.info.slurm_account.clone());
+    running.until("the first", &[(0, 1)], |r| r.owner(1).is_some());
+    assert_eq!((running.id(1).as_str(), account(&running, 1).as_deref()), ("slurm/42.0", Some("")));
+    running.until("one that names it", &[(0, 1), (1, 2)], |r| r.owner(2).is_some());
+    assert_eq!(account(&running, 2).as_deref(), Some("vision"));
+    running.until("one that names none", &[(0, 1), (1, 2), (1, 3)], |r| r.owner(3).is_some());
+    assert!(Arc::ptr_eq(&running.owner(2).unwrap(), &running.owner(3).unwrap()));
+    running.end();
+}
+
+#[test]
 fn an_environment_that_hangs_is_late_and_delays_no_other_read() {
     let mut machine = Machine::new();
     machine.config.owners.read_timeout = Duration::from_millis(1500);

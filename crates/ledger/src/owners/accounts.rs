@@ -103,6 +103,26 @@ impl Account {
         let open = std::mem::take(&mut self.open);
         self.classes.iter_mut().zip(shares).for_each(|(sum, share)| *sum += share * open);
     }
+
+    /// Whether all of its time is in classes.
+    pub fn is_classified(&self) -> bool {
+        self.open <= 0.0
+    }
+
+    /// Puts the time that is in no class yet into `unknown`.
+    pub fn close(&mut self) {
+        let open = std::mem::take(&mut self.open);
+        self.classify(GpuTimeClass::Unknown, open);
+    }
+
+    /// All of its time by class, with what is in none yet as `unknown`.
+    pub fn all_classes(&self) -> ClassShares {
+        let mut all = self.classes;
+        if let Some(unknown) = all.get_mut(GpuTimeClass::Unknown as usize) {
+            *unknown += self.open;
+        }
+        all
+    }
 }
 
 /// Whose owners share one quota of series: a user or namespace starts as many owners as it likes.

@@ -20,8 +20,9 @@ use model::snapshot::{Event, OwnerRecordsView};
 
 /// Owners with less GPU time have no record, in seconds.
 const SHORTEST: f64 = 10.0;
-/// The driver's samples of an owner's last seconds are waited for at most so long after its end: those of the
-/// utilization come every 10 s.
+/// The driver's samples and the classes of an owner's last seconds are waited for at most so long after its end: both
+/// come every 10 s. Classes of GPU instances come every minute: such a record is published before, and is complete after.
+/// Less than the epilog of Slurm waits.
 const LATEST_SAMPLES: Duration = Duration::from_secs(15);
 /// The owners of a GPU that is not read for so long count as ended.
 const UNREAD: Duration = Duration::from_secs(300);
@@ -39,7 +40,7 @@ const AFTERMATH: f64 = 1.0;
 fn sums(account: &Account) -> AccountSums {
     AccountSums {
         allocated: account.allocated,
-        classes: account.classes,
+        classes: account.all_classes(),
         busy: account.busy,
         joules: account.joules,
         steps: account.pulse.steps(),
@@ -186,6 +187,7 @@ impl Records {
 
     fn keep_gone(&mut self, accounts: &mut Accounts, is_going: impl Fn(&AccountKey, &Account) -> bool) {
         for (key, account) in accounts.iter_mut().filter(|(key, account)| is_going(key, account)) {
+            account.close();
             let Some(open) = self.open.get_mut(&key.owner) else { continue };
             let gone = AtPlace { totals: unrecorded(account), peak: account.peak };
             open.gone.entry((key.gpu.clone(), key.place)).or_default().add(gone);
@@ -219,6 +221,8 @@ impl OwnerState {
                 Arc::make_mut(record).complete = true;
             }
         }
+        // By no clock: it may not be set yet.
+        earlier.bound();
         self.records.complete = earlier;
         self.records.published = self.records.list().into();
         self
@@ -246,6 +250,7 @@ impl OwnerState {
         let Some(open) = self.records.open.remove(owner) else { return };
         let record = self.record(&open, now);
         for (_, account) in self.accounts.iter_mut().filter(|(key, _)| key.owner == *owner) {
+            account.close();
             (account.recorded, account.peak) = (sums(account), None);
         }
         self.host_use.record_kills(owner);
@@ -255,17 +260,12 @@ impl OwnerState {
             log(&record);
         }
         self.records.complete.records.push(Arc::new(record));
+        self.records.complete.limit(now.0 as f64 * 1e-9 + self.offset);
         self.records.unsaved = true;
     }
 
     /// The records to publish, and the owners that have none yet.
-    pub fn put_records(
-        &mut self,
-        events: &Arc<[Arc<Event>]>,
-        now: Mono,
-        unix_seconds: f64,
-    ) -> OwnerRecordsView {
-        self.records.unsaved |= self.records.complete.limit(unix_seconds);
+    pub fn put_records(&mut self, events: &Arc<[Arc<Event>]>, now: Mono) -> OwnerRecordsView {
         if !self.settings.enabled {
             return OwnerRecordsView::default();
         }
@@ -314,10 +314,14 @@ impl OwnerState {
         std::mem::take(&mut self.records.unsaved).then(|| self.records.document())
     }
 
-    /// Whether all samples of its time are in its accounts, or are waited for no longer.
+    /// Whether all samples of its time are in its accounts and all of that is in classes, or is waited for no longer.
     fn has_all_samples(&self, open: &OpenRecord, now: Mono) -> bool {
         if now.since(open.until) >= LATEST_SAMPLES {
             return true;
+        }
+        let mut own = self.accounts.iter().filter(|(key, _)| key.owner == open.owner.id);
+        if !own.all(|(_, account)| account.is_classified()) {
+            return false;
         }
         open.places(&self.accounts).keys().all(|(gpu, _)| {
             let newest = self.records.sampled.get(gpu).copied().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Records of owners that have ended.
 
 use super::*;
-use model::owner_records::{FaultCount, OwnerRecord, OwnerRecords};
+use model::owner_records::{FaultCount, OwnerRecord};
 
 impl Bench {
     /// Seconds in which these were listed, each published.
@@ -115,7 +115,7 @@ fn an_owner_that_returns_soon_continues_its_record() {
 fn less_than_ten_seconds_are_no_record() {
     let mut bench = Bench::with_owner();
     bench.seconds(9, &[7]);
-    let s = bench.seconds(3, &[]);
+    let s = bench.seconds(17, &[]);
     assert!(ended(&s).is_empty() && pending(&s).is_empty());
     assert!(ended(&bench.seconds(70, &[])).is_empty());
 }
@@ -126,7 +126,7 @@ fn time_that_is_not_counted_makes_a_record_partial() {
     let mut bench = Bench::new(settings::Owners::default());
     bench.attribute(7, 50.0, "a");
     bench.seconds(20, &[7]);
-    let s = bench.seconds(3, &[]);
+    let s = bench.seconds(17, &[]);
     assert!(ended(&s)[0].partial);
     assert_eq!(ended(&s)[0].start_unix_seconds, BOOT + 50.0);
     assert_eq!(ended(&s)[0].since_unix_seconds, BOOT + 101.0);
@@ -135,7 +135,7 @@ fn time_that_is_not_counted_makes_a_record_partial() {
     bench.seconds(10, &[7]);
     bench.now += 20.0;
     bench.seconds(10, &[7]);
-    assert!(ended(&bench.seconds(3, &[]))[0].partial);
+    assert!(ended(&bench.seconds(17, &[]))[0].partial);
     // It is read no more.
     let mut bench = Bench::with_owner();
     bench.seconds(20, &[7]);
@@ -190,7 +190,7 @@ fn a_fault_in_its_time_is_in_the_record() {
     };
     bench.ledger.fact(1, fact);
     bench.publish();
-    let s = bench.seconds(3, &[]);
+    let s = bench.seconds(17, &[]);
     let xid = FaultCount { kind: "xid".into(), code: Some(31), count: 1 };
     assert_eq!(ended(&s)[0].faults, [xid]);
 }
@@ -200,7 +200,7 @@ fn records_are_kept_and_go_on_as_they_were() {
     let mut bench = Bench::with_owner();
     bench.seconds(20, &[7]);
     assert_eq!(bench.ledger.new_owner_records(mono(bench.now)), None);
-    bench.seconds(5, &[]);
+    bench.seconds(17, &[]);
     let kept = bench.ledger.new_owner_records(mono(bench.now)).unwrap();
     assert_eq!(kept.records.len(), 1, "before it is complete: the daemon may be killed");
     bench.seconds(5, &[]);
@@ -215,17 +215,17 @@ fn records_are_kept_and_go_on_as_they_were() {
     let earlier = OwnerRecord { complete: true, ..OwnerRecord::clone(&kept.records[0]) };
     assert_eq!(ended(&s), [&earlier]);
     assert_eq!(next.new_owner_records(mono(200.0)), None);
-    // A week later it is forgotten, in the file as well.
-    let week = 8.0 * 86_400.0;
-    assert!(ended(&next.publish(mono(week), BOOT + week)).is_empty());
-    assert_eq!(next.new_owner_records(mono(week)), Some(OwnerRecords::default()));
+    // A clock that is set ahead forgets nothing.
+    let years = 1e9;
+    assert_eq!(ended(&next.publish(mono(210.0), BOOT + years)), [&earlier]);
+    assert_eq!(next.new_owner_records(mono(210.0)), None);
 }
 
 #[test]
 fn nothing_is_served_of_records_where_owners_are_switched_off() {
     let mut bench = Bench::with_owner();
     bench.seconds(20, &[7]);
-    assert_eq!(ended(&bench.seconds(3, &[])).len(), 1);
+    assert_eq!(ended(&bench.seconds(17, &[])).len(), 1);
     let live = LiveSettings {
         owners: settings::Owners { enabled: false, ..settings::Owners::default() },
         ..LiveSettings::default()
@@ -262,4 +262,44 @@ fn a_record_waits_for_the_samples_of_its_time_but_not_for_ever() {
         };
         assert_eq!((ended(&s).len(), pending(&s).len()), (1, 0), "{samples_come}");
     }
+}
+
+#[test]
+fn the_classes_of_a_record_add_up_to_its_time() {
+    let adds_up = |record: &OwnerRecord| {
+        let sum: f64 = record.class_seconds.values().sum();
+        assert!((sum - record.allocated_seconds).abs() < 0.01, "{sum}: {record:?}");
+    };
+    // Wherever its end is between two divisions.
+    for seconds in [20, 27, 34, 41] {
+        let mut bench = Bench::with_owner();
+        bench.seconds(seconds, &[7]);
+        for _ in 0..70 {
+            ended(&bench.seconds(1, &[])).into_iter().for_each(adds_up);
+        }
+        bench.attribute(9, bench.now, "a");
+        bench.seconds(seconds, &[9]);
+        let s = bench.seconds(70, &[]);
+        assert_eq!(ended(&s).len(), 2);
+        ended(&s).into_iter().for_each(adds_up);
+    }
+}
+
+#[test]
+fn an_owner_has_the_same_labels_on_all_its_places() {
+    let mut bench = Bench::with_owner();
+    bench.seconds(5, &[7]);
+    let account = |bench: &Bench| {
+        let accounts = bench.ledger.owners.accounts.iter().filter(|(key, _)| &*key.owner == "a");
+        accounts.map(|(_, account)| account.owner.info.slurm_account.clone()).collect::<Vec<_>>()
+    };
+    bench.seconds(5, &[]);
+    assert_eq!(account(&bench), [""]);
+    let info = m::OwnerInfo { slurm_account: "vision".into(), ..m::OwnerInfo::default() };
+    let owner = Arc::new(Owner { id: "a".into(), info, ..Owner::unknown() });
+    let more = Attribution { pid: 8, started: None, owner };
+    bench.ledger.event(LedgerEvent::Owners(OwnerUpdate::Attributed(vec![more])));
+    assert_eq!(account(&bench), ["vision"], "also where it has ended");
+    bench.seconds(5, &[7]);
+    assert_eq!(account(&bench), ["vision"], "the first process has them too");
 }
