@@ -28,7 +28,7 @@ use host::Host;
 use host::reader::{DeadlineReader, MAX_ABANDONED, ReadFailure};
 use ledger::inbox::LedgerEvent;
 use model::catalog::schema::KnownLabel;
-use model::catalog::{self as m, AllocatedGpu, CollectorName, Node, OwnerInfo, OwnerLookup};
+use model::catalog::{self as m, AllocatedGpu, CollectorName, Node, OwnerLookup};
 use model::clock::{Cadence, Mono, boot_unix_seconds};
 use model::owners::{Attribution, Owner, OwnerUpdate};
 use model::sample::Rows;
