@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
 use super::machine::Machine;
-use super::node::{Metrics, Node};
+use super::node::{Metrics, Node, Setup};
 
 const WEDGED: &str = include_str!("../data/nccl/wedged.json");
 
@@ -89,10 +89,10 @@ fn machine(load: &str) -> Machine {
     machine
 }
 
-fn start(machine: &Machine, port: u16, settings: &[(&str, &str)]) -> Node {
+fn setup(machine: &Machine, port: u16, settings: &[(&str, &str)]) -> Setup {
     let port = port.to_string();
     let setup = machine.setup().with("OWNERS__NCCL_RAS_PORT", &port).with("OWNERS__NCCL_RAS_AFTER", "10s");
-    settings.iter().fold(setup, |setup, (key, value)| setup.with(key, value)).start()
+    settings.iter().fold(setup, |setup, (key, value)| setup.with(key, value))
 }
 
 /// No program listens here, and none that a test starts can.
@@ -112,11 +112,11 @@ fn of_ranks(m: &Metrics) -> usize {
 fn ranks_and_their_collectives_are_on_the_page_where_that_is_switched_on() {
     let [unasked, unsure, fake] = [(); 3].map(|()| Fake::start(Listener::Nccl));
     let (machine, rests) = (machine("steps"), machine("idle"));
-    let off = start(&machine, unasked.port, &[]);
-    let rests = start(&rests, unsure.port, &[ON]);
+    let off = setup(&machine, unasked.port, &[]).start();
+    let rests = setup(&rests, unsure.port, &[ON]).start();
     rests.wait_metrics("owners", |m| m.all("gpu_owner_info", &[]).len() == 2);
     off.wait_metrics("owners", |m| m.all("gpu_owner_info", &[]).len() == 2);
-    let node = start(&machine, fake.port, &[ON]);
+    let node = setup(&machine, fake.port, &[ON]).start();
     node.wait_metrics("the counter at 0", |m| questions(m, "answered") == Some(0.0));
     let m = node.wait_metrics("an answer", |m| questions(m, "answered") == Some(1.0) && of_ranks(m) == 4);
     for (gpu, rank, collectives) in [("0", 0.0, 109.0), ("1", 1.0, 107.0)] {
@@ -146,11 +146,13 @@ fn what_is_no_answer_is_counted_and_changes_nothing_else() {
     ];
     let fakes = listeners.map(|(listener, outcome)| (Fake::start(listener), outcome));
     let ports = fakes.iter().map(|(fake, outcome)| (fake.port, *outcome)).chain([(CLOSED, "no_socket")]);
+    // Each writes the scenario, so before any daemon reads it.
+    let setups: Vec<_> = ports.map(|(port, outcome)| (setup(&machine, port, &[ON]), outcome)).collect();
     // At the same time: each needs 10 s until the first question.
     let nodes: Vec<(Node, &str)> = std::thread::scope(|scope| {
-        let machine = &machine;
-        let starts: Vec<_> = ports
-            .map(|(port, outcome)| scope.spawn(move || (start(machine, port, &[ON]), outcome)))
+        let starts: Vec<_> = setups
+            .into_iter()
+            .map(|(setup, outcome)| scope.spawn(move || (setup.start(), outcome)))
             .collect();
         starts.into_iter().map(|start| start.join().unwrap()).collect()
     });
