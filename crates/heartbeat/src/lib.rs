@@ -23,8 +23,8 @@ use correlation::flat;
 use grid::PowerGrid;
 use search::PeriodFound;
 use thresholds::{
-    AGREE, AUDIT_EVERY, BEHIND, DOUBTS, JITTER_EVERY, KEPT, REMEMBERED, RESTED, SEARCH_EVERY, SETTLED, STALE,
-    TICK, TRAINS, WITNESSED,
+    AGREE, AUDIT_EVERY, BEHIND, DOUBTS, INTENSITY, JITTER_EVERY, KEPT, READS, REMEMBERED, RESTED,
+    SEARCH_EVERY, SETTLED, STALE, TICK, TRAINS, WITNESSED,
 };
 
 /// Follows the step of one owner on one GPU.
@@ -42,6 +42,8 @@ pub struct Heartbeat {
     sought: f64,
     /// When GPM last saw tensor cores at work, in seconds.
     trained: Option<f64>,
+    /// When GPM last saw memory that is read for hardly any computing, in seconds.
+    generated: Option<f64>,
     /// Steps are counted up to here, in seconds.
     counted: f64,
     steps: f64,
@@ -59,13 +61,15 @@ struct KnownPeriod {
     doubts: u32,
 }
 
-/// What GPM saw of a GPU over about 10 s: shares from 0 to 1, and NVLink bytes per second.
+/// What GPM saw of a GPU over about 10 s, as shares of the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct UnitActivity {
-    pub sm: f64,
+    /// Tensor cores.
     pub tensor: f64,
+    /// All pipes of the multiprocessors, added up.
+    pub pipes: f64,
+    /// Memory interface.
     pub dram: f64,
-    pub nvlink_bytes: f64,
 }
 
 /// A period of the owner's work.
@@ -106,6 +110,8 @@ impl Heartbeat {
     /// What GPM saw from `from` to `to`: a witness, never the source of a period.
     pub fn witness(&mut self, _from: f64, to: f64, activity: UnitActivity) {
         self.trained = (activity.tensor >= TRAINS).then_some(to);
+        let generates = activity.dram >= READS && activity.pipes < INTENSITY * activity.dram;
+        self.generated = generates.then_some(to);
     }
 
     /// What came before says nothing of what comes: the period and the samples are forgotten, the count stays.
@@ -120,6 +126,9 @@ impl Heartbeat {
             self.sought = newest;
         }
         if !(now.is_finite() && now - newest < STALE) {
+            return None;
+        }
+        if self.generated.is_some_and(|at| newest - at < WITNESSED) {
             return None;
         }
         let beat = self.follow(newest);

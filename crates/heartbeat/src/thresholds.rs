@@ -120,6 +120,11 @@ pub const WEAK_SECONDS: f64 = 14.0;
 pub const UNFINISHED: f32 = 0.6;
 /// Share of the time of tensor cores above which a GPU trains, or reads prompts: generating tokens leaves them idle.
 pub const TRAINS: f64 = 0.25;
+/// Activity of the pipes for that of the memory interface, below which tokens are generated, once the memory is read at all: each
+/// weight is read for a few operations. 0.16 of a server at an even rate, 0.74 of a training that the memory bounds, 1.9 and
+/// more of other trainings (H200).
+pub const INTENSITY: f64 = 0.3;
+pub const READS: f64 = 0.1;
 /// Seconds for which what GPM saw counts.
 pub const WITNESSED: f64 = 30.0;
 /// A part of a period explains this share of what the whole does, or it is no unit of its own.

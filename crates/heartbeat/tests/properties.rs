@@ -135,7 +135,7 @@ proptest! {
                 0 => heart.sample(one, two),
                 1 => drop(heart.beat(one)),
                 2 => heart.interrupt(),
-                3 => heart.witness(one, two, UnitActivity { sm: one, tensor: two, dram: one, nvlink_bytes: two }),
+                3 => heart.witness(one, two, UnitActivity { tensor: two, pipes: one, dram: two }),
                 _ => (0..500).for_each(|_| {
                     at += 0.02;
                     heart.sample(at, step(at, 0.5));

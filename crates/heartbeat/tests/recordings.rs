@@ -193,6 +193,27 @@ fn parts_and_multiples_are_no_steps() {
     }
 }
 
+/// Requests at an even rate repeat, too, and read their weights for hardly any computing.
+#[test]
+fn generating_tokens_is_no_step() {
+    let recording = read("memory_bound");
+    let found = |pipes: f64, dram: f64| {
+        let mut heart = Heartbeat::default();
+        recording
+            .samples
+            .iter()
+            .filter_map(|(at, watts)| {
+                heart.sample(*at, *watts);
+                heart.witness(at - 10.0, *at, UnitActivity { tensor: 0.02, pipes, dram });
+                heart.beat(*at)
+            })
+            .count()
+    };
+    // The shares of this training, and of a server with a request each 0.4 s.
+    assert!(found(0.347, 0.471) > 0);
+    assert_eq!(found(0.116, 0.735), 0);
+}
+
 /// Requests at an even rate repeat, too: without the word of the tensor cores they are no step.
 #[test]
 fn a_weak_period_wants_a_witness() {

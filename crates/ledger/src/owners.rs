@@ -225,15 +225,13 @@ impl OwnerState {
         if unit(complete).is_some() {
             tracks.gathered.complete(seconds);
         }
-        if let (None, Some(sm), Some(dram), Some(tensor)) =
-            (place, unit(GpmUnit::Sm), unit(GpmUnit::Dram), unit(GpmUnit::Tensor))
+        if let (None, Some(tensor), Some(pipes), Some(dram)) =
+            (place, unit(GpmUnit::Tensor), pipes, unit(GpmUnit::Dram))
             && seconds > 0.0
         {
-            let nvlink_bytes = nvlink.iter().flatten().copied().fold(0.0, f64::max);
-            let [sm, dram, tensor, nvlink_bytes] =
-                [sm, dram, tensor, nvlink_bytes].map(|amount| amount / seconds);
+            let [tensor, pipes, dram] = [tensor, pipes, dram].map(|amount| amount / seconds);
             let to = pulse::seconds(at);
-            let activity = heartbeat::UnitActivity { sm, tensor, dram, nvlink_bytes };
+            let activity = heartbeat::UnitActivity { tensor, pipes, dram };
             tracks.measured.activity.push((to - seconds, to, activity));
         }
         if let Some(sm) = unit(GpmUnit::Sm) {
