@@ -66,6 +66,7 @@ prove-dashboards:
 # Crates, their licences and sources, and which crate may name a vendor's library. Advisories need the internet's database.
 prove-deny:
 	@tests/tools/ensure-tools.sh build deny
+	@cargo fetch -q --locked # crates of other systems too
 	$(STAGE) 'crates' $(DENY) --offline check bans licenses sources
 	@if [ -n "$(ADVISORIES)" ]; then $(DENY) check advisories; else echo "advisories: not checked; with internet: make prove PARTS=deny ADVISORIES=1"; fi
 

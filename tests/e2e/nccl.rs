@@ -95,6 +95,13 @@ fn setup(machine: &Machine, port: u16, settings: &[(&str, &str)]) -> Setup {
     settings.iter().fold(setup, |setup, (key, value)| setup.with(key, value))
 }
 
+/// A daemon, ready.
+fn start(setup: Setup) -> Node {
+    let node = setup.start();
+    node.wait_ready();
+    node
+}
+
 /// No program listens here, and none that a test starts can.
 const CLOSED: u16 = 1;
 
@@ -112,11 +119,11 @@ fn of_ranks(m: &Metrics) -> usize {
 fn ranks_and_their_collectives_are_on_the_page_where_that_is_switched_on() {
     let [unasked, unsure, fake] = [(); 3].map(|()| Fake::start(Listener::Nccl));
     let (machine, rests) = (machine("steps"), machine("idle"));
-    let off = setup(&machine, unasked.port, &[]).start();
-    let rests = setup(&rests, unsure.port, &[ON]).start();
+    let off = start(setup(&machine, unasked.port, &[]));
+    let rests = start(setup(&rests, unsure.port, &[ON]));
     rests.wait_metrics("owners", |m| m.all("gpu_owner_info", &[]).len() == 2);
     off.wait_metrics("owners", |m| m.all("gpu_owner_info", &[]).len() == 2);
-    let node = setup(&machine, fake.port, &[ON]).start();
+    let node = start(setup(&machine, fake.port, &[ON]));
     node.wait_metrics("the counter at 0", |m| questions(m, "answered") == Some(0.0));
     let m = node.wait_metrics("an answer", |m| questions(m, "answered") == Some(1.0) && of_ranks(m) == 4);
     for (gpu, rank, collectives) in [("0", 0.0, 109.0), ("1", 1.0, 107.0)] {
@@ -150,10 +157,8 @@ fn what_is_no_answer_is_counted_and_changes_nothing_else() {
     let setups: Vec<_> = ports.map(|(port, outcome)| (setup(&machine, port, &[ON]), outcome)).collect();
     // At the same time: each needs 10 s until the first question.
     let nodes: Vec<(Node, &str)> = std::thread::scope(|scope| {
-        let starts: Vec<_> = setups
-            .into_iter()
-            .map(|(setup, outcome)| scope.spawn(move || (setup.start(), outcome)))
-            .collect();
+        let starts: Vec<_> =
+            setups.into_iter().map(|(setup, outcome)| scope.spawn(move || (start(setup), outcome))).collect();
         starts.into_iter().map(|start| start.join().unwrap()).collect()
     });
     for (node, outcome) in &nodes {
