@@ -1,8 +1,12 @@
 //! Records of owners that have ended: in the API, over a restart, in the log, and filed by the epilog of Slurm.
 
+use std::fmt::Display;
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -34,10 +38,10 @@ fn owners(node: &Node, query: &str) -> Value {
 }
 
 /// The epilog of a job, which files in this folder: what it said, after a good end.
-fn epilog(node: &Node, job: &str, dir: &Path, patience: &str) -> String {
+fn epilog(addr: impl Display, job: &str, dir: &Path, patience: &str) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/slurm/gpu-record.sh");
     let mut command = Command::new(script);
-    command.env_clear().env("SLURM_JOB_ID", job).env("GPU_RECORD_URL", format!("http://{}", node.addr()));
+    command.env_clear().env("SLURM_JOB_ID", job).env("GPU_RECORD_URL", format!("http://{addr}"));
     command.env("GPU_RECORD_DIR", dir).env("GPU_RECORD_PATIENCE", patience);
     let output = command.stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
@@ -49,8 +53,9 @@ fn epilog(node: &Node, job: &str, dir: &Path, patience: &str) -> String {
 fn a_job_has_a_record_that_is_served_filed_logged_and_kept() {
     let (machine, files) = (machine(), TempDir::new().unwrap());
     let filed = |job: &str| files.path().join("records").join(format!("{job}.json"));
-    let epilog =
-        |node: &Node, job: &str, patience: &str| epilog(node, job, filed(job).parent().unwrap(), patience);
+    let epilog = |node: &Node, job: &str, patience: &str| {
+        epilog(node.addr(), job, filed(job).parent().unwrap(), patience)
+    };
     let mut node = machine.start();
     node.sim().open_gate("begin").unwrap();
     let m = node.wait_metrics("GPU time", |m| {
@@ -120,6 +125,24 @@ fn a_job_has_a_record_that_is_served_filed_logged_and_kept() {
     assert_eq!(kept["complete"], true);
     assert_eq!(owners(&again, "")["ended"][0], kept);
     assert_eq!(owners(&again, "?owner=slurm/42.1")["ended"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn the_epilog_asks_again_after_a_request_that_failed() {
+    let (listener, files) = (TcpListener::bind("127.0.0.1:0").unwrap(), TempDir::new().unwrap());
+    let addr = listener.local_addr().unwrap();
+    let answers = thread::spawn(move || {
+        let body = r#"{"pending":0,"ended":[{"owner":"slurm/42.0"}]}"#;
+        let document = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        for answer in ["", &document] {
+            let (mut stream, _) = listener.accept().unwrap();
+            assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+            stream.write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    epilog(addr, "42", files.path(), "60");
+    assert!(fs::read_to_string(files.path().join("42.json")).unwrap().contains("slurm/42.0"));
+    answers.join().unwrap();
 }
 
 #[test]
