@@ -1,13 +1,15 @@
 //! Owners of the work on the GPUs, and its cost: processes joined with their owners, time and energy added up.
 //!
 //! The sampler lists processes, a collector finds their owners later, the driver's samples come later still.
-//! [`timeline`] joins them by time, [`accounts`] adds up, [`publish`] makes series. `docs/OWNERS.md` defines each
-//! figure.
+//! [`timeline`] joins them by time, [`accounts`] adds up, [`judge`] finds step, ranks and cause, [`publish`] makes series.
+//! `docs/OWNERS.md` defines each figure.
 
 mod accounts;
 mod classes;
 mod collectives;
+mod gpus;
 mod host_use;
+mod judge;
 mod past;
 mod publish;
 mod pulse;

@@ -1,0 +1,88 @@
+//! What the figures of owners need to know of each GPU.
+
+use std::sync::Arc;
+
+use super::remote::NearCpus;
+use crate::intake::LedgerMoment;
+use crate::topology::TopologyState;
+use model::catalog::{self as m, Gpu};
+use model::cpus::CpuSet;
+use model::pci::link_rate;
+use model::topology::Device;
+
+/// A GPU, as the ledger knows it now.
+pub struct GpuFacts {
+    pub gpu: Gpu,
+    /// Whether it answers: what was measured is withdrawn while it does not.
+    pub up: bool,
+    /// Whether its processes are known now.
+    pub listed: bool,
+    /// Memory, in bytes.
+    pub memory: Option<f64>,
+    /// Compute slices in MIG mode.
+    pub slices: Option<f64>,
+    /// Compute slices of each GPU instance.
+    pub instances: Vec<(u32, f64)>,
+    /// Highest rate of the PCIe link of late, bytes a second one way.
+    pub link: Option<f64>,
+    /// Its place in the topology.
+    pub device: Option<Device>,
+    /// CPUs near it, and their last-level caches.
+    pub near: Option<(CpuSet, Vec<CpuSet>)>,
+    /// MIG profiles that it has.
+    pub profiles: Vec<Arc<str>>,
+}
+
+impl GpuFacts {
+    /// CPUs near the GPU, for an owner whose shares have caches with these CPUs.
+    pub fn near_cpus(&self, own: Option<CpuSet>) -> NearCpus {
+        let (node, caches) = self.near.clone().unzip();
+        let own = own.zip(node.as_ref()).map(|(own, node)| own.and(node));
+        NearCpus { node, caches: caches.unwrap_or_default(), own }
+    }
+
+    /// The share of the GPU that an instance is.
+    pub fn share(&self, instance: u32) -> Option<f64> {
+        let slices = self.instances.iter().find(|(id, _)| *id == instance)?.1;
+        self.slices.filter(|all| *all >= slices && *all > 0.0).map(|all| slices / all)
+    }
+}
+
+pub fn facts(moment: &LedgerMoment<'_>, topology: &TopologyState, gpu: &Gpu, up: bool) -> GpuFacts {
+    let (intake, now) = (moment.intake, moment.now);
+    let value = |metric| intake.value_of(gpu, metric, None, now);
+    let generation = value(m::gpu_pcie_link_generation.id());
+    let lanes = value(m::gpu_pcie_link_width_lanes.id());
+    let address = intake.info_of(gpu, "pci_address").filter(|text| !text.is_empty());
+    let device = address.and_then(|address| topology.gpu(&address).cloned());
+    let (mut instances, mut profiles) = (Vec::new(), Vec::new());
+    let fresh = intake.of_gpu(gpu).filter(|(_, stored)| !stored.expired(now));
+    for (subject, rows) in fresh.flat_map(|(_, stored)| stored.rows.groups()) {
+        match subject {
+            m::Subject::GpuInstance(instance) => {
+                let slices = instance.profile.split_once('g').and_then(|(n, _)| n.parse().ok());
+                instances.extend(slices.map(|slices: f64| (instance.gpu_instance, slices)));
+            }
+            m::Subject::Gpu(_) => {
+                let listed = rows.iter().filter(|r| r.metric == m::gpu_mig_profile_capacity.id());
+                profiles.extend(listed.filter_map(|row| match row.labels.first() {
+                    Some(m::schema::LabelText::Text(name)) => Some(Arc::clone(name)),
+                    _ => None,
+                }));
+            }
+            _ => {}
+        }
+    }
+    GpuFacts {
+        gpu: gpu.clone(),
+        up,
+        listed: up && intake.processes_of(gpu, now).is_some(),
+        memory: value(m::gpu_memory_total_bytes.id()),
+        slices: value(m::gpu_mig_slices.id()),
+        instances,
+        link: generation.zip(lanes).and_then(|(generation, lanes)| link_rate(generation, lanes)),
+        near: device.as_ref().and_then(|device| topology.near(device)),
+        device,
+        profiles,
+    }
+}
