@@ -77,7 +77,7 @@ pub struct UnitActivity {
 pub struct Beat {
     /// Length of the period in seconds.
     pub seconds: f64,
-    /// How alike the power is one period later, 0 to 1.
+    /// Share of the power's variance that the period explains, 0 to 1.
     pub confidence: f64,
     /// Standard deviation of a period's length, as a share of the period.
     pub jitter: f64,

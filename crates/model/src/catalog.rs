@@ -715,7 +715,7 @@ metrics! {
     ///
     /// Absent where no period is found, as of inference and irregular work, and for an owner that shares the GPU.
     gpu_owner_step_seconds: Gauge<OwnedGpu>, Seconds, Computed, "0.1.0";
-    /// Confidence of `gpu_owner_step_seconds`: the autocorrelation of the power at this period.
+    /// Confidence of `gpu_owner_step_seconds`: the share of the power's variance that the period explains.
     gpu_owner_step_confidence_ratio: Gauge<OwnedGpu, (StepPeriod,)>, Ratio, Computed, "0.1.0", at most 1.0;
     /// Standard deviation of the step's length, as a share of the step.
     gpu_owner_step_jitter_ratio: Gauge<OwnedGpu>, Ratio, Computed, "0.1.0";
