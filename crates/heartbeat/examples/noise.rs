@@ -1,22 +1,11 @@
 //! Noise without a period, and how often one is stated: `cargo run --release -p heartbeat --example noise -- SEEDS SECONDS
 //! [KIND]`.
 
+#[path = "../tests/random/mod.rs"]
+mod random;
+
 use heartbeat::{Heartbeat, UnitActivity};
-
-struct Random(u64);
-
-impl Random {
-    fn uniform(&mut self) -> f64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    fn normal(&mut self) -> f64 {
-        (-2.0 * self.uniform().max(1e-12).ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos()
-    }
-}
+use random::Random;
 
 /// Watts of one sample after the other.
 fn noise(kind: &str, random: &mut Random, state: &mut [f64; 12], at: f64) -> f64 {

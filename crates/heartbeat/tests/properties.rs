@@ -1,23 +1,10 @@
 //! What holds for any samples.
 
+mod random;
+
 use heartbeat::{Beat, Heartbeat, UnitActivity};
 use proptest::prelude::*;
-
-/// A generator of numbers that are the same on every machine.
-struct Random(u64);
-
-impl Random {
-    fn uniform(&mut self) -> f64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    fn normal(&mut self) -> f64 {
-        (-2.0 * self.uniform().max(1e-12).ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos()
-    }
-}
+use random::Random;
 
 /// Work with steps of `period` seconds: products, something that draws less, and a pause. The power takes 20 ms to change.
 fn step(at: f64, period: f64) -> f64 {

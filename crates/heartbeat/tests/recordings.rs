@@ -193,6 +193,40 @@ fn parts_and_multiples_are_no_steps() {
     }
 }
 
+/// Jobs of other sizes and lengths, with which no threshold was made: the median beat is the median step.
+#[test]
+fn unseen_jobs_have_their_steps() {
+    for name in [
+        "data_parallel_long",
+        "data_parallel_short",
+        "evaluation",
+        "fp8_products",
+        "fully_sharded",
+        "gradient_accumulation",
+        "long_step",
+        "memory_bound",
+        "pipeline",
+        "sleeping_loader",
+        "stuttering_loader",
+    ] {
+        let recording = read(&format!("unseen/{name}"));
+        let mut beats: Vec<f64> = recording
+            .beats(&mut Heartbeat::default())
+            .iter()
+            .filter_map(|(_, beat)| Some(beat.as_ref()?.seconds))
+            .collect();
+        beats.sort_by(f64::total_cmp);
+        let median = *beats.get(beats.len() / 2).unwrap_or_else(|| panic!("{name}: no period"));
+        let step = recording.step(0.0, f64::INFINITY);
+        assert!((median / step - 1.0).abs() < 0.01, "{name}: {median:.4} for {step:.4}");
+    }
+    // The last has a step of 0.19 s, which is not found.
+    for name in ["inference_random", "interactive", "bf16_gpt"] {
+        let beats = read(&format!("unseen/{name}")).beats(&mut Heartbeat::default());
+        assert!(beats.iter().all(|(_, beat)| beat.is_none()), "{name}");
+    }
+}
+
 /// Requests at an even rate repeat, too, and read their weights for hardly any computing.
 #[test]
 fn generating_tokens_is_no_step() {
