@@ -301,10 +301,8 @@ def data_parallel_long(draw: random.Random, target: float | None):
     return data_parallel(draw, target or draw.uniform(1.6, 2.2))
 
 
-def gradient_accumulation(draw: random.Random, target: float | None):
-    what = {"micros": draw.randint(4, 8), "target": target or draw.uniform(0.35, 1.0), "exchange": draw.uniform(0.02, 0.08),
-            "ahead": 2, "layers": draw.choice([12, 16])}  # fmt: skip
-    train = Training(0.9 * what["target"] / what["micros"], 1024, what["layers"], 16384)
+def accumulation(what: dict, train: Training):
+    """Steps of several micro-batches, the gradients exchanged once after them."""
     copy = exchange()
     what["batch"] = train.batch
 
@@ -316,23 +314,18 @@ def gradient_accumulation(draw: random.Random, target: float | None):
         train.update()
 
     return step, what
+
+
+def gradient_accumulation(draw: random.Random, target: float | None):
+    what = {"micros": draw.randint(4, 8), "target": target or draw.uniform(0.35, 1.0), "exchange": draw.uniform(0.02, 0.08),
+            "ahead": 2, "layers": draw.choice([12, 16])}  # fmt: skip
+    return accumulation(what, Training(0.9 * what["target"] / what["micros"], 1024, what["layers"], 16384))
 
 
 def long_step(draw: random.Random, target: float | None):
     what = {"micros": draw.randint(14, 28), "target": target or draw.uniform(6.5, 9.5), "exchange": draw.uniform(0.03, 0.07),
             "ahead": 1}  # fmt: skip
-    train = Training(0.93 * what["target"] / what["micros"], 2048, 16, 16384)
-    copy = exchange()
-    what["batch"] = train.batch
-
-    def step() -> None:
-        for _ in range(what["micros"]):
-            train.backward()
-            TRACK.unit()
-        copy.run(what["exchange"] * what["target"])
-        train.update()
-
-    return step, what
+    return accumulation(what, Training(0.93 * what["target"] / what["micros"], 2048, 16, 16384))
 
 
 def fully_sharded(draw: random.Random, target: float | None):
