@@ -23,3 +23,5 @@ fi
 mkdir -p "$dir"
 tar --extract --directory "$dir" --file "$kept"
 cp /etc/resolv.conf "$dir/etc/resolv.conf"
+# As the installer writes it.
+printf '127.0.0.1\tlocalhost\n' >"$dir/etc/hosts"

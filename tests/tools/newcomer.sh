@@ -25,7 +25,7 @@ typed() {
 	unshare --mount --pid --fork --kill-child --mount-proc="$root/proc" \
 		sh -c 'mount --rbind /sys "$0/sys" && mount -t devpts devpts "$0/dev/pts" && exec chroot "$0" "$@"' "$root" \
 		env -i HOME=/root TERM=dumb PATH=/usr/sbin:/usr/bin:/sbin:/bin \
-		CARGO_HTTP_CAINFO=/etc/ssl/certs/ca-certificates.crt bash -c "cd /src/gpu-node-exporter && $2" >"$work/log" 2>&1 || { tail -n 50 "$work/log"; exit 1; }
+		CARGO_HTTP_CAINFO=/etc/ssl/certs/ca-certificates.crt bash -c "cd /src/gpu-node-exporter && $2" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 	printf '%-32s %4d s\n' "$name" $((SECONDS - started))
 }
 
