@@ -69,7 +69,8 @@ fn hot_functions_are_ranked_within_three_points_of_the_programs_own_timers() {
     assert!(timers.is_sorted_by(|a, b| a.1 > b.1), "{timers:?}");
     assert!(share("trigonometry") > share("sort") && share("sort") > share("accumulate"), "{found:?}");
     let callers = &report["run"]["hot"]["functions"][0]["callers"][0];
-    assert_eq!(callers["name"], "hot::timed", "{report}");
+    // As the version of the compiler mangles it: with the closure, or without.
+    assert!(callers["name"].as_str().unwrap().starts_with("hot::timed"), "{report}");
     assert!(found.iter().all(|(_, share)| *share >= 0.005));
     let bound = &report["amdahl"];
     let of_wall = bound["share_of_time"].as_f64().unwrap();

@@ -126,7 +126,7 @@ fn recoveries_of_single_links_need_no_group() {
 
 #[test]
 fn the_position_in_the_platform_is_served() {
-    let (_node, page) = started(Setup::new("tests/scenarios/b200.toml").with("METRICS__GROUPS", ""));
+    let (_node, page) = started(Setup::new("tests/scenarios/b200.toml").with("METRICS__GROUPS", "limits"));
     let place = [("slot", "26"), ("tray", "12"), ("host_id", "1"), ("module_id", "3")];
     let with = |gpu, serial| -> Vec<(&str, &str)> {
         place.into_iter().chain([("gpu", gpu), ("chassis_serial", serial)]).collect()

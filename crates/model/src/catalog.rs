@@ -84,7 +84,7 @@ metrics! {
     /// Position of the GPU in its platform: chassis, slot, tray, node.
     ///
     /// An H200 gives host and module. Chassis, slot and tray are of rack systems (GB200 and later), never seen on hardware.
-    gpu_platform_info: Info<Gpu, PlatformInfo>, None, Once, "0.1.0";
+    gpu_platform_info: Info<Gpu, PlatformInfo>, None, Once, "0.1.0", group Limits;
     /// Brand of the GPU, and versions of the InfoROM's objects; JSON only.
     gpu_board_info: Info<Gpu, BoardInfo>, None, Once, "0.1.0", json only true;
     /// 1 if the GPU has a licence for the vendor's virtual GPU software; JSON only.
@@ -545,7 +545,7 @@ metrics! {
     /// CUDA driver errors in canary runs, without those of the environment.
     gpu_canary_cuda_errors_total: Counter<Gpu, (CudaError,)>, None, Computed, "0.1.0";
     /// Canary samples discarded because another process used the GPU.
-    gpu_canary_discarded_total: Counter<Gpu>, None, Computed, "0.1.0";
+    gpu_canary_discarded_total: Counter<Gpu>, None, Computed, "0.1.0", group CanaryDetail;
     /// Time at which a canary run last ended; on a GPU in MIG mode, of any instance.
     gpu_canary_last_run_timestamp_seconds: Gauge<Gpu>, Seconds, Computed, "0.1.0";
     /// Time of the first wrong result of the canary on this board that is not cleared.
@@ -838,7 +838,7 @@ metrics! {
     /// Such a metric has no series there; neither zero nor a failure. `/api/v1/snapshot` names the GPUs.
     gpu_exporter_metric_unsupported: Gauge<Node, (MetricName,)>, None, Computed, "0.1.0";
     /// Readings of driver counters that went backwards without a reason; the older value stays.
-    gpu_exporter_reading_regressions_total: Counter<Gpu>, None, Computed, "0.1.0";
+    gpu_exporter_reading_regressions_total: Counter<Gpu>, None, Computed, "0.1.0", group InactiveStates;
     /// Sampler processes alive, those stuck in the driver included.
     ///
     /// Never more than two.

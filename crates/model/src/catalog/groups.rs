@@ -7,7 +7,7 @@ groups! {
     All "all" 2419,
     /// States that are not true now, and kinds that were not counted yet, as series of 0. By default a state is served
     /// while it is true, and a kind once it was counted.
-    InactiveStates "inactive-states" 346,
+    InactiveStates "inactive-states" 354,
     /// Series of single NVLinks. The sums over a GPU's links are in the default set.
     NvlinkLinks "nvlink-links" 432,
     /// NVLink lanes, protocol bytes and speed, the fabric's identity, and recoveries of the PCIe link.
@@ -18,8 +18,8 @@ groups! {
     MemoryDetail "memory-detail" 32,
     /// Clocks of graphics and video, and time held down for reasons that are no fault, and by policy.
     Clocks "clocks" 88,
-    /// Limits and sizes of the hardware that no rule compares with.
-    Limits "limits" 56,
+    /// Limits, sizes and places of the hardware that no rule compares with.
+    Limits "limits" 64,
     /// Modes of the GPU: compute, persistence, performance state, pending ECC, GPM.
     Modes "modes" 64,
     /// Distributions and extremes of the driver's power and utilization samples.
@@ -34,8 +34,8 @@ groups! {
     Process "process" 0,
     /// Canary rates of GPU instances, and the share of multiprocessors of compute instances.
     MigDetail "mig-detail" 0,
-    /// Durations and rates of canary runs as distributions, and work per cycle.
-    CanaryDetail "canary-detail" 202,
+    /// Durations and rates of canary runs as distributions, discarded samples, work per cycle.
+    CanaryDetail "canary-detail" 210,
     /// Time from the start of owners' processes to their first context and first work, and Slurm jobs by what is known of
     /// their GPUs.
     OwnerDetail "owner-detail" 24,
