@@ -75,7 +75,8 @@ fn eight_h200s_with_eight_owners_serve_few_series_by_default() {
     node.wait_metrics("eight owners at work", |m| {
         let owned = m.all("gpu_owner_busy_seconds_total", &[]).len();
         // What comes late, so that all is counted.
-        let late = ["gpu_owner_memory_remote_ratio", "gpu_bottleneck", "gpu_canary_next_due_timestamp_seconds"];
+        let late =
+            ["gpu_owner_memory_remote_ratio", "gpu_bottleneck", "gpu_canary_next_due_timestamp_seconds"];
         owned == 8 && late.iter().all(|name| m.all(name, &[]).len() == 8)
     });
     // Calls and their tiers come as they come, and the canary has not run.
