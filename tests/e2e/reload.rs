@@ -151,9 +151,10 @@ fn a_changed_file_is_loaded_without_a_signal() {
     node.wait_said(&["log.level", "loud"]);
 
     put("..4", "[node]\nrack = 'r4'\n[canary]\nmode = 'idle'\n");
-    let page =
-        node.wait_metrics("loaded again", |m| m.value(SUCCESSFUL, &[]) == Some(1.0) && in_rack(m, "r4"));
-    assert_eq!(page.value("gpu_canary_mode", &[("mode", "idle")]), Some(1.0));
+    node.wait_metrics("loaded again", |m| {
+        let idle = m.value("gpu_canary_mode", &[("mode", "idle")]) == Some(1.0);
+        m.value(SUCCESSFUL, &[]) == Some(1.0) && in_rack(m, "r4") && idle
+    });
 }
 
 #[test]
