@@ -423,7 +423,8 @@ for purpose in "$@"; do
 		ensure_cpp
 		ensure_prometheus
 		ensure_alertmanager
-		ensure_programs systemd-analyze=systemd systemd-sysusers=systemd python3=python3
+		# The unit reloads by /bin/kill, which systemd-analyze looks for.
+		ensure_programs systemd-analyze=systemd systemd-sysusers=systemd /bin/kill=procps python3=python3
 		ensure_curl
 		;;
 	dashboards)

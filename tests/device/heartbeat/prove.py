@@ -468,6 +468,7 @@ def main() -> int:
     add("--target-of", type=overrides, default={}, metavar="KIND=S,...", help="seconds of a step")
     add("--idle", type=float, default=10.0, help="seconds in which the exporter's CPU is measured without a job")
     add("--wedged-after", default="30s", help="owners.wedged_after of all but `jobs`: the least that may be set")
+    add("--waiting", default="trainer,server,debugger", metavar="KIND,...", help="kinds of waiting.py")
     add("--scale", type=float, default=1.0, help="waiting: all phases so much longer")
     add("--debug-work", type=float, default=8.0)
     add("--debug-stop", type=float, default=35.0)
@@ -493,8 +494,9 @@ def main() -> int:
         waiting = HERE / "waiting.py"
         common = ["--seed", str(options.seed), "--scale", str(options.scale)]
         debug = ["--debug-work", str(options.debug_work), "--debug-stop", str(options.debug_stop)]
-        works += [("trainer", waiting, common, 85 * options.scale), ("server", waiting, common, 105 * options.scale),
-                  ("debugger", waiting, common + debug, options.debug_work + options.debug_stop + 15)]  # fmt: skip
+        every = {"trainer": (common, 85 * options.scale), "server": (common, 105 * options.scale),
+                 "debugger": (common + debug, options.debug_work + options.debug_stop * options.scale + 15)}  # fmt: skip
+        works += [(kind, waiting, *every[kind]) for kind in options.waiting.split(",")]
     if "paired" in parts:
         proof.paired()
     if works:

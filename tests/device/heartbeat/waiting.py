@@ -217,7 +217,7 @@ def debugger(phases: Phases, draw: random.Random, work_seconds: float, stop_seco
                 f"run {work_seconds}", "info cuda kernels", f"shell sleep {stop_seconds * phases.scale}", "kill"]  # fmt: skip
     arguments = [word for command in commands for word in ("-ex", command)]
     done = subprocess.run(["cuda-gdb", "-batch", *arguments, str(folder / "debugged")], timeout=60 + work_seconds
-                          + stop_seconds, capture_output=True, text=True, stdin=subprocess.DEVNULL)  # fmt: skip
+                          + stop_seconds * phases.scale, capture_output=True, text=True, stdin=subprocess.DEVNULL)  # fmt: skip
     print((done.stdout + done.stderr)[-3000:], file=sys.stderr)
     hit = any(said in done.stdout for said in ("focus to CUDA kernel", "CUDA thread hit"))
     end = time.time()

@@ -48,6 +48,7 @@ impl GpuFacts {
     }
 }
 
+/// One GPU at `moment`, as the figures of its owners need it.
 pub fn facts(moment: &LedgerMoment<'_>, topology: &TopologyState, gpu: &Gpu, up: bool) -> GpuFacts {
     let (intake, now) = (moment.intake, moment.now);
     let value = |metric| intake.value_of(gpu, metric, None, now);
