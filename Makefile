@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 # Long proofs measure times, and share what they build.
 .NOTPARALLEL:
-.PHONY: help run test bench soak prove release gameday boards dashboards rules kernels fmt clean
+.PHONY: help run test bench soak prove deb release gameday boards dashboards rules kernels fmt clean
 MAKEFLAGS += --no-print-directory
 
 # A Rust fresh from rustup is not yet on the PATH of a shell that was open before.
@@ -170,6 +170,10 @@ gameday: ## Play incidents and a healthy day against real Prometheus and Alertma
 	@$(TARGET)/release/gameday healthy-day
 	@$(TARGET)/release/gameday play --markdown .run/gameday.md
 	@$(TARGET)/release/gameday notifications --markdown .run/notifications.md
+
+deb: ## Build the .deb alone into .run/packages; apt-get install ./.run/packages/*.deb installs the exporter as a service
+	@tests/tools/ensure-tools.sh build deb
+	@SHOW='glibc|\.deb$$' tests/tools/stage.sh 'package' tests/tools/release.sh deb
 
 release: ## Build .deb, .rpm, tarball, SBOM, container image and checksums into .run/packages
 	@tests/tools/ensure-tools.sh build packages

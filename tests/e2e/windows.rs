@@ -165,5 +165,5 @@ fn requests_that_cannot_be_met_say_what_to_do() {
     fs::write(&dir, "").unwrap();
     let (well, text) = window(&node, &["start", "--for", "1h", "--reason", "x"]);
     assert!(!well && text.contains("windows.dir"), "{text}");
-    assert_eq!(active(&node.metrics(), "maintenance"), Some(0.0));
+    node.wait_metrics("no window", |m| active(m, "maintenance") == Some(0.0));
 }

@@ -13,7 +13,8 @@
 #   ensure-tools.sh otelcol    the OpenTelemetry Collector that deploy/otel is tested with, in .tools/otelcol
 #   ensure-tools.sh schemas    schemas of Kubernetes' API and of the Prometheus operator's objects, in .tools/schemas and .tools/prometheus-operator
 #   ensure-tools.sh autoscaling  prometheus-adapter's and KEDA's own code, and the schemas of their objects, each in .tools
-#   ensure-tools.sh packages   what makes .deb, .rpm and SBOM, in .tools/packages
+#   ensure-tools.sh deb        cargo-deb, which makes the .deb, in .tools/deb
+#   ensure-tools.sh packages   what makes .deb, .rpm and SBOM, in .tools/deb and .tools/packages
 #   ensure-tools.sh roots      debootstrap and what looks into packages
 #   ensure-tools.sh nvrx       NVRx's client of the node health check, in .tools/nvrx
 set -euo pipefail
@@ -363,19 +364,31 @@ ensure_dashboards() {
 }
 
 # The lock file of each pins what it is built of.
-ensure_packages() {
-	local dir=.tools/packages wanted=(cargo-deb@3.8.0 cargo-generate-rpm@0.21.1 cargo-cyclonedx@0.5.9)
-	ensure_programs objdump=binutils jq=jq
-	if [ "$(cat $dir/installed 2>/dev/null)" = "${wanted[*]}" ]; then
+# ensure_cargo_tools FOLDER CRATE@VERSION...: programs from crates.io, each by its own lock file.
+ensure_cargo_tools() {
+	local dir=$1
+	shift
+	if [ "$(cat "$dir/installed" 2>/dev/null)" = "$*" ]; then
 		return
 	fi
-	echo "building ${wanted[*]} into $dir (minutes on two cores)"
+	echo "building $* into $dir"
 	# They run for seconds: compiled soon is better than compiled well.
 	CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
-		cargo install -q --locked --root $dir --target-dir .tools/packages-build "${wanted[@]}"
-	rm -rf .tools/packages-build
+		cargo install -q --locked --root "$dir" --target-dir "$dir-build" "$@"
+	rm -rf "$dir-build"
 	# Last, as the sign that all went well.
-	echo "${wanted[*]}" >$dir/installed
+	echo "$*" >"$dir/installed"
+}
+
+ensure_deb() {
+	ensure_programs objdump=binutils
+	ensure_cargo_tools .tools/deb cargo-deb@3.8.0
+}
+
+ensure_packages() {
+	ensure_deb
+	ensure_programs jq=jq
+	ensure_cargo_tools .tools/packages cargo-generate-rpm@0.21.1 cargo-cyclonedx@0.5.9
 }
 
 # ensure_programs PROGRAM=PACKAGE...: from the distribution.
@@ -459,6 +472,9 @@ for purpose in "$@"; do
 		ensure_pip_target schemas
 		ensure_go_files prometheus-operator \
 			example/prometheus-operator-crd/monitoring.coreos.com_{podmonitors,prometheusrules,servicemonitors}.yaml
+		;;
+	deb)
+		ensure_deb
 		;;
 	packages)
 		ensure_packages

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# newcomer.sh: what a newcomer types, in a bare Debian 12 with make and this machine's Rust: `make run`, `make test`, `make release` and the
+# newcomer.sh: what a newcomer types, in a bare Debian 12 with make and this machine's Rust: `make run`, `make test`, `make deb` and the
 # installation of the package. Prints the seconds of each.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -35,5 +35,5 @@ typed 'make run' 'make run & run=$!; until exec 3<>/dev/tcp/127.0.0.1/9408; do k
 	printf "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n" >&3 && grep -q gpu_exporter_build_info <&3
 	kill $run; wait $run || true'
 typed 'make test' 'make test'
-typed 'make release, apt install' 'make release && apt-get install -qq -y ./.run/packages/*.deb && gpu-node-exporter --version'
+typed 'make deb, apt-get install' 'make deb && apt-get install -qq -y ./.run/packages/*.deb && gpu-node-exporter --version'
 printf '%-32s %4d s on %d cores\n' 'all' $((SECONDS - started)) "$(nproc)"

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# release.sh: what a release consists of, in .run/packages: .deb, .rpm, tarball, SBOM, image and checksums, of one binary.
+# release.sh [deb]: what a release consists of, in .run/packages: .deb, .rpm, tarball, SBOM, image and checksums, of one binary; with
+# `deb` the .deb alone.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 name=gpu-node-exporter
 out=.run/packages
 root=$out/root
-tools=$PWD/.tools/packages/bin
+tools=$PWD/.tools
 version=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 machine=$(uname -m)
 for key in version appVersion; do
@@ -36,8 +37,12 @@ install -Dm644 .tools/hwloc/COPYING $share/doc/$name/LICENSE.hwloc
 "$binary" manual --out $share >/dev/null
 chmod -R u=rwX,go=rX $root
 
-"$tools/cargo-deb" --no-build --no-strip --quiet --output $out/
-"$tools/cargo-generate-rpm" --output $out/
+"$tools/deb/bin/cargo-deb" --no-build --no-strip --quiet --output $out/
+if [ "${1:-}" = deb ]; then
+	ls $out/*.deb
+	exit
+fi
+"$tools/packages/bin/cargo-generate-rpm" --output $out/
 tar --create --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" --directory $root \
 	--transform "s|^\.|$name-$version|" . | gzip -n9 >$out/$name-$version-linux-"$machine".tar.gz
 
@@ -46,7 +51,7 @@ copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 git ls-files -z --cached --others --exclude-standard -- 'Cargo.*' '*/Cargo.toml' '*.rs' '.cargo' | tar --null --files-from=- --create |
 	tar --extract --directory "$copy"
-(cd "$copy" && "$tools/cargo-cyclonedx" cyclonedx --quiet --format json --spec-version 1.5 --describe binaries)
+(cd "$copy" && "$tools/packages/bin/cargo-cyclonedx" cyclonedx --quiet --format json --spec-version 1.5 --describe binaries)
 hwloc=$(sed -n 's/^Version: //p' .tools/hwloc/lib/pkgconfig/hwloc.pc)
 jq --arg version "$hwloc" '.components += [{
 	"type": "library", "bom-ref": "hwloc", "name": "hwloc", "version": $version, "purl": "pkg:generic/hwloc@\($version)",
