@@ -334,7 +334,7 @@ mod tests {
     #[test]
     fn a_device_that_does_not_answer_costs_its_own_counters_alone() {
         let stop = Arc::default();
-        let reader = DeadlineReader::new("network-read", Duration::from_millis(30), stop);
+        let reader = DeadlineReader::new("network-read", Duration::from_millis(500), stop);
         let mut collector = NetworkCollector { reader, late: BTreeMap::new() };
         let (release, wait) = channel::<()>();
         let wait: Arc<Mutex<Receiver<()>>> = Arc::new(Mutex::new(wait));
