@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn however_many_devices_are_dead_the_others_and_those_that_come_back_are_read() {
-        let reader = DeadlineReader::new("network-read", Duration::from_millis(30), Arc::default());
+        let reader = DeadlineReader::new("network-read", Duration::from_millis(200), Arc::default());
         let mut collector = NetworkCollector { reader, late: BTreeMap::new() };
         let names: Vec<String> = (0..=MAX_ABANDONED).map(|n| format!("dead{n}")).collect();
         let (releases, waits): (Vec<_>, Vec<_>) =

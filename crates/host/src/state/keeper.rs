@@ -204,6 +204,13 @@ mod tests {
         }
     }
 
+    /// Puts a folder where a file is in one step: a look in between would find neither.
+    fn put_in_place(folder: &Path, place: &Path) {
+        let link = place.with_extension("link");
+        std::os::unix::fs::symlink(folder, &link).unwrap();
+        fs::rename(&link, place).unwrap();
+    }
+
     #[test]
     fn the_last_document_is_saved() {
         let dir = tempfile::tempdir().unwrap();
@@ -283,8 +290,7 @@ mod tests {
         let (known, keeper) = store.open_late(move |known| sender.send(known).unwrap()).unwrap();
         assert_eq!((known, store.unkept()), (StoredState::Unread, vec!["inventory"]));
         keeper.save(inventory(7));
-        fs::remove_file(&folder).unwrap();
-        fs::rename(&away, &folder).unwrap();
+        put_in_place(&away, &folder);
         assert_eq!(late.recv_timeout(Duration::from_secs(20)).unwrap(), Some(inventory(8)));
         wait_for(|| store.unkept().is_empty());
         assert_eq!(store.load().unwrap(), Some(inventory(8)), "what came before is not joined with it");
@@ -302,8 +308,7 @@ mod tests {
         fs::write(&folder, "in the way").unwrap();
         let store = store(&folder);
         let (_, keeper) = store.open().unwrap();
-        fs::remove_file(&folder).unwrap();
-        fs::rename(&away, &folder).unwrap();
+        put_in_place(&away, &folder);
         assert_eq!(store.unkept(), ["inventory"], "until the next process reads it");
         keeper.save(inventory(2));
         wait_for(|| store.unkept().is_empty());
