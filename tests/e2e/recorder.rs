@@ -83,6 +83,8 @@ fn a_recording_of_a_fault_becomes_a_scenario_that_fires_the_same_alert() {
     assert!(made.status.success(), "{}", said(&made).1);
     fs::write(&scenario, &made.stdout).unwrap();
     let played = Node::start(scenario.to_str().unwrap());
+    // A sampler that is being replaced would take the fault along.
+    played.wait_metrics("all GPUs", |m| m.all("gpu_up", &[]) == [1.0; 4]);
     played.sim().open_gate("fault").unwrap();
     assert_eq!(prometheus(&played).wait_number(alert), 1.0, "{}", fs::read_to_string(&scenario).unwrap());
     played.wait_metrics("the others", |m| m.all("gpu_up", &[]) == [1.0, 1.0, 0.0, 1.0]);

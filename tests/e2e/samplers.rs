@@ -17,6 +17,8 @@ fn both_up(node: &Node) -> bool {
 #[test]
 fn a_sampler_that_sends_garbage_is_counted_and_replaced() {
     let node = Node::start("tests/scenarios/garbage.toml");
+    // A sampler that is being replaced would take the garbage along.
+    node.wait_for("both GPUs are read", both_up);
     for gate in ["garbage", "oversized", "truncated"] {
         let before = node.samplers();
         node.sim().open_gate(gate).unwrap();

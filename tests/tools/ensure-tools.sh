@@ -372,8 +372,8 @@ ensure_cargo_tools() {
 		return
 	fi
 	echo "building $* into $dir"
-	# They run for seconds: compiled soon is better than compiled well.
-	CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+	# They run for seconds, and their compressors are C: compiled soon is better than compiled well.
+	CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
 		cargo install -q --locked --root "$dir" --target-dir "$dir-build" "$@"
 	rm -rf "$dir-build"
 	# Last, as the sign that all went well.

@@ -14,12 +14,15 @@ for key in version appVersion; do
 	grep -qx "$key: $version" deploy/chart/Chart.yaml || { echo "deploy/chart/Chart.yaml: $key is not $version, the version of Cargo.toml" >&2; exit 1; }
 done
 GNE_REVISION=$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
-SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || echo 0)
-export GNE_REVISION SOURCE_DATE_EPOCH
+export GNE_REVISION
 
 rm -rf $out
 mkdir -p $out
 cargo build --release --locked -p $name
+# Not before the build, which would compile anew what `make run` has: dependencies' build scripts ask for it, and what they build has
+# no date in it.
+SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || echo 0)
+export SOURCE_DATE_EPOCH
 binary=${CARGO_TARGET_DIR:-target}/release/$name
 tests/tools/check-binary.sh "$binary"
 
