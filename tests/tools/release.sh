@@ -19,7 +19,7 @@ export GNE_REVISION
 rm -rf $out
 mkdir -p $out
 cargo build --release --locked -p $name
-# Not before the build, which would compile anew what `make run` has: dependencies' build scripts ask for it, and what they build has
+# Not before the build, which would compile again what `make run` has: dependencies' build scripts ask for it, and what they build has
 # no date in it.
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || echo 0)
 export SOURCE_DATE_EPOCH
