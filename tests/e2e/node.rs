@@ -18,7 +18,7 @@ use tempfile::TempDir;
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Between two looks at a daemon that publishes each 50 ms. A page keeps daemon and test busy, and other tests waiting.
-const BETWEEN_PAGES: Duration = Duration::from_millis(20);
+const BETWEEN_PAGES: Duration = Duration::from_millis(100);
 
 /// A running daemon.
 pub struct Node {
