@@ -17,7 +17,7 @@ use tempfile::TempDir;
 /// No condition of a test takes longer on the slowest machine that runs it.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Between two looks at a daemon that publishes each 50 ms. A page keeps daemon and test busy, and other tests waiting.
+/// Between two looks at a page, which keeps daemon and test busy, and other tests waiting.
 const BETWEEN_PAGES: Duration = Duration::from_millis(100);
 
 /// A running daemon.

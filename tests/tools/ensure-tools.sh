@@ -372,7 +372,7 @@ ensure_cargo_tools() {
 		return
 	fi
 	echo "building $* into $dir"
-	# They run for seconds, and their compressors are C: compiled soon is better than compiled well.
+	# They run for seconds: compiled soon is better than compiled well.
 	CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
 		cargo install -q --locked --root "$dir" --target-dir "$dir-build" "$@"
 	rm -rf "$dir-build"
