@@ -198,9 +198,11 @@ fn prometheus_scrapes_over_mutual_tls_while_certificates_change() {
 
 #[test]
 fn names_of_owners_are_for_the_authenticated() {
+    // No number of a page has seven such digits by chance.
+    const PID: u32 = 4_139_711;
     let mut machine = Machine::new();
-    machine.process(4711, "0::/user.slice/user-1000.slice/session-1.scope\n");
-    machine.gpu([4711]);
+    machine.process(PID, "0::/user.slice/user-1000.slice/session-1.scope\n");
+    machine.gpu([PID]);
     let open = "/metrics,/dcgm/metrics,/api/v1/owners,/api/v1/snapshot,/api/v1/events,/,/readyz";
     let files = Files::new(&format!("{TLS}{USER}"));
     let setup = files.protect(machine.setup()).with("PROCESSES__PER_PROCESS", "true");
@@ -213,7 +215,7 @@ fn names_of_owners_are_for_the_authenticated() {
     for path in open.split(',') {
         let (status, page) = curl(&url(path), &[]);
         assert_eq!(status, 200, "{path}: {page}");
-        for name in ["user/alice", "\"alice\"", "4711"] {
+        for name in ["user/alice", "\"alice\"", &PID.to_string()] {
             assert!(!page.contains(name), "{path} has {name}: {page}");
         }
         assert_eq!(curl(&url(path), &["--user", "alice:wrong"]).0, 401, "{path}");
