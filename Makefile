@@ -16,9 +16,9 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 STAGE := @tests/tools/stage.sh
 # A stage beside others.
 BESIDE := SHOW='^test result: .* [1-9][0-9]* passed' BESIDE=1 tests/tools/stage.sh
-# End-to-end tests mostly wait: two more than there are cores run at once, and the others compute beside them. Many more are too
+# End-to-end tests mostly wait: four more than there are cores run at once, and the others compute beside them. Many more are too
 # many for the canary, whose budget is of real time.
-test: export RUST_TEST_THREADS = $(shell echo $$(($$(nproc) + 2)))
+test: export RUST_TEST_THREADS = $(shell echo $$(($$(nproc) + 4)))
 # The newest Prometheus that is proven with; what .tools/bin has is Debian's, the oldest that rules are for.
 NEWEST := $(CURDIR)/.tools/prometheus-3
 DENY := .tools/cargo-deny/bin/cargo-deny --log-level error --workspace
@@ -37,7 +37,7 @@ test: ## Everything that a change can break; one line a stage, the output of a s
 	@tests/tools/ensure-tools.sh build test
 	$(STAGE) 'formatting' cargo fmt --all --check
 	$(STAGE) 'lints and build' tests/tools/linted.sh cargo build --workspace --all-targets
-	@$(BESIDE) 'all other tests' nice tests/tools/linted.sh cargo test --workspace --no-fail-fast \
+	@$(BESIDE) 'all other tests' tests/tools/linted.sh cargo test --workspace --no-fail-fast \
 			--config "target.'cfg(all())'.runner='$(CURDIR)/tests/tools/test-runner.sh'" & others=$$!; \
 		$(BESIDE) 'end-to-end tests' tests/tools/linted.sh cargo test --workspace --test e2e; \
 		e2e=$$?; wait $$others && exit $$e2e

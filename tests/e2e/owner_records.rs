@@ -106,7 +106,7 @@ fn a_job_has_a_record_that_is_served_filed_logged_and_kept() {
     assert_eq!(epilog(&node, "43", "60"), "");
     assert!(!filed("43").exists());
 
-    node.terminate();
+    let (_, took) = node.terminate();
     let line = node.wait_said(&["INFO", "the owner has ended", "slurm_job=\"42\""]);
     assert!(line.contains(&format!("energy_joules={}", record["energy_joules"])), "{line} {record}");
     let said = epilog(&node, "42", "60");
@@ -119,7 +119,7 @@ fn a_job_has_a_record_that_is_served_filed_logged_and_kept() {
         match was.as_f64().filter(|_| key.ends_with("_unix_seconds")) {
             Some(was) => assert!((number(&kept[key]) - was).abs() < 0.01, "{key}: {kept} {record}"),
             None if key == "complete" => {}
-            None => assert_eq!(kept[key], *was, "{key}"),
+            None => assert_eq!(kept[key], *was, "{key}, after an end of {took:?}: {kept}"),
         }
     }
     assert_eq!(kept["complete"], true);
