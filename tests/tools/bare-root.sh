@@ -16,6 +16,7 @@ if [ ! -e "$kept" ]; then
 	debootstrap --variant=minbase ${packages:+--include=$packages} --keyring=/usr/share/keyrings/debian-archive-keyring.gpg \
 		bookworm "$fresh" ${mirror:+"$mirror"} >"$fresh.log" 2>&1 || { cat "$fresh.log"; exit 1; }
 	rm -f "$fresh"/var/cache/apt/archives/*.deb "$fresh.log"
+	mkdir -p .tools
 	tar --create --directory "$fresh" --file "$kept.$$" .
 	rm -rf "$fresh"
 	mv "$kept.$$" "$kept"
