@@ -49,16 +49,16 @@ impl Setup {
     /// On this scenario file, given from the repository's root.
     pub fn new(scenario: &str) -> Setup {
         let fast = [
-            ("SAMPLER__FAST_INTERVAL", "20ms"),
-            ("SAMPLER__NORMAL_INTERVAL", "50ms"),
-            ("SAMPLER__SLOW_INTERVAL", "100ms"),
-            ("SAMPLER__RARE_INTERVAL", "200ms"),
+            ("SAMPLER__FAST_INTERVAL", "50ms"),
+            ("SAMPLER__NORMAL_INTERVAL", "100ms"),
+            ("SAMPLER__SLOW_INTERVAL", "200ms"),
+            ("SAMPLER__RARE_INTERVAL", "400ms"),
             ("SAMPLER__CALL_TIMEOUT", "1s"),
             ("SAMPLER__INIT_TIMEOUT", "1s"),
             ("SAMPLER__DRIVER_RETRY_INTERVAL", "100ms"),
             ("SAMPLER__RESTART_BACKOFF", "20ms"),
             ("SAMPLER__RESTART_BACKOFF_MAX", "100ms"),
-            ("METRICS__PUBLISH_INTERVAL", "50ms"),
+            ("METRICS__PUBLISH_INTERVAL", "100ms"),
         ];
         Setup {
             scenario: Path::new(env!("CARGO_MANIFEST_DIR")).join(scenario),
