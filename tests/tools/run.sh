@@ -6,7 +6,8 @@ cd "$(dirname "$0")/../.."
 
 listen=${LISTEN:-:9408}
 scenario=${SCENARIO:-}
-built=$(realpath -m "${CARGO_TARGET_DIR:-target}")/release
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+built=$target/release
 
 # The library, where the loader knows it or where containers mount it.
 nvml_library() {
@@ -25,7 +26,6 @@ fi
 
 if [ -n "$nvml" ]; then
 	what="the GPUs of this machine"
-	packages=(-p gpu-node-exporter)
 else
 	why="as SCENARIO asks"
 	if [ -z "$scenario" ]; then
@@ -37,13 +37,14 @@ else
 		exit 1
 	fi
 	what="a SIMULATED node, $scenario ($why)"
-	packages=(-p gpu-node-exporter -p simgpu)
 	tests/tools/ensure-tools.sh sim
 fi
 
 GNE_REVISION=$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 export GNE_REVISION
-cargo build --release "${packages[@]}"
+cargo build --release -p gpu-node-exporter
+# The driver is a test's: built as `make test` builds it, in seconds, its kernels fast all the same.
+[ -n "$nvml" ] || cargo build -p simgpu
 
 mkdir -p .run
 state=.run/state
@@ -52,11 +53,11 @@ if [ -z "$nvml" ]; then
 	rm -rf .run/simgpu
 	mkdir -p .run/simgpu
 	for name in libnvidia-ml.so.1 libcuda.so.1 libcuda.so; do
-		ln -s "$built/libsimgpu.so" ".run/simgpu/$name"
+		ln -s "$target/debug/libsimgpu.so" ".run/simgpu/$name"
 	done
 	# A host of its own: a kernel log that the scenario writes to, and a kernel module.
 	root=$PWD/.run/simgpu/root
-	"$built/simhost" "$root" "$(cut -d' ' -f1 /proc/uptime)"
+	"$target/debug/simhost" "$root" "$(cut -d' ' -f1 /proc/uptime)"
 	mkdir -p "$root/dev" "$root/sys/module/nvidia"
 	touch "$root/dev/kmsg"
 	ln -sf /proc/stat "$root/proc/stat"
@@ -75,19 +76,19 @@ if [ -z "$nvml" ]; then
 fi
 
 # ":9408" and "[::]:9408" are all addresses: as a target, this host.
-target=$(sed -E 's/^(\[::\]|0\.0\.0\.0)?:/localhost:/' <<<"$listen")
+address=$(sed -E 's/^(\[::\]|0\.0\.0\.0)?:/localhost:/' <<<"$listen")
 cat <<END
 
 Serving $what
-  status page   http://$target/
-  metrics       http://$target/metrics
+  status page   http://$address/
+  metrics       http://$address/metrics
   snapshot      GPU_NODE_EXPORTER__CONTROL__SOCKET=.run/control.sock $built/gpu-node-exporter snapshot
 
 For prometheus.yml:
   scrape_configs:
     - job_name: gpu-node-exporter
       static_configs:
-        - targets: ["$target"]
+        - targets: ["$address"]
 
 Ctrl-C ends it.
 
