@@ -27,7 +27,7 @@ use model::sync::lock;
 use ring::digest;
 use tokio::time::timeout;
 
-pub use handshake::{ClientCertificate, Handshakes, TLS_FIRST_BYTE, TlsStream};
+pub use handshake::{ClientCertificate, ClientChain, Handshakes, TLS_FIRST_BYTE, TlsStream};
 pub use password::{PasswordCheck, PasswordHash, Passwords};
 pub use tls::Tls;
 pub use web_config::RateLimit;
@@ -111,9 +111,11 @@ impl Access {
         let untimely = grants.tls.as_ref().and_then(|tls| tls.untimely());
         let untimely =
             untimely.map(|why| format!("tls_server_config: the certificate {why}; clients will refuse it"));
+        let authorities = grants.tls.iter().flat_map(|tls| tls.untimely_authorities());
+        let authorities = authorities.map(|why| format!("tls_server_config: {why}; its clients are refused"));
         let plain = (grants.tls.is_none() && !grants.users.is_empty())
             .then(|| "basic_auth_users: without tls_server_config passwords travel in plain text".to_owned());
-        let all = grants.warnings.iter().cloned().chain(untimely).chain(plain);
+        let all = grants.warnings.iter().cloned().chain(untimely).chain(authorities).chain(plain);
         all.map(|text| format!("{}: {text}", self.file.display())).collect()
     }
 
