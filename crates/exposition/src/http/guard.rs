@@ -15,15 +15,19 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use futures_util::StreamExt;
 use hyper::body::Incoming;
 use model::sync::lock;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tower_service::Service;
 
 use super::Stats;
 use super::places::ClientAddress;
 use super::routes::finish;
+use super::streams::EventStream;
 
+/// How often the web configuration is looked at for streams that are open.
+const STREAM_LOOK: Duration = Duration::from_secs(2);
 /// At most one line of the log in this time about clients without access.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -99,6 +103,10 @@ impl Guard {
             Ok(router) => router.clone().call(request).await?,
             Err(refusal) => finish(State(Arc::clone(&self.stats)), refusal).await,
         };
+        if response.extensions().get::<EventStream>().is_some() {
+            let over = Box::pin(changed(Arc::clone(access), Arc::clone(&grants)));
+            response = response.map(|body| Body::from_stream(body.into_data_stream().take_until(over)));
+        }
         let headers = response.headers_mut();
         for (name, value) in &grants.headers {
             if let (Ok(name), Ok(value)) = (HeaderName::try_from(*name), HeaderValue::from_str(value)) {
@@ -195,6 +203,15 @@ impl Guard {
 /// Whether the handshake of the connection, or that there was none, is by the present files.
 fn is_of_present_files(peer: &ConnectedClient, grants: &Grants) -> bool {
     peer.tls.as_ref().map(Arc::as_ptr) == grants.tls.as_ref().map(Arc::as_ptr)
+}
+
+/// Resolves once other grants are in use: a stream that these let through ends, and its client asks again.
+async fn changed(access: Arc<Access>, grants: Arc<Grants>) {
+    while Arc::ptr_eq(&access.current(), &grants) {
+        sleep(STREAM_LOOK).await;
+        // Nobody else may ask.
+        access.refresh().await;
+    }
 }
 
 /// User and password of the header `Authorization`; `None` if there is no such header, or another scheme in it.
