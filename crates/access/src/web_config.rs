@@ -93,6 +93,17 @@ impl ClientAuth {
         })
     }
 
+    /// Go's name, which the file has too.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ClientAuth::No => "NoClientCert",
+            ClientAuth::Request => "RequestClientCert",
+            ClientAuth::RequireAny => "RequireAnyClientCert",
+            ClientAuth::VerifyIfGiven => "VerifyClientCertIfGiven",
+            ClientAuth::RequireAndVerify => "RequireAndVerifyClientCert",
+        }
+    }
+
     pub const fn requires(self) -> bool {
         matches!(self, ClientAuth::RequireAny | ClientAuth::RequireAndVerify)
     }
