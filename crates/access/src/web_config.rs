@@ -330,7 +330,12 @@ fn users(top: &mut Reader) -> BTreeMap<String, PasswordHash> {
                 continue;
             };
             match scalar(&hash).as_deref().and_then(PasswordHash::parse) {
-                Some(hash) => drop(users.insert(name, hash)),
+                Some(hash) => {
+                    if let Some(why) = hash.slow() {
+                        keys.warning(&name, why);
+                    }
+                    users.insert(name, hash);
+                }
                 None => keys.problem(&name, "is no bcrypt hash of a password, such as \"$2y$10$...\""),
             }
         }
