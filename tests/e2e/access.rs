@@ -1,5 +1,6 @@
 //! TLS, client certificates and passwords by a web configuration file, asked with curl and scraped by Prometheus.
 
+use std::cell::RefCell;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -7,8 +8,11 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
+use super::canary_daemon;
+use super::faults::pci;
 use super::machine::Machine;
 use super::node::{Node, Setup};
+use super::podresources::{Kubelet, devices, pod};
 use super::prometheus::Server;
 
 /// Of "secret".
@@ -80,8 +84,8 @@ fn with_certificate(url: &str, name: &str) -> (u16, String) {
 }
 
 fn dcgm(node: &Node) -> SocketAddr {
-    let line = node.wait_said(&["serving dcgm-exporter's page at https://"]);
-    line.split_once("https://").unwrap().1.split('/').next().unwrap().parse().unwrap()
+    let line = node.wait_said(&["serving dcgm-exporter's page at http"]);
+    line.split_once("://").unwrap().1.split('/').next().unwrap().parse().unwrap()
 }
 
 #[test]
@@ -196,32 +200,180 @@ fn prometheus_scrapes_over_mutual_tls_while_certificates_change() {
     assert!(server.wait_number("count_over_time(up[5m])") >= 4.0);
 }
 
+/// A node on whose GPU 1 a pod and a user work, and whose GPU 0 a canary gave up for another pod, after an Xid that names a
+/// process: every document that can name them does.
+struct Named {
+    node: Node,
+    dcgm: SocketAddr,
+    _kubelet: Kubelet,
+    _files: Files,
+    _machine: Machine,
+}
+
+/// Of the process of the pod, and of the user's. No number of a page has seven such digits by chance.
+const PIDS: [u32; 2] = [4_139_711, 4_139_712];
+const CONTAINER: &str = "9bca8d63d5fa610783847915bcff0ecac1273e5b4bed3f6fa1b07350e0135961";
+const POD_UID: &str = "2c48913c-b29f-11e7-9350-020968147796";
+/// What a document without names has none of.
+const NAMES: [&str; 10] = [
+    "hush-worker",
+    "hush-later",
+    "hush-program",
+    "pod/ml",
+    "user/alice",
+    "\"alice\"",
+    "4139711",
+    "4139712",
+    CONTAINER,
+    POD_UID,
+];
+
+impl Named {
+    fn start(open_paths: &str) -> Named {
+        let mut machine = Machine::new();
+        let slice = format!("kubepods-burstable-pod{}.slice", POD_UID.replace('-', "_"));
+        let scope =
+            format!("/kubepods.slice/kubepods-burstable.slice/{slice}/cri-containerd-{CONTAINER}.scope");
+        machine.process(PIDS[0], format!("0::{scope}\n"));
+        machine.write(&format!("var/log/containers/hush-worker_ml_main-{CONTAINER}.log"), "");
+        machine.process(PIDS[1], "0::/user.slice/user-1000.slice/session-1.scope\n");
+        machine.write("dev/kmsg", "");
+        machine.gpu([]);
+        machine.gpu(PIDS);
+        machine.step("gate = \"slow\"\ngpu = 0\nfunction = \"cuLaunchKernel\"\nslow = \"100ms\"\n");
+        let kubelet = Kubelet::start(&machine.root(), Vec::new(), Vec::new());
+        let files = Files::new(USER);
+        let setup = files.protect(canary_daemon::often(machine.setup())).with("DCGM__LISTEN", "127.0.0.1:0");
+        let node = setup
+            .with("PROCESSES__PER_PROCESS", "true")
+            .with("EVENTS__KERNEL_LOG", "true")
+            .with("HTTP__HIDE_OWNERS", "unauthenticated")
+            .with("HTTP__OPEN_PATHS", open_paths)
+            .start();
+        let dcgm = dcgm(&node);
+        node.wait_ready();
+        let gpus = node.wait_metrics("two GPUs", |m| m.all("gpu_info", &[]).len() == 2);
+        let give = |gpu: &str, name: &str| {
+            let info = gpus.0.iter().find(|(name, labels, _)| name == "gpu_info" && labels["gpu"] == gpu);
+            let claim = devices("nvidia.com/gpu", [info.unwrap().1["uuid"].clone()]);
+            kubelet.now(|script| script.pods.pod_resources.push(pod(name, vec![claim])));
+        };
+        give("1", "hush-worker");
+        canary_daemon::long_run(&node);
+        give("0", "hush-later");
+        let at = pci(&gpus, "1");
+        let micros =
+            nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).unwrap().tv_sec() * 1_000_000;
+        let line =
+            format!("NVRM: Xid (PCI:{at}): 13, pid={}, name=hush-program, Graphics Exception", PIDS[0]);
+        machine.write("dev/kmsg", format!("4,1,{micros},-;{line}\n"));
+        Named { node, dcgm, _kubelet: kubelet, _files: files, _machine: machine }
+    }
+
+    /// Status and body of `curl` arguments and a path; a path that begins with a colon is the other listener's.
+    fn get(&self, path: &str, arguments: &[&str]) -> (u16, String) {
+        let url = match path.strip_prefix(':') {
+            Some(path) => format!("http://{}{path}", self.dcgm),
+            None => format!("http://{}{path}", self.node.addr()),
+        };
+        curl(&url, arguments)
+    }
+}
+
 #[test]
 fn names_of_owners_are_for_the_authenticated() {
-    // No number of a page has seven such digits by chance.
-    const PID: u32 = 4_139_711;
-    let mut machine = Machine::new();
-    machine.process(PID, "0::/user.slice/user-1000.slice/session-1.scope\n");
-    machine.gpu([PID]);
-    let open = "/metrics,/dcgm/metrics,/api/v1/owners,/api/v1/snapshot,/api/v1/events,/,/readyz";
-    let files = Files::new(&format!("{TLS}{USER}"));
-    let setup = files.protect(machine.setup()).with("PROCESSES__PER_PROCESS", "true");
-    let node = setup.with("HTTP__HIDE_OWNERS", "unauthenticated").with("HTTP__OPEN_PATHS", open).start();
-    let url = |path: &str| format!("https://{}{path}", node.addr());
-    let named = |path: &str| curl(&url(path), &["--user", "alice:secret"]).1.contains("user/alice");
-    node.wait_for("names for the authenticated", |_| {
-        ["/metrics", "/api/v1/owners", "/api/v1/snapshot", "/"].into_iter().all(named)
-    });
-    for path in open.split(',') {
-        let (status, page) = curl(&url(path), &[]);
-        assert_eq!(status, 200, "{path}: {page}");
-        for name in ["user/alice", "\"alice\"", &PID.to_string()] {
-            assert!(!page.contains(name), "{path} has {name}: {page}");
-        }
-        assert_eq!(curl(&url(path), &["--user", "alice:wrong"]).0, 401, "{path}");
+    const OPEN: &str = "/,/page/updates,/page/history,/metrics,/dcgm/metrics,/livez,/readyz,/health,\
+        /api/v1/snapshot,/api/v1/events,/api/v1/topology,/api/v1/windows,/api/v1/owners";
+    const OPENMETRICS: &[&str] = &["--header", "Accept: application/openmetrics-text"];
+    // A stream has no end.
+    const STREAM: &[&str] = &["--header", "Accept: text/event-stream", "--max-time", "2"];
+    let worker = "pod=\"hush-worker\"";
+    // What each document has for the authenticated; none: it names nobody.
+    let documents: [(&str, &[&str], &[&str]); 20] = [
+        ("/", &[], &["hush-worker", "user/alice"]),
+        ("/page/updates", STREAM, &[]),
+        ("/page/history", &[], &[]),
+        ("/metrics", &[], &[worker, "owner=\"user/alice\"", "pid=\"4139711\""]),
+        ("/metrics", OPENMETRICS, &[worker]),
+        ("/dcgm/metrics", &[], &[worker]),
+        (":/metrics", &[], &[worker]),
+        (":/", &[], &[]),
+        (":/health", &[], &[]),
+        ("/livez", &[], &[]),
+        ("/readyz", &[], &[]),
+        ("/api/v1/snapshot", &[], &["hush-worker", "the GPU is given to pod ml/hush-later, container main"]),
+        ("/api/v1/events", &[], &["\"hush-program\"", "name=hush-program"]),
+        ("/api/v1/events?limit=3", &[], &["hush-program"]),
+        ("/api/v1/events?since_revision=0", &[], &["hush-program"]),
+        ("/api/v1/events", STREAM, &["hush-program"]),
+        ("/api/v1/owners", &[], &["\"hush-worker\"", CONTAINER, POD_UID]),
+        ("/api/v1/owners?limit=3", &[], &["user/alice"]),
+        ("/api/v1/owners?owner=user/alice", &[], &["user/alice"]),
+        ("/api/v1/windows", &[], &[]),
+    ];
+    let named = Named::start(OPEN);
+    let alice: &[&str] = &["--user", "alice:secret"];
+    let list = named.get("/none", alice).1;
+    for path in list.lines().skip(1).filter_map(|line| line.split(' ').next()) {
+        // Below the folders are files of the program.
+        let is_known = documents.iter().any(|(known, ..)| *known == path) || path == "/api/v1/topology";
+        assert!(is_known || path.ends_with('/'), "{path}");
     }
-    assert!(curl(&url("/metrics"), &[]).1.contains("gpu_up{"), "what is not an owner's stays");
-    assert_eq!(curl(&url("/livez"), &[]).0, 401, "not in the list");
+    // The page, once it is there; of a stream at least one event.
+    let get = |path: &str, arguments: &[&str], more: &[&str], parts: &[&str]| {
+        let (arguments, begun) =
+            ([arguments, more].concat(), if arguments == STREAM { "data: " } else { "" });
+        let found = RefCell::new(String::new());
+        named.node.wait_for(&format!("{path} {arguments:?} has {parts:?}"), |_| {
+            let (status, page) = named.get(path, &arguments);
+            let is_there =
+                status == 200 && page.contains(begun) && parts.iter().all(|part| page.contains(part));
+            found.replace(page);
+            is_there
+        });
+        found.into_inner()
+    };
+    for (path, arguments, names) in documents {
+        get(path, arguments, alice, names);
+    }
+    for (path, arguments, _) in documents {
+        let page = get(path, arguments, &[], &[]);
+        for name in NAMES {
+            assert!(!page.contains(name), "{path} {arguments:?} has {name}: {page}");
+        }
+        assert_eq!(named.get(path, &["--user", "alice:wrong"]).0, 401, "{path}");
+    }
+    // The host of this test has none, and who may not read names learns no more of that.
+    assert_eq!(named.get("/api/v1/topology", &[]), named.get("/api/v1/topology", alice));
+    get("/metrics", &[], &[], &["gpu_up{"]);
+    get("/api/v1/events", &[], &[], &["\"code\":13"]);
+    assert_eq!(named.get("/alerts/", &[]).0, 401, "not in the list");
+}
+
+#[test]
+fn names_of_owners_are_for_verified_certificates_unless_there_are_passwords() {
+    let mut machine = Machine::new();
+    machine.process(PIDS[0], "0::/user.slice/user-1000.slice/session-1.scope\n");
+    machine.gpu([PIDS[0]]);
+    let start = |config: &str| {
+        let files = Files::new(config);
+        let setup = files.protect(machine.setup()).with("HTTP__OPEN_PATHS", "/metrics");
+        (setup.with("HTTP__HIDE_OWNERS", "unauthenticated").start(), files)
+    };
+    let has_name = |node: &Node, arguments: &[&str]| {
+        let (status, page) = curl(&format!("https://{}/metrics", node.addr()), arguments);
+        assert_eq!(status, 200, "{page}");
+        page.contains("user/alice")
+    };
+    let certificate = shown("client");
+    let certificate = certificate.each_ref().map(String::as_str);
+    let (node, _files) = start(&format!("{TLS}{VERIFIED}"));
+    node.wait_for("the name", |node| has_name(node, &certificate));
+    assert!(!has_name(&node, &[]));
+    let (node, _files) = start(&format!("{TLS}{VERIFIED}{USER}"));
+    let both = [&certificate[..], &["--user", "alice:secret"]].concat();
+    node.wait_for("the name", |node| has_name(node, &both));
+    assert!(!has_name(&node, &certificate), "a password is asked for as well");
     // Where no client is authenticated, none gets names.
     let plain = machine.setup().with("HTTP__HIDE_OWNERS", "unauthenticated").start();
     plain.wait_ready();

@@ -13,7 +13,12 @@ const SCENARIO: &str = "tests/scenarios/canary.toml";
 
 /// A node whose canary comes every second. Its checks are the two that take no time on a simulated GPU.
 pub(super) fn setup(scenario: &str) -> Setup {
-    Setup::new(scenario)
+    often(Setup::new(scenario))
+}
+
+/// The same on another node.
+pub(super) fn often(setup: Setup) -> Setup {
+    setup
         .with("CANARY__MODE", "idle")
         .with("CANARY__INTERVAL", "1s")
         .with("CANARY__IDLE_FOR", "1s")

@@ -33,8 +33,28 @@ impl Validity {
         Some(validity_of(&Certificate::from_der(certificate).ok()?))
     }
 
-    fn includes(self, now: Duration) -> bool {
-        (self.from..=self.until).contains(&now)
+    /// Why a certificate is not valid at this time, if it is not.
+    fn check(self, time: UnixTime) -> Result<(), CertificateError> {
+        let now = Duration::from_secs(time.as_secs());
+        let at = UnixTime::since_unix_epoch;
+        match () {
+            () if now > self.until => {
+                Err(CertificateError::ExpiredContext { time, not_after: at(self.until) })
+            }
+            () if now < self.from => {
+                Err(CertificateError::NotValidYetContext { time, not_before: at(self.from) })
+            }
+            () => Ok(()),
+        }
+    }
+
+    /// The same for people.
+    pub fn untimely(self, now: Duration) -> Option<&'static str> {
+        match self.check(UnixTime::since_unix_epoch(now)) {
+            Ok(()) => None,
+            Err(CertificateError::NotValidYetContext { .. }) => Some("is not yet valid"),
+            Err(_) => Some("has expired"),
+        }
     }
 }
 
@@ -43,13 +63,21 @@ fn validity_of(certificate: &Certificate) -> Validity {
     Validity { from: validity.not_before.to_unix_duration(), until: validity.not_after.to_unix_duration() }
 }
 
+/// An authority of clients, as the files name it.
+#[derive(Debug)]
+struct Authority {
+    certificate: CertificateDer<'static>,
+    /// `None` if it cannot be read.
+    validity: Option<Validity>,
+}
+
 /// Judges the certificate that a client sends.
 #[derive(Debug)]
 pub struct ClientVerifier {
     auth: ClientAuth,
     /// Whether the handshake goes on without a certificate that `auth` requires.
     optional: bool,
-    authorities: Vec<CertificateDer<'static>>,
+    authorities: Vec<Authority>,
     /// By those authorities; `None` without any.
     chain: Option<Arc<dyn ClientCertVerifier>>,
     allowed_sans: Option<Vec<String>>,
@@ -64,19 +92,25 @@ impl ClientVerifier {
         allowed_sans: Option<Vec<String>>,
         provider: Arc<CryptoProvider>,
     ) -> Result<ClientVerifier, String> {
-        let mut roots = RootCertStore::empty();
-        for authority in &authorities {
-            roots.add(authority.clone()).map_err(|error| error.to_string())?;
-        }
-        let chain = match authorities.is_empty() {
-            true => None,
-            false => Some(
-                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
-                    .build()
-                    .map_err(|error| error.to_string())?,
-            ),
-        };
+        let chain = (!authorities.is_empty()).then(|| chain_of(&authorities, &provider)).transpose()?;
+        let authority = |certificate| Authority { validity: Validity::of(&certificate), certificate };
+        let authorities = authorities.into_iter().map(authority).collect();
         Ok(ClientVerifier { auth, optional, authorities, chain, allowed_sans, provider })
+    }
+
+    /// Whether only certificates with some names are let in.
+    pub fn limits_names(&self) -> bool {
+        self.allowed_sans.is_some()
+    }
+
+    /// Why clients of some authorities are refused now.
+    pub fn untimely_authorities(&self, now: Duration) -> Vec<String> {
+        let untimely = |authority: &Authority| {
+            let why = authority.validity?.untimely(now)?;
+            let subject = Certificate::from_der(&authority.certificate).ok()?;
+            Some(format!("the authority {} {why}", subject.tbs_certificate().subject()))
+        };
+        self.authorities.iter().filter_map(untimely).collect()
     }
 
     fn verify_chain(
@@ -86,24 +120,62 @@ impl ClientVerifier {
         now: UnixTime,
     ) -> Result<(), Error> {
         // One that is named itself is trusted, also if it calls itself an authority: self-signed ones often do.
-        if self.authorities.contains(end_entity) {
-            return pinned_is_valid(end_entity, Duration::from_secs(now.as_secs()));
+        if self.authorities.iter().any(|authority| authority.certificate == *end_entity) {
+            return pinned_is_valid(end_entity, now);
         }
         let unknown = || Error::from(CertificateError::UnknownIssuer);
         let chain = self.chain.as_ref().ok_or_else(unknown)?;
-        chain.verify_client_cert(end_entity, intermediates, now).map(drop)
+        chain.verify_client_cert(end_entity, intermediates, now)?;
+        self.verify_authority(end_entity, intermediates, now)
     }
+
+    /// Whether an authority of a chain that is right is valid: a trust anchor of webpki has no end.
+    fn verify_authority(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        let check = |authority: &Authority| authority.validity.map_or(Ok(()), |validity| validity.check(now));
+        if self.authorities.iter().all(|authority| check(authority).is_ok()) {
+            return Ok(());
+        }
+        let mut refusal = CertificateError::UnknownIssuer;
+        for authority in &self.authorities {
+            let chain = chain_of(std::slice::from_ref(&authority.certificate), &self.provider);
+            let chain = chain.map_err(Error::General)?;
+            if chain.verify_client_cert(end_entity, intermediates, now).is_ok() {
+                match check(authority) {
+                    Ok(()) => return Ok(()),
+                    Err(error) => refusal = error,
+                }
+            }
+        }
+        Err(refusal.into())
+    }
+}
+
+/// Judges by these authorities, at least one.
+fn chain_of(
+    authorities: &[CertificateDer<'static>],
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, String> {
+    let mut roots = RootCertStore::empty();
+    for authority in authorities {
+        roots.add(authority.clone()).map_err(|error| error.to_string())?;
+    }
+    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
+        .build()
+        .map_err(|error| error.to_string())
 }
 
 fn parsed(certificate: &CertificateDer<'_>) -> Result<Certificate, Error> {
     Certificate::from_der(certificate).map_err(|_| CertificateError::BadEncoding.into())
 }
 
-fn pinned_is_valid(certificate: &CertificateDer<'_>, now: Duration) -> Result<(), Error> {
+fn pinned_is_valid(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), Error> {
     let certificate = parsed(certificate)?;
-    if !validity_of(&certificate).includes(now) {
-        return Err(CertificateError::Expired.into());
-    }
+    validity_of(&certificate).check(now)?;
     let usage = certificate.tbs_certificate().get_extension::<ExtendedKeyUsage>();
     match usage.map_err(|_| CertificateError::BadEncoding)? {
         Some((_, ExtendedKeyUsage(usages)))

@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
+use rustls::pki_types::CertificateDer;
 use rustls::server::Acceptor;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
@@ -13,6 +14,7 @@ use tokio_rustls::LazyConfigAcceptor;
 pub use tokio_rustls::server::TlsStream;
 
 use crate::tls::Tls;
+use crate::web_config::ClientAuth;
 
 /// What a client has shown of itself in the handshake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,6 +25,21 @@ pub enum ClientCertificate {
     Unverified,
     Verified,
 }
+
+impl ClientCertificate {
+    /// After a handshake that this kind of authentication has let through.
+    pub(crate) fn of(is_shown: bool, auth: ClientAuth) -> ClientCertificate {
+        match (is_shown, auth.verifies()) {
+            (false, _) => ClientCertificate::None,
+            (true, false) => ClientCertificate::Unverified,
+            (true, true) => ClientCertificate::Verified,
+        }
+    }
+}
+
+/// The certificates that a client has shown, its own first; none, if it has shown none.
+#[derive(Clone, Debug, Default)]
+pub struct ClientChain(pub(crate) Vec<CertificateDer<'static>>);
 
 /// The first byte of a client that speaks TLS: the type of a handshake record.
 pub const TLS_FIRST_BYTE: u8 = 22;
@@ -44,7 +61,7 @@ impl Handshakes {
         &self,
         tls: &Tls,
         stream: S,
-    ) -> Result<(TlsStream<S>, ClientCertificate), (io::Error, Option<S>)>
+    ) -> Result<(TlsStream<S>, ClientCertificate, ClientChain), (io::Error, Option<S>)>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -64,13 +81,8 @@ impl Handshakes {
             Poll::Pending => accept.await,
         };
         let stream = ended.map_err(|(error, stream)| (error, Some(stream)))?;
-        let shown =
-            stream.get_ref().1.peer_certificates().is_some_and(|certificates| !certificates.is_empty());
-        let certificate = match (shown, tls.client_auth.verifies()) {
-            (false, _) => ClientCertificate::None,
-            (true, false) => ClientCertificate::Unverified,
-            (true, true) => ClientCertificate::Verified,
-        };
-        Ok((stream, certificate))
+        let chain = ClientChain(stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec());
+        let certificate = ClientCertificate::of(!chain.0.is_empty(), tls.client_auth);
+        Ok((stream, certificate, chain))
     }
 }

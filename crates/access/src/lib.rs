@@ -27,7 +27,7 @@ use model::sync::lock;
 use ring::digest;
 use tokio::time::timeout;
 
-pub use handshake::{ClientCertificate, Handshakes, TLS_FIRST_BYTE, TlsStream};
+pub use handshake::{ClientCertificate, ClientChain, Handshakes, TLS_FIRST_BYTE, TlsStream};
 pub use password::{PasswordCheck, PasswordHash, Passwords};
 pub use tls::Tls;
 pub use web_config::RateLimit;
@@ -56,16 +56,24 @@ impl Grants {
     }
 
     /// A protection that is gone in `new`.
-    fn lost_in(&self, new: &Grants) -> Option<&'static str> {
-        let verified = |grants: &Grants| {
-            grants.requires_certificate() && grants.tls.as_ref().is_some_and(|tls| tls.client_auth.verifies())
-        };
+    fn lost_in(&self, new: &Grants) -> Option<String> {
+        let Some(old_tls) = &self.tls else { return self.lost_users(new) };
+        let Some(new_tls) = &new.tls else { return Some("tls_server_config".into()) };
+        let (old_auth, new_auth) = (old_tls.client_auth, new_tls.client_auth);
+        let limits_names = |tls: &Tls| tls.verifier.as_ref().is_some_and(|verifier| verifier.limits_names());
         match () {
-            () if self.tls.is_some() && new.tls.is_none() => Some("tls_server_config"),
-            () if verified(self) && !verified(new) => Some("client_auth_type: RequireAndVerifyClientCert"),
-            () if !self.users.is_empty() && new.users.is_empty() => Some("basic_auth_users"),
-            () => None,
+            () if old_auth.requires() && !new_auth.requires()
+                || old_auth.verifies() && !new_auth.verifies() =>
+            {
+                Some(format!("client_auth_type: {}", old_auth.name()))
+            }
+            () if limits_names(old_tls) && !limits_names(new_tls) => Some("client_allowed_sans".into()),
+            () => self.lost_users(new),
         }
+    }
+
+    fn lost_users(&self, new: &Grants) -> Option<String> {
+        (!self.users.is_empty() && new.users.is_empty()).then(|| "basic_auth_users".into())
     }
 }
 
@@ -111,9 +119,11 @@ impl Access {
         let untimely = grants.tls.as_ref().and_then(|tls| tls.untimely());
         let untimely =
             untimely.map(|why| format!("tls_server_config: the certificate {why}; clients will refuse it"));
+        let authorities = grants.tls.iter().flat_map(|tls| tls.untimely_authorities());
+        let authorities = authorities.map(|why| format!("tls_server_config: {why}; its clients are refused"));
         let plain = (grants.tls.is_none() && !grants.users.is_empty())
             .then(|| "basic_auth_users: without tls_server_config passwords travel in plain text".to_owned());
-        let all = grants.warnings.iter().cloned().chain(untimely).chain(plain);
+        let all = grants.warnings.iter().cloned().chain(untimely).chain(authorities).chain(plain);
         all.map(|text| format!("{}: {text}", self.file.display())).collect()
     }
 
@@ -159,7 +169,7 @@ impl Access {
         let read = seen.read(&self.file, self.optional_certificates).and_then(|grants| {
             let expired = |grants: &Grants| grants.tls.as_ref().and_then(|tls| tls.untimely());
             let why = match (current.lost_in(&grants), expired(&grants)) {
-                (Some(lost), _) => format!("{lost} is gone, which only a restart takes up"),
+                (Some(lost), _) => format!("{lost} is gone, which needs a restart"),
                 (None, Some(why)) if expired(&current).is_none() => {
                     format!("tls_server_config: the new certificate {why}")
                 }

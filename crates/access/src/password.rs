@@ -30,10 +30,10 @@ const MAX_WAITING: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Wrong passwords that are known as such.
 const MAX_WRONG: usize = 64;
-/// The pause after a wrong password is so many times as long as its check,
+/// The pause after a wrong password is so many times as long as its check, however long that is.
 const PAUSE: u32 = 9;
-/// and at most this long.
-const MAX_PAUSE: Duration = Duration::from_secs(1);
+/// The first request with a hash above this cost waits for seconds, and other new clients for its turn.
+const SLOW_COST: u32 = 14;
 
 /// A bcrypt hash.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,6 +53,16 @@ impl PasswordHash {
         let cost = cost.parse().ok().filter(|cost| cost_is_valid(*cost) && version_is_known(version))?;
         let (salt, digest) = rest.split_at_checked(22)?;
         Some(PasswordHash { cost, salt: decoded(salt)?, digest: decoded(digest)? })
+    }
+
+    /// Why the hash is hard on clients that are right, if it is.
+    pub fn slow(&self) -> Option<String> {
+        (self.cost > SLOW_COST).then(|| {
+            format!(
+                "cost {} takes seconds of CPU for the first request of a client: 10 to 12 is usual",
+                self.cost
+            )
+        })
     }
 
     fn is_of(&self, password: &[u8]) -> bool {
@@ -146,7 +156,7 @@ impl<C: Clone + Eq + Hash> Passwords<C> {
             let is_right = hash.is_some_and(|hash| hash.is_of(&password)) && is_known;
             known.keep(user, tag, is_right);
             if !is_right {
-                let pause = (started.elapsed() * PAUSE).min(MAX_PAUSE);
+                let pause = pause_after(started.elapsed());
                 Handle::current().spawn(async move {
                     tokio::time::sleep(pause).await;
                     drop(turn);
@@ -167,6 +177,11 @@ impl<C: Clone + Eq + Hash> Passwords<C> {
         let has_place = waiting.len() < MAX_WAITING && waiting.insert(client.clone());
         has_place.then(|| WaitingClient { all: &self.waiting, client })
     }
+}
+
+/// How long no other new password is checked after a wrong one: known clients wait for no check.
+fn pause_after(check: Duration) -> Duration {
+    check.saturating_mul(PAUSE)
 }
 
 struct WaitingClient<'a, C: Eq + Hash> {
@@ -251,6 +266,16 @@ mod tests {
         ] {
             assert_eq!(PasswordHash::parse(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_guesser_gets_a_tenth_of_a_cpu_whatever_the_cost() {
+        for check in [60, 1_000, 60_000].map(Duration::from_millis) {
+            assert_eq!(check * 10, check + pause_after(check), "{check:?}");
+        }
+        let slow = |cost: &str| PasswordHash::parse(&HASH.replace("04", cost)).unwrap().slow();
+        assert_eq!(slow("14"), None);
+        assert!(slow("15").unwrap().contains("cost 15 takes seconds"));
     }
 
     fn users() -> BTreeMap<String, PasswordHash> {

@@ -9,11 +9,13 @@ use model::plain_file;
 use rustls::ServerConfig;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::NoServerSessionStorage;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
 use crate::client_certificate::{ClientVerifier, Validity};
+use crate::handshake::{ClientCertificate, ClientChain};
 use crate::web_config::{ClientAuth, Pem, TlsSection};
 
 /// Longest file that is read.
@@ -24,6 +26,8 @@ pub const MAX_BYTES: usize = 1 << 20;
 pub struct Tls {
     pub(crate) config: Arc<ServerConfig>,
     pub(crate) client_auth: ClientAuth,
+    /// `None`: no client is asked for a certificate.
+    pub(crate) verifier: Option<Arc<ClientVerifier>>,
     /// Of the certificates sent to clients, those that end first; `None` if it cannot be read.
     validity: Option<Validity>,
 }
@@ -36,14 +40,28 @@ impl Tls {
 
     /// Why clients refuse the certificates now.
     pub(crate) fn untimely(&self) -> Option<&'static str> {
-        let now = Duration::try_from_secs_f64(unix_seconds()).unwrap_or_default();
-        let validity = self.validity?;
-        match () {
-            () if now > validity.until => Some("has expired"),
-            () if now < validity.from => Some("is not yet valid"),
-            () => None,
+        self.validity?.untimely(now())
+    }
+
+    /// Why clients of some authorities are refused now.
+    pub(crate) fn untimely_authorities(&self) -> Vec<String> {
+        self.verifier.as_ref().map(|verifier| verifier.untimely_authorities(now())).unwrap_or_default()
+    }
+
+    /// What certificates are that were shown to other files: none, where the handshake would refuse them now.
+    pub fn judge(&self, ClientChain(shown): &ClientChain) -> ClientCertificate {
+        let (Some(verifier), [own, intermediates @ ..]) = (&self.verifier, shown.as_slice()) else {
+            return ClientCertificate::None;
+        };
+        match verifier.verify_client_cert(own, intermediates, UnixTime::now()) {
+            Ok(_) => ClientCertificate::of(true, self.client_auth),
+            Err(_) => ClientCertificate::None,
         }
     }
+}
+
+fn now() -> Duration {
+    Duration::try_from_secs_f64(unix_seconds()).unwrap_or_default()
 }
 
 impl Pem {
@@ -128,8 +146,8 @@ pub fn build(section: TlsSection, optional_certificates: bool) -> Result<Tls, Ve
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(&section.versions)
         .map_err(|error| vec![format!("tls_server_config: {error}")])?;
-    let builder = match section.client_auth {
-        ClientAuth::No => builder.with_no_client_auth(),
+    let verifier = match section.client_auth {
+        ClientAuth::No => None,
         auth => {
             let sans = section.client_allowed_sans;
             let verifier = ClientVerifier::new(auth, optional_certificates, authorities, sans, provider);
@@ -137,13 +155,17 @@ pub fn build(section: TlsSection, optional_certificates: bool) -> Result<Tls, Ve
                 Some(pem) => vec![pem.named(text)],
                 None => vec![text],
             };
-            builder.with_client_cert_verifier(Arc::new(verifier.map_err(named)?))
+            Some(Arc::new(verifier.map_err(named)?))
         }
+    };
+    let builder = match &verifier {
+        Some(verifier) => builder.with_client_cert_verifier(Arc::clone(verifier) as _),
+        None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     // Each connection shows its certificate again: none goes on by what earlier files allowed.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
-    Ok(Tls { config: Arc::new(config), client_auth: section.client_auth, validity })
+    Ok(Tls { config: Arc::new(config), client_auth: section.client_auth, verifier, validity })
 }

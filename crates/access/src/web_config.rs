@@ -93,6 +93,17 @@ impl ClientAuth {
         })
     }
 
+    /// Go's name, which the file has too.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ClientAuth::No => "NoClientCert",
+            ClientAuth::Request => "RequestClientCert",
+            ClientAuth::RequireAny => "RequireAnyClientCert",
+            ClientAuth::VerifyIfGiven => "VerifyClientCertIfGiven",
+            ClientAuth::RequireAndVerify => "RequireAndVerifyClientCert",
+        }
+    }
+
     pub const fn requires(self) -> bool {
         matches!(self, ClientAuth::RequireAny | ClientAuth::RequireAndVerify)
     }
@@ -319,7 +330,12 @@ fn users(top: &mut Reader) -> BTreeMap<String, PasswordHash> {
                 continue;
             };
             match scalar(&hash).as_deref().and_then(PasswordHash::parse) {
-                Some(hash) => drop(users.insert(name, hash)),
+                Some(hash) => {
+                    if let Some(why) = hash.slow() {
+                        keys.warning(&name, why);
+                    }
+                    users.insert(name, hash);
+                }
                 None => keys.problem(&name, "is no bcrypt hash of a password, such as \"$2y$10$...\""),
             }
         }

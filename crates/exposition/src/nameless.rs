@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use model::catalog::MetricDef;
-use model::snapshot::{Event, EventKind, OwnerRecordsView, Snapshot};
+use model::canary::loudness;
+use model::catalog::{MetricDef, Severity};
+use model::snapshot::{Event, EventKind, OwnerRecordsView, PlaceView, Snapshot};
 
 /// Labels that name an owner, its processes or what it asked for. A metric with one of them is left out.
 pub const OWNER_LABELS: [&str; 15] = [
@@ -31,8 +32,20 @@ pub fn of(snapshot: &Snapshot) -> Snapshot {
     shown.owners.clear();
     shown.owner_records = OwnerRecordsView::default();
     shown.gpus.iter_mut().for_each(|gpu| gpu.processes.clear());
+    shown.canary.places.iter_mut().for_each(place);
     shown.events = snapshot.events.iter().map(event).collect();
     shown
+}
+
+/// A run ends for a pod or for processes, which its text names. What was measured, and is a reason of the verdict, stays.
+fn place(place: &mut PlaceView) {
+    place.text.clear();
+    let quiet = place.checks.iter_mut().filter(|check| is_quiet(loudness(check.verdict)));
+    quiet.for_each(|check| check.text.clear());
+}
+
+fn is_quiet(severity: Option<Severity>) -> bool {
+    matches!(severity, None | Some(Severity::Info))
 }
 
 fn names_owners(def: &MetricDef) -> bool {
@@ -41,12 +54,36 @@ fn names_owners(def: &MetricDef) -> bool {
 }
 
 fn event(event: &Arc<Event>) -> Arc<Event> {
-    // The kernel's line of an Xid names the process.
-    if event.kind != EventKind::Xid && event.owner.is_none() && event.process.is_none() {
+    if !may_name(event) {
         return Arc::clone(event);
     }
     let event = Event::clone(event);
     Arc::new(Event { pid: None, process: None, owner: None, text: String::new(), ..event })
+}
+
+/// Whether the event names an owner, or has a text that may.
+fn may_name(event: &Event) -> bool {
+    let is_named = event.owner.is_some() || event.process.is_some() || event.pid.is_some();
+    is_named
+        || match event.kind {
+            // The kernel's line names the process; who cleared the faults is a user.
+            EventKind::Xid | EventKind::SwitchesCleared => true,
+            // Why there was no run, or who cleared its results.
+            EventKind::Canary => is_quiet(Some(event.severity)),
+            // Lines about devices, and windows with the operator's reason, which `/api/v1/windows` shows.
+            EventKind::Sxid
+            | EventKind::DriverEvent
+            | EventKind::RecoveryAction
+            | EventKind::DriverLoad
+            | EventKind::DriverUnload
+            | EventKind::GpuReset
+            | EventKind::GpuLost
+            | EventKind::GpuReturned
+            | EventKind::Window
+            | EventKind::FallenOffBus
+            | EventKind::InitFailed
+            | EventKind::DevicesDeclared => false,
+        }
 }
 
 #[cfg(test)]
@@ -55,11 +92,13 @@ mod tests {
     use crate::fixtures;
     use crate::format::ResponseFormat;
     use model::catalog::schema::LabelDef;
-    use model::catalog::{FaultAction, Gpu, METRICS, OwnerInfo, OwnerKind, Severity};
+    use model::catalog::{
+        CanaryCheck, CanaryEnd, CanaryVerdict, FaultAction, Gpu, METRICS, OwnerInfo, OwnerKind,
+    };
     use model::clock::Mono;
     use model::owner_records::OwnerRecord;
     use model::owners::Owner;
-    use model::snapshot::OwnerView;
+    use model::snapshot::{CheckView, OwnerView};
 
     /// Labels with any text that name no owner.
     const OTHERS: &str = "\
@@ -103,22 +142,72 @@ mod tests {
         let record = OwnerRecord { owner: "user/SECRET".into(), ..OwnerRecord::default() };
         node.owner_records.ended = Arc::new([Arc::new(record)]);
         node.owner_records.pending = vec![Arc::clone(&node.owners[0].owner)];
-        let event = Event::new(EventKind::Xid, 1.0, Severity::Page, FaultAction::ResetGpu);
-        let text = "NVRM: Xid: 31, name=SECRET".to_owned();
-        let event = Event {
+        let event = |kind, severity, text: &str| Event {
+            text: text.into(),
+            ..Event::new(kind, 1.0, severity, FaultAction::ResetGpu)
+        };
+        let xid = Event {
             code: Some(31),
             process: Some("SECRET".into()),
             owner: Some("SECRET".into()),
-            text,
-            ..event
+            ..event(EventKind::Xid, Severity::Page, "NVRM: Xid: 31, name=SECRET")
         };
-        node.events = Arc::new([Arc::new(event)]);
+        let cleared = "uid 1000: SECRET's job is over";
+        let others = [
+            event(EventKind::Canary, Severity::Info, cleared),
+            event(EventKind::SwitchesCleared, Severity::Info, cleared),
+            event(EventKind::Canary, Severity::Ticket, "80 % of its rate"),
+            event(EventKind::Sxid, Severity::Page, "SXid: 12028"),
+        ];
+        node.events = [xid].into_iter().chain(others).map(Arc::new).collect();
+        node.canary.places = [CanaryEnd::Abandoned, CanaryEnd::CouldNotRun, CanaryEnd::Broken]
+            .map(|end| canary(&node.gpus[0].gpu, end))
+            .to_vec();
         let (whole, nameless) = (Arc::new(node.clone()), Arc::new(of(&node)));
-        assert!(ResponseFormat::Owners.encode(&whole).contains("SECRET"));
+        for format in
+            [ResponseFormat::Owners, ResponseFormat::Json, ResponseFormat::Events, ResponseFormat::Page]
+        {
+            assert!(format.encode(&whole).contains("SECRET"), "{format:?} has names to hide");
+        }
         for format in ResponseFormat::ALL {
             assert!(!format.encode(&nameless).contains("SECRET"), "{format:?}");
         }
         let events = ResponseFormat::Events.encode(&nameless);
-        assert!(events.contains("\"code\":31"), "the fault itself stays: {events}");
+        for fault in ["\"code\":31", "80 % of its rate", "SXid: 12028"] {
+            assert!(events.contains(fault), "the fault itself stays: {fault}: {events}");
+        }
+        assert!(
+            ResponseFormat::Json.encode(&nameless).contains("70 % of its rate"),
+            "what was measured stays"
+        );
+        assert!(
+            ResponseFormat::Page.encode(&nameless).contains("could not run<"),
+            "no colon without a reason"
+        );
+    }
+
+    /// A place whose last run ended this way, with texts that have names.
+    fn canary(gpu: &Gpu, end: CanaryEnd) -> PlaceView {
+        let check = |check, verdict, text: &str| CheckView { check, verdict, text: text.into(), rate: None };
+        let text = "the GPU is given to pod SECRET/SECRET, container SECRET".to_owned();
+        let checks = vec![
+            check(CanaryCheck::Init, CanaryVerdict::CouldNotRun, &text),
+            check(CanaryCheck::SmRate, CanaryVerdict::Contended, "process SECRET had the GPU"),
+            check(CanaryCheck::HbmRead, CanaryVerdict::DegradedMemory, "70 % of its rate"),
+        ];
+        // A louder check would be all that the page says of the run.
+        let checks = if end == CanaryEnd::Abandoned { checks } else { Vec::new() };
+        PlaceView {
+            gpu: gpu.clone(),
+            instance: None,
+            running: false,
+            hung: None,
+            last_run: Some(1.0),
+            due: None,
+            skipped: None,
+            end: Some(end),
+            text,
+            checks,
+        }
     }
 }

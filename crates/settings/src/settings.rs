@@ -36,7 +36,7 @@ settings! {
         write_timeout: Duration = secs(10), ms(100)..=minutes(10);
         /// TLS, client certificates and passwords of both listeners: the web configuration file of the Prometheus
         /// exporter-toolkit, as node_exporter has it; "" for plain HTTP that everybody may read. A changed file, and changed
-        /// certificates, are taken up by the next connection. docs/access.md has examples.
+        /// certificates, are loaded by the next connection. docs/access.md has examples.
         web_config_file: PathBuf = PathBuf::new(), Optional;
         /// Paths that everybody may read, without password, client certificate or limit on requests: for probes. With none
         /// (an empty list) a client without a required certificate does not get past the handshake.

@@ -12,6 +12,7 @@ use host::state::Store;
 use host::stop::Stop;
 use ledger::inbox::Inbox;
 use model::fact::KernelLine;
+use nix::errno::Errno;
 use settings::Config;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -177,4 +178,14 @@ fn a_log_that_is_not_there_is_said_to_be_absent() {
     run.until("why", |r| r.unavailable.as_deref() == Some("there is no /dev/kmsg"));
     assert!(!Path::new(&bench.root.path().join("dev/kmsg")).exists());
     run.end();
+}
+
+#[test]
+fn who_may_not_read_the_log_learns_what_it_takes() {
+    let needs = "not permitted: needs CAP_SYSLOG and read access to /dev/kmsg";
+    // With kernel.dmesg_restrict the kernel says EPERM, the mode of the device EACCES.
+    for errno in [Errno::EPERM, Errno::EACCES] {
+        assert_eq!(explained(&errno.into()), needs);
+    }
+    assert_eq!(explained(&Errno::ENOENT.into()), "there is no /dev/kmsg");
 }

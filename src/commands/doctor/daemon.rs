@@ -73,9 +73,12 @@ impl Daemon {
             // A container without the host's files, as a rule.
             let no_machine = name == CollectorName::Topology.known() && trouble.starts_with(NO_MACHINE);
             let verdict = if no_machine { Verdict::Note } else { Verdict::Wrong };
-            let fix = match name == CollectorName::Kmsg.known() {
-                true => host::drop_in("kernel-log"),
-                false => "journalctl -u gpu-node-exporter -n 50".to_owned(),
+            let fix = match () {
+                () if name == CollectorName::Kmsg.known() => host::drop_in("kernel-log"),
+                () if name == CollectorName::Kubelet.known() && trouble.contains("Permission denied") => {
+                    host::kubelet_relay()
+                }
+                () => "journalctl -u gpu-node-exporter -n 50".to_owned(),
             };
             if !trouble.is_empty() {
                 findings

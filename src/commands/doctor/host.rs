@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use attribution::kubelet;
+use attribution::kubelet::{self, KubeletFailure};
 use nix::errno::Errno;
 use nix::libc::O_NONBLOCK;
 use nix::unistd::{AccessFlags, Gid, Group, Uid, User, eaccess};
@@ -18,6 +18,7 @@ use host::Host;
 use host::child::Stderr;
 use host::reader::{DeadlineReader, MAX_ABANDONED};
 use host::stop::Stop;
+use model::catalog::KubeletError;
 use model::topology::{DeviceKind, Topology};
 use settings::Config;
 use topology::ask::{AskError, Asker};
@@ -106,6 +107,13 @@ pub fn drop_in(feature: &str) -> String {
          /usr/share/gpu-node-exporter/systemd/{feature}.conf && sudo systemctl daemon-reload && \
          sudo systemctl restart gpu-node-exporter"
     )
+}
+
+/// The command that opens the kubelet's socket, which is root's, to the unit: a drop-in with a relay.
+pub fn kubelet_relay() -> String {
+    let relay = "sudo install -Dm644 -t /etc/systemd/system \
+                 /usr/share/gpu-node-exporter/systemd/gpu-node-exporter-kubelet.service";
+    format!("{relay} && {}", drop_in("kubelet"))
 }
 
 /// Whether the kernel log can be read.
@@ -209,14 +217,14 @@ fn pods(host: &Host, socket: &Path) -> Finding {
     let found = kubelet::look(&socket);
     let logs = ["/var/log/containers", "/var/log/pods"].map(|path| fs::read_dir(host.path(path)).is_ok());
     match found {
-        Err(failure) => {
-            let text = format!("{at}: {}", failure.text);
-            Finding::new(topic, Verdict::Note, text).fix("sudo gpu-node-exporter doctor")
+        // Its folder is root's too.
+        Err(KubeletFailure { error: Some(KubeletError::Refused), text }) => {
+            Finding::new(topic, Verdict::Note, format!("{at}: {text}")).fix(kubelet_relay())
         }
+        Err(failure) => Finding::new(topic, Verdict::Note, format!("{at}: {}", failure.text)),
         Ok(false) => Finding::new(topic, Verdict::Well, format!("there is none here ({at})")),
         Ok(true) if eaccess(&socket, AccessFlags::R_OK | AccessFlags::W_OK).is_err() => {
-            let fix = format!("sudo setfacl -m u:{}:rw {at}", user_name());
-            Finding::new(topic, Verdict::Note, format!("{at} is not open to this user")).fix(fix)
+            Finding::new(topic, Verdict::Note, format!("{at} is not open to this user")).fix(kubelet_relay())
         }
         // Either folder names pods; the first is open to everybody as the kubelet makes it.
         Ok(true) if logs.contains(&true) => Finding::new(
@@ -366,6 +374,22 @@ mod tests {
         assert_eq!(verdicts(&host, &config), [Well, Well, Well, expected]);
         config.owners.enabled = false;
         assert_eq!(owners(&host, &config).len(), 1);
+    }
+
+    #[test]
+    fn what_opens_the_kubelets_socket_to_the_unit_is_there() {
+        let fix = kubelet_relay();
+        let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd/optional");
+        let files =
+            fix.split(' ').filter_map(|word| word.strip_prefix("/usr/share/gpu-node-exporter/systemd/"));
+        let files: Vec<&str> = files.collect();
+        assert_eq!(files, ["gpu-node-exporter-kubelet.service", "kubelet.conf"]);
+        let text = |name| fs::read_to_string(shipped.join(name)).unwrap();
+        let (relay, drop_in) = (text(files[0]), text(files[1]));
+        let socket = drop_in.split_once("KUBELET_SOCKET=").unwrap().1.trim_end();
+        let kubelet = Config::default().owners.kubelet_socket;
+        assert!(relay.contains(&format!("pod relay {socket} {}\n", kubelet.display())), "{relay}");
+        assert!(drop_in.contains("Wants=gpu-node-exporter-kubelet.service"));
     }
 
     #[test]

@@ -10,19 +10,22 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio_rustls::TlsConnector;
 
 use super::*;
-use crate::{ClientCertificate, Handshakes};
+use crate::{ClientCertificate, ClientChain, Handshakes};
+
+fn pem(name: &str) -> CertificateDer<'static> {
+    CertificateDer::from_pem_file(super::certificate(&format!("{name}.pem"))).unwrap()
+}
 
 fn client(certificate: Option<&str>) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(super::certificate("authority.pem")).unwrap()).unwrap();
+    roots.add(pem("authority")).unwrap();
     let builder = ClientConfig::builder_with_provider(default_provider().into());
     let builder = builder.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots);
     let config = match certificate {
         None => builder.with_no_client_auth(),
         Some(name) => {
-            let chain = CertificateDer::from_pem_file(super::certificate(&format!("{name}.pem"))).unwrap();
             let key = PrivateKeyDer::from_pem_file(super::certificate(&format!("{name}.key"))).unwrap();
-            builder.with_client_auth_cert(vec![chain], key).unwrap()
+            builder.with_client_auth_cert(vec![pem(name)], key).unwrap()
         }
     };
     Arc::new(config)
@@ -35,7 +38,8 @@ async fn shown(access: &Access, certificate: Option<&str>) -> Result<ClientCerti
     let handshakes = Handshakes::default();
     let serve = async {
         match handshakes.accept(&tls, far).await {
-            Ok((mut stream, certificate)) => {
+            Ok((mut stream, certificate, chain)) => {
+                assert_eq!(tls.judge(&chain), certificate, "the same files judge the same");
                 stream.write_all(b"hello").await.unwrap();
                 stream.shutdown().await.unwrap();
                 Ok(certificate)
@@ -126,6 +130,47 @@ async fn a_certificate_named_as_its_own_authority_is_trusted_while_it_is_valid()
     assert!(shown(&files.open().unwrap(), Some("expired-client")).await.is_err());
     files.copy("server.pem", "authority.pem");
     assert!(shown(&files.open().unwrap(), Some("server")).await.is_err(), "not for clients");
+}
+
+#[tokio::test]
+async fn an_authority_that_has_ended_lets_no_client_in() {
+    let files = Files::new(&format!("{TLS}{VERIFIED}"));
+    let both = |one: &str, other: &str| {
+        let text = |name: &str| fs::read_to_string(super::certificate(name)).unwrap();
+        fs::write(files.path().with_file_name("authority.pem"), text(one) + &text(other)).unwrap();
+    };
+    files.copy("expired-authority.pem", "authority.pem");
+    let access = files.open().unwrap();
+    let (why, alert) = shown(&access, Some("outlived")).await.unwrap_err();
+    assert!(why.contains("certificate expired") && why.contains("not valid after 1609459200"), "{why}");
+    assert!(alert.contains("CertificateExpired"), "{alert}");
+    let warnings = access.warnings();
+    let warning = "the authority CN=expired-authority of the tests has expired; its clients are refused";
+    assert!(warnings.len() == 1 && warnings[0].contains(warning), "{warnings:?}");
+    // Beside another one, which lets its own clients in and no others.
+    both("expired-authority.pem", "authority.pem");
+    let access = files.open().unwrap();
+    assert_eq!(shown(&access, Some("client")).await.ok(), Some(ClientCertificate::Verified));
+    assert!(shown(&access, Some("outlived")).await.unwrap_err().0.contains("certificate expired"));
+    // Its key has another certificate that is valid.
+    both("expired-authority.pem", "prolonged-authority.pem");
+    let access = files.open().unwrap();
+    assert_eq!(shown(&access, Some("outlived")).await.ok(), Some(ClientCertificate::Verified));
+}
+
+#[tokio::test]
+async fn a_certificate_shown_to_earlier_files_is_judged_by_the_present_ones() {
+    let any = Files::new(&format!("{TLS}  client_auth_type: RequireAnyClientCert\n"));
+    let any = any.open().unwrap();
+    for (name, expected) in [("client", ClientCertificate::Verified), ("stranger", ClientCertificate::None)] {
+        let chain = ClientChain(vec![pem(name)]);
+        assert_eq!(any.current().tls.as_ref().unwrap().judge(&chain), ClientCertificate::Unverified);
+        let verified = Files::new(&format!("{TLS}{VERIFIED}")).open().unwrap();
+        assert_eq!(verified.current().tls.as_ref().unwrap().judge(&chain), expected, "{name}");
+    }
+    let none = Files::new(TLS).open().unwrap();
+    let chain = ClientChain(vec![pem("client")]);
+    assert_eq!(none.current().tls.as_ref().unwrap().judge(&chain), ClientCertificate::None);
 }
 
 #[tokio::test]

@@ -41,7 +41,7 @@ async fn bad_files_leave_the_earlier_ones_in_use_until_they_are_good() {
     for (lines, why) in [
         (format!("{TLS}{VERIFIED}{USER}wrong: 1\n"), "wrong: unknown key"),
         ("tls_server_config: {".to_owned(), "no YAML"),
-        (String::new(), "tls_server_config is gone, which only a restart takes up"),
+        (String::new(), "tls_server_config is gone, which needs a restart"),
         (USER.to_owned(), "tls_server_config is gone"),
         (format!("{TLS}{USER}"), "client_auth_type: RequireAndVerifyClientCert is gone"),
         (format!("{TLS}{VERIFIED}"), "basic_auth_users is gone"),
@@ -58,6 +58,57 @@ async fn bad_files_leave_the_earlier_ones_in_use_until_they_are_good() {
     assert!(Arc::ptr_eq(&first, &refreshed(&access).await) && access.problems().len() == 1);
     files.write(&format!("{TLS}{VERIFIED}{USER}rate_limit: {{ interval: 1s, burst: 1 }}\n"));
     assert!(refreshed(&access).await.rate_limit.is_some() && access.problems().is_empty());
+}
+
+#[tokio::test]
+async fn a_weaker_protection_of_clients_needs_a_restart_and_a_stronger_one_does_not() {
+    let ca = "  client_ca_file: authority.pem\n";
+    let auth = |name: &str, others: &str| format!("{TLS}  client_auth_type: {name}\n{others}");
+    let sans = format!("{ca}  client_allowed_sans: [prometheus]\n");
+    let any = auth("RequireAnyClientCert", "");
+    let given = auth("VerifyClientCertIfGiven", ca);
+    let verified = auth("RequireAndVerifyClientCert", ca);
+    let named = auth("RequireAndVerifyClientCert", &sans);
+    let given_named = auth("VerifyClientCertIfGiven", &sans);
+    for (strong, weak, lost) in [
+        (&named, &verified, "client_allowed_sans"),
+        (&given_named, &given, "client_allowed_sans"),
+        (&verified, &given, "client_auth_type: RequireAndVerifyClientCert"),
+        (&named, &given_named, "client_auth_type: RequireAndVerifyClientCert"),
+        (&verified, &any, "client_auth_type: RequireAndVerifyClientCert"),
+        (&any, &TLS.to_owned(), "client_auth_type: RequireAnyClientCert"),
+        (&any, &auth("RequestClientCert", ""), "client_auth_type: RequireAnyClientCert"),
+        (&given, &auth("RequestClientCert", ""), "client_auth_type: VerifyClientCertIfGiven"),
+    ] {
+        let files = Files::new(strong);
+        let access = Arc::new(files.open().unwrap());
+        let first = access.current();
+        files.write(weak);
+        assert!(Arc::ptr_eq(&first, &refreshed(&access).await), "{strong} {weak}");
+        let problems = access.problems();
+        let why = format!("{lost} is gone, which needs a restart");
+        assert!(problems.len() == 1 && problems[0].contains(&why), "{weak}: {problems:?}");
+        // A restart has the weaker one, and from there the way back is open.
+        let access = Arc::new(files.open().unwrap());
+        let first = access.current();
+        files.write(strong);
+        assert!(!Arc::ptr_eq(&first, &refreshed(&access).await), "{strong}: {:?}", access.problems());
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_is_cut_anywhere_opens_nothing() {
+    let whole = format!("{USER}{TLS}{VERIFIED}  client_allowed_sans:\n  - prometheus\n");
+    let files = Files::new(&whole);
+    let access = Arc::new(files.open().unwrap());
+    for length in 0..whole.len() {
+        files.write(&whole[..length]);
+        let grants = refreshed(&access).await;
+        let tls = grants.tls.as_ref().expect("TLS stays");
+        let verifier = tls.verifier.as_ref().expect("certificates are asked for");
+        let verifies = tls.client_auth.requires() && tls.client_auth.verifies();
+        assert!(verifies && verifier.limits_names() && !grants.users.is_empty(), "{}", &whole[..length]);
+    }
 }
 
 #[tokio::test]

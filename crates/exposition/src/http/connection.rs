@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use access::{ClientCertificate, Handshakes, TLS_FIRST_BYTE, Tls};
+use access::{ClientCertificate, ClientChain, Handshakes, TLS_FIRST_BYTE, Tls};
 use axum::extract::Request;
 use axum::response::Response;
 use hyper::body::Incoming;
@@ -260,11 +260,12 @@ impl Clients {
     ) -> Option<(ClientIo, ConnectedClient)> {
         let tls = self.guard.tls().await;
         let client = ClientStream::new(stream, activity.clone());
-        let mut peer = ConnectedClient { address, tls: tls.clone(), certificate: ClientCertificate::None };
+        let (certificate, chain) = Default::default();
+        let mut peer = ConnectedClient { address, tls: tls.clone(), certificate, chain };
         let Some(tls) = tls else { return Some((ClientIo::Plain(client), peer)) };
         let (error, client) = match self.handshake(&tls, client).await {
-            Ok((stream, certificate)) => {
-                peer.certificate = certificate;
+            Ok((stream, certificate, chain)) => {
+                (peer.certificate, peer.chain) = (certificate, chain);
                 return Some((stream, peer));
             }
             Err(failed) => failed,
@@ -286,7 +287,7 @@ impl Clients {
         &self,
         tls: &Tls,
         client: ClientStream,
-    ) -> Result<(ClientIo, ClientCertificate), (io::Error, Option<ClientStream>)> {
+    ) -> Result<(ClientIo, ClientCertificate, ClientChain), (io::Error, Option<ClientStream>)> {
         let mut first = [0];
         // A method of HTTP begins with a capital letter.
         match client.socket().peek(&mut first).await {
@@ -296,8 +297,8 @@ impl Clients {
                 Err((io::Error::other("the client speaks plain HTTP"), None))
             }
             Ok(_) => {
-                let (stream, certificate) = self.handshakes.accept(tls, client).await?;
-                Ok((ClientIo::Tls(Box::new(stream)), certificate))
+                let (stream, certificate, chain) = self.handshakes.accept(tls, client).await?;
+                Ok((ClientIo::Tls(Box::new(stream)), certificate, chain))
             }
             Err(error) => Err((error, None)),
         }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use access::{Access, ClientCertificate, Grants, PasswordCheck, Passwords, RateLimit, Tls};
+use access::{Access, ClientCertificate, ClientChain, Grants, PasswordCheck, Passwords, RateLimit, Tls};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -15,15 +15,19 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use futures_util::StreamExt;
 use hyper::body::Incoming;
 use model::sync::lock;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tower_service::Service;
 
 use super::Stats;
 use super::places::ClientAddress;
 use super::routes::finish;
+use super::streams::EventStream;
 
+/// How often the web configuration is looked at for streams that are open.
+const STREAM_LOOK: Duration = Duration::from_secs(2);
 /// At most one line of the log in this time about clients without access.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -61,6 +65,7 @@ pub(super) struct ConnectedClient {
     /// TLS of the connection.
     pub tls: Option<Arc<Tls>>,
     pub certificate: ClientCertificate,
+    pub chain: ClientChain,
 }
 
 impl Guard {
@@ -98,6 +103,10 @@ impl Guard {
             Ok(router) => router.clone().call(request).await?,
             Err(refusal) => finish(State(Arc::clone(&self.stats)), refusal).await,
         };
+        if response.extensions().get::<EventStream>().is_some() {
+            let over = Box::pin(changed(Arc::clone(access), Arc::clone(&grants)));
+            response = response.map(|body| Body::from_stream(body.into_data_stream().take_until(over)));
+        }
         let headers = response.headers_mut();
         for (name, value) in &grants.headers {
             if let (Ok(name), Ok(value)) = (HeaderName::try_from(*name), HeaderValue::from_str(value)) {
@@ -105,20 +114,24 @@ impl Guard {
             }
         }
         // The next connection is by the present files.
-        if peer.tls.as_ref().map(Arc::as_ptr) != grants.tls.as_ref().map(Arc::as_ptr) {
+        if !is_of_present_files(peer, &grants) {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         Ok(response)
     }
 
     /// The routes for this client, or why there are none.
-    async fn judge<'a>(
+    async fn judge<'a, B>(
         &self,
         grants: &Grants,
         routers: &'a Routers,
         peer: &ConnectedClient,
-        request: &Request<Incoming>,
+        request: &Request<B>,
     ) -> Result<&'a Router, Response> {
+        let certificate = match &grants.tls {
+            Some(tls) if !is_of_present_files(peer, grants) => tls.judge(&peer.chain),
+            _ => peer.certificate,
+        };
         let path = request.uri().path();
         let is_open = self.protection.open_paths.iter().any(|open| open == path);
         if !is_open {
@@ -129,7 +142,7 @@ impl Guard {
                     ([(RETRY_AFTER, "1")], "Too many requests: see rate_limit of the web configuration.\n");
                 return Err((StatusCode::TOO_MANY_REQUESTS, wait, why).into_response());
             }
-            if grants.requires_certificate() && peer.certificate == ClientCertificate::None {
+            if grants.requires_certificate() && certificate == ClientCertificate::None {
                 self.log(peer.address, "no client certificate");
                 let why = "This path needs a client certificate.\n";
                 return Err((StatusCode::FORBIDDEN, why).into_response());
@@ -137,7 +150,7 @@ impl Guard {
         }
         let names_matter = routers.nameless.is_some();
         let known = match credentials(request.headers()) {
-            _ if grants.users.is_empty() => peer.certificate == ClientCertificate::Verified,
+            _ if grants.users.is_empty() => certificate == ClientCertificate::Verified,
             Some(credentials) if names_matter || !is_open => {
                 self.password(grants, peer, credentials).await?;
                 true
@@ -184,6 +197,20 @@ impl Guard {
             Some(others) => tracing::warn!(%client, others, "no access: {why}"),
             None => tracing::debug!(%client, "no access: {why}"),
         }
+    }
+}
+
+/// Whether the handshake of the connection, or that there was none, is by the present files.
+fn is_of_present_files(peer: &ConnectedClient, grants: &Grants) -> bool {
+    peer.tls.as_ref().map(Arc::as_ptr) == grants.tls.as_ref().map(Arc::as_ptr)
+}
+
+/// Resolves once other grants are in use: a stream that these let through ends, and its client asks again.
+async fn changed(access: Arc<Access>, grants: Arc<Grants>) {
+    while Arc::ptr_eq(&access.current(), &grants) {
+        sleep(STREAM_LOOK).await;
+        // Nobody else may ask.
+        access.refresh().await;
     }
 }
 
@@ -240,6 +267,9 @@ impl LogLimit {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -274,5 +304,38 @@ mod tests {
         for bad in ["Basic", "Basic !", "Bearer YTpi", &basic("no colon")] {
             assert_eq!(of(bad), None, "{bad}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_certificate_from_before_the_present_files_is_judged_by_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("web.yml");
+        for name in ["server.pem", "server.key", "authority.pem"] {
+            let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/certificates").join(name);
+            fs::copy(from, folder.path().join(name)).unwrap();
+        }
+        let write = |auth: &str| {
+            let pair = "cert_file: server.pem, key_file: server.key";
+            fs::write(&file, format!("tls_server_config: {{ {pair}, client_auth_type: {auth} }}\n")).unwrap();
+        };
+        write("RequireAnyClientCert");
+        let access = Arc::new(Access::open(&file, false).unwrap());
+        let protection = Protection { access: Some(Arc::clone(&access)), open_paths: Vec::new() };
+        let guard = Guard::new(protection, Arc::default());
+        let routers = Routers { whole: Router::new(), nameless: None };
+        let peer = ConnectedClient {
+            address: [127, 0, 0, 1].into(),
+            tls: access.current().tls.clone(),
+            certificate: ClientCertificate::Unverified,
+            chain: ClientChain::default(),
+        };
+        let request = Request::new(());
+        let grants = access.current();
+        assert!(guard.judge(&grants, &routers, &peer, &request).await.is_ok());
+        write("RequireAndVerifyClientCert, client_ca_file: authority.pem");
+        access.refresh().await;
+        let grants = access.current();
+        let refusal = guard.judge(&grants, &routers, &peer, &request).await.expect_err("not verified");
+        assert_eq!(refusal.status(), StatusCode::FORBIDDEN);
     }
 }

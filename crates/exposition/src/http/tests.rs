@@ -1,10 +1,12 @@
 //! The server against real clients on real sockets.
 
 use std::collections::HashSet;
+use std::fs;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use access::Access;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -185,6 +187,34 @@ async fn the_stream_of_an_open_page_ends_with_the_values_that_may_be_served() {
 }
 
 #[tokio::test]
+async fn a_stream_ends_once_its_client_may_not_read_any_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("web.yml");
+    let let_in = |user: &str| {
+        let hash = "$2y$04$abcdefghijklmnopqrstuu2r9OfJnfCsdneAXAGHnS4UpFFP8WIrW";
+        fs::write(&file, format!("basic_auth_users: {{ {user}: {hash} }}\n")).unwrap();
+    };
+    let_in("alice");
+    let access = Arc::new(Access::open(&file, true).unwrap());
+    let protection = Protection { access: Some(access), open_paths: Vec::new() };
+    let snapshots = SnapshotCell::default();
+    snapshots.publish(fixtures::node_taken(1, Mono::now()));
+    let server = serve_protected(protection, Hosts::default(), LIMITS, snapshots, Duration::from_secs(3600));
+    let credentials = "Authorization: Basic YWxpY2U6c2VjcmV0\r\nConnection: close\r\n\r\n";
+    for (request, part) in [(UPDATES, ": no publication\n\n"), (STREAM, ": events\n\n")] {
+        let_in("alice");
+        let mut stream = server.connect().await;
+        stream.write_all(format!("{request}{credentials}").as_bytes()).await.unwrap();
+        // Longer than between two looks at the file.
+        read_until(&mut stream, part, if request == UPDATES { 2 } else { 1 }).await;
+        let_in("bob");
+        rest(&mut stream).await;
+        let refused = server.exchange(&format!("{request}{credentials}")).await;
+        assert!(refused.starts_with("HTTP/1.1 401 "), "{refused}");
+    }
+}
+
+#[tokio::test]
 async fn the_files_of_the_page_were_compressed_beforehand() {
     let server = served(LIMITS);
     for file in &crate::assets::PAGE_FILES {
@@ -201,6 +231,16 @@ async fn the_files_of_the_page_were_compressed_beforehand() {
 const LIMITS: Limits = Limits { max_connections: 4, read_timeout: PATIENCE, write_timeout: PATIENCE };
 
 fn serve_as(hosts: Hosts, limits: Limits, snapshots: SnapshotCell, stale_after: Duration) -> Served {
+    serve_protected(Protection::default(), hosts, limits, snapshots, stale_after)
+}
+
+fn serve_protected(
+    protection: Protection,
+    hosts: Hosts,
+    limits: Limits,
+    snapshots: SnapshotCell,
+    stale_after: Duration,
+) -> Served {
     let snapshots = Arc::new(snapshots);
     let responses = Arc::new(ResponseCache::new(snapshots.clone(), Default::default()));
     let state = AppState { snapshots: snapshots.clone(), responses, started: Mono(0), stale_after };
@@ -210,7 +250,7 @@ fn serve_as(hosts: Hosts, limits: Limits, snapshots: SnapshotCell, stale_after: 
     let stats = Arc::new(Stats::default());
     let (stop, stopped) = watch::channel(false);
     let states = States { whole: Arc::new(state), nameless: None };
-    let serving = serve(listeners, states, Protection::default(), limits, hosts, stats.clone(), stopped);
+    let serving = serve(listeners, states, protection, limits, hosts, stats.clone(), stopped);
     let ended = tokio::spawn(serving);
     Served { address, dcgm, snapshots, stats, stop, ended }
 }

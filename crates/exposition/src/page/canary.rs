@@ -87,11 +87,9 @@ fn of_place(place: &PlaceView) -> CanaryLine {
     }
     match place.end {
         None => say(HealthLevel::Note, "never ran".into()),
-        Some(CanaryEnd::CouldNotRun) => {
-            say(HealthLevel::Note, format!("could not run: {}", stop(&place.text)))
-        }
+        Some(CanaryEnd::CouldNotRun) => say(HealthLevel::Note, because("could not run", &place.text)),
         Some(CanaryEnd::Abandoned) => say(HealthLevel::Note, "made way for other work".into()),
-        Some(CanaryEnd::Broken) => say(HealthLevel::Note, format!("broke off: {}", stop(&place.text))),
+        Some(CanaryEnd::Broken) => say(HealthLevel::Note, because("broke off", &place.text)),
         Some(_) if place.checks.iter().all(|check| check.verdict == CanaryVerdict::Ok) => {
             say(HealthLevel::Ok, "ok".into())
         }
@@ -99,9 +97,12 @@ fn of_place(place: &PlaceView) -> CanaryLine {
     }
 }
 
-/// A sentence that goes on.
-fn stop(text: &str) -> &str {
-    text.trim_end_matches('.')
+/// An end and its reason, for a sentence that goes on. Who may not read names gets no reason.
+fn because(end: &str, reason: &str) -> String {
+    match reason.trim_end_matches('.') {
+        "" => end.to_owned(),
+        reason => format!("{end}: {reason}"),
+    }
 }
 
 /// Every GPU and MIG instance with a report, with what each check found.
