@@ -7,6 +7,7 @@ use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -165,14 +166,19 @@ pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     if options.publish != "1s" {
         settings.extend(SLOW);
     }
-    let mut nodes = Vec::new();
-    for _ in 0..options.nodes {
-        let node = Daemon::start_with(&scenario, options.binary.as_ref(), &settings)?;
-        // One after the other: hundreds that look at the machine's topology at once leave no CPU for anything else. What is left
-        // then is the sampler.
+    // A few at a time: hundreds that look at the machine's topology at once leave no CPU for anything else. What is left then is the
+    // sampler.
+    let at_once = thread::available_parallelism()?.get().div_ceil(2);
+    let mut nodes: Vec<Daemon> = Vec::new();
+    while nodes.len() < options.nodes {
+        let from = nodes.len();
+        for _ in from..options.nodes.min(from + at_once) {
+            nodes.push(Daemon::start_with(&scenario, options.binary.as_ref(), &settings)?);
+        }
         wait(Duration::from_millis(300));
-        retried(|| if cost::children(node.pid()?)?.len() <= 1 { Ok(()) } else { Err("it starts".into()) })?;
-        nodes.push(node);
+        for node in &nodes[from..] {
+            retried(|| if cost::children(node.pid()?)?.len() <= 1 { Ok(()) } else { Err("it starts".into()) })?;
+        }
     }
     let addrs: Vec<SocketAddr> = nodes.iter().map(|node| node.addr).collect();
     // The first publication without the tiers that come late has fewer series.
