@@ -3,7 +3,7 @@
 
 pub mod folder;
 
-use std::io;
+use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -143,9 +143,7 @@ struct WriteJob {
 
 impl WriteJob {
     fn run(self) -> RecordingOutcome {
-        let name = self.name();
-        let stored = self.encode().and_then(|bytes| self.folder.store(&name, &bytes));
-        match stored {
+        match self.folder.store(&self.what(), |file| self.encode(file)) {
             Ok(path) => {
                 let faults = self.faults.len();
                 tracing::info!(path = %path.display(), faults, "the minutes before a fault are recorded");
@@ -160,24 +158,24 @@ impl WriteJob {
         }
     }
 
-    fn encode(&self) -> io::Result<Vec<u8>> {
+    fn encode(&self, out: impl Write) -> io::Result<()> {
         let written = Written {
             monotonic_seconds: self.snapshot.taken.0 as f64 * 1e-9,
             unix_seconds: self.snapshot.unix_seconds,
         };
         let about = (self.build.version.as_str(), self.build.revision.as_str(), &*node_name());
         let header = Header::new(about, written, self.faults.clone(), &self.frozen);
-        let documents = DOCUMENTS.map(|(name, format)| (name, format.encode(&self.snapshot)));
-        file::encode(&header, &self.frozen, &documents)
+        let documents = DOCUMENTS.iter().map(|(name, format)| (*name, format.encode(&self.snapshot)));
+        file::encode(&header, &self.frozen, documents, out)
     }
 
-    /// Its time, and the first fault: as `recording-20261123T101500Z-gpu3-Lost.json.gz`.
-    fn name(&self) -> String {
+    /// Its time, and the first fault: as 20261123T101500Z-gpu3-Lost in `recording-20261123T101500Z-gpu3-Lost.json.gz`.
+    fn what(&self) -> String {
         let time = time_of(self.snapshot.unix_seconds).map(humantime::format_rfc3339_seconds);
         let time = time.map_or("-".to_owned(), |time| time.to_string().replace(['-', ':'], ""));
         let fault = self.faults.first();
         let gpu = fault.and_then(|fault| fault.gpu).map_or("node".to_owned(), |gpu| format!("gpu{gpu}"));
-        folder::name_of(&format!("{time}-{gpu}-{}", fault.map_or("fault", |fault| &fault.fault)))
+        format!("{time}-{gpu}-{}", fault.map_or("fault", |fault| &fault.fault))
     }
 }
 

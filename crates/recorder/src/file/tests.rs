@@ -43,7 +43,9 @@ fn header(frozen: &Frozen) -> Header {
 
 fn recorded(ring: &mut Ring, now: u64) -> Vec<u8> {
     let frozen = ring.freeze(Mono(now * SECOND));
-    encode(&header(&frozen), &frozen, &[("events", "{\"events\":[]}\n".to_owned())]).unwrap()
+    let (mut bytes, events) = (Vec::new(), "{\"events\":[]}\n".to_owned());
+    encode(&header(&frozen), &frozen, [("events", events)].into_iter(), &mut bytes).unwrap();
+    bytes
 }
 
 fn of<'a>(recording: &'a Recording, key: &'a str) -> impl Iterator<Item = &'a Value> {
