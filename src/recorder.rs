@@ -6,6 +6,7 @@ pub mod folder;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use exposition::format::ResponseFormat;
@@ -41,6 +42,9 @@ pub struct FlightRecorder {
     writing: Arc<AtomicBool>,
     /// Faults whose recordings could not be written.
     unwritten: Arc<Mutex<Vec<FaultKey>>>,
+    /// The thread that writes, or wrote last.
+    writer: Option<JoinHandle<()>>,
+    ended: bool,
 }
 
 impl FlightRecorder {
@@ -56,6 +60,8 @@ impl FlightRecorder {
             inbox,
             writing: Arc::default(),
             unwritten: Arc::default(),
+            writer: None,
+            ended: false,
         })
     }
 
@@ -66,20 +72,41 @@ impl FlightRecorder {
 
     /// Looks at a new snapshot, and starts to write when a recording is due.
     pub fn look(&mut self, snapshot: &Arc<Snapshot>) {
+        if self.ended {
+            return;
+        }
+        // Its stack is free once nobody can wait for the thread.
+        self.writer.take_if(|writer| writer.is_finished());
         self.trigger.forget(&std::mem::take(&mut *lock(&self.unwritten)));
         let due = self.trigger.look(snapshot);
         if due.suppressed > 0 {
             self.count(RecordingOutcome::Suppressed, due.suppressed);
         }
-        let Some(faults) = due.faults else { return };
+        if let Some(faults) = due.faults {
+            self.write(snapshot, faults, due.keys);
+        }
+    }
+
+    /// Begins to write what waits, at the end of the daemon. Gives the thread to wait for.
+    pub fn end(&mut self, snapshot: &Arc<Snapshot>) -> Option<JoinHandle<()>> {
+        self.ended = true;
+        let (faults, keys) = self.trigger.end();
+        if !faults.is_empty() {
+            self.write(snapshot, faults, keys);
+        }
+        self.writer.take()
+    }
+
+    fn write(&mut self, snapshot: &Arc<Snapshot>, faults: Vec<RecordedFault>, keys: Vec<FaultKey>) {
         if self.writing.swap(true, Relaxed) {
+            tracing::warn!("a fault was not recorded: the recording before is still being written");
             self.count(RecordingOutcome::Suppressed, faults.len() as u64);
-            self.trigger.forget(&due.keys);
+            self.trigger.forget(&keys);
             return;
         }
         let end = WriteEnd {
             outcome: RecordingOutcome::Failed,
-            keys: due.keys,
+            keys,
             unwritten: Arc::clone(&self.unwritten),
             inbox: Arc::clone(&self.inbox),
             writing: Arc::clone(&self.writing),
@@ -96,8 +123,9 @@ impl FlightRecorder {
             let mut end = end;
             end.outcome = job.run();
         });
-        if let Err(error) = started {
-            tracing::warn!(%error, "no thread: a fault was not recorded");
+        match started {
+            Ok(writer) => self.writer = Some(writer),
+            Err(error) => tracing::warn!(%error, "no thread: a fault was not recorded"),
         }
     }
 

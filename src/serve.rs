@@ -101,7 +101,7 @@ pub fn run(configuration: Configuration, overrides: Overrides, access: Option<Ac
         version: env!("CARGO_PKG_VERSION").into(),
         revision: option_env!("GNE_REVISION").unwrap_or("unknown").into(),
     };
-    // Both hooks run on the ledger's thread: no lock is ever waited for.
+    // Both hooks run on the ledger's thread: no lock is waited for but at the end of the daemon.
     let recorder =
         FlightRecorder::new(&config, build.clone(), Arc::clone(&inbox)).map(|it| Arc::new(Mutex::new(it)));
     let settings = LedgerSettings {
@@ -127,6 +127,7 @@ pub fn run(configuration: Configuration, overrides: Overrides, access: Option<Ac
             })
         },
         publish: {
+            let recorder = recorder.clone();
             let (board, responses) = (Arc::clone(&board), Arc::clone(&responses));
             let (nameless, additions) = (nameless.clone(), Arc::clone(&additions));
             Box::new(move |mut snapshot| {
@@ -231,7 +232,7 @@ pub fn run(configuration: Configuration, overrides: Overrides, access: Option<Ac
     let mut threads: Vec<(&'static str, JoinHandle<()>)> = vec![("ledger", ledger)];
     threads.push(("reload", reloading));
     threads.extend(collecting.into_iter().map(|(source, thread)| (source.known(), thread)));
-    let mut deadline = Mono::now();
+    let (mut deadline, mut recording) = (Mono::now(), None);
     let ended = runtime.block_on(async {
         // A reload may come with the first answer.
         let signals = lifecycle::Signals::new()?;
@@ -263,6 +264,8 @@ pub fn run(configuration: Configuration, overrides: Overrides, access: Option<Ac
         deadline = Mono::now() + END_DEADLINE;
         lifecycle::notify(&[NotifyState::Stopping]);
         stop.stop();
+        // Before anything is waited for: a drain or a reset often follows the fault at once.
+        recording = recorder.and_then(|recorder| lock(&recorder).end(&board.current()));
         stop_doors.send_replace(true);
         if let Err(error) = serving.await.map_err(io::Error::other).and_then(|served| served) {
             tracing::warn!(%error, "the HTTP server");
@@ -280,6 +283,7 @@ pub fn run(configuration: Configuration, overrides: Overrides, access: Option<Ac
     inbox.close();
     join_until(vec![ledger], deadline);
     join_until(vec![reloading], deadline);
+    join_until(recording.map(|recording| ("recording", recording)).into_iter().collect(), deadline);
     ended
 }
 
