@@ -39,6 +39,8 @@ pub struct FlightRecorder {
     folder: RecordingFolder,
     build: BuildInfo,
     inbox: Arc<Inbox>,
+    /// Gives back the memory that a recording took.
+    trim_heap: fn(),
     writing: Arc<AtomicBool>,
     /// Faults whose recordings could not be written.
     unwritten: Arc<Mutex<Vec<FaultKey>>>,
@@ -49,7 +51,12 @@ pub struct FlightRecorder {
 
 impl FlightRecorder {
     /// The recorder that the settings ask for.
-    pub fn new(config: &Config, build: BuildInfo, inbox: Arc<Inbox>) -> Option<FlightRecorder> {
+    pub fn new(
+        config: &Config,
+        build: BuildInfo,
+        inbox: Arc<Inbox>,
+        trim_heap: fn(),
+    ) -> Option<FlightRecorder> {
         let settings = &config.recorder;
         settings.enabled.then(|| FlightRecorder {
             // Written some time after the fault: what follows it, or the pause to the recording before.
@@ -58,6 +65,7 @@ impl FlightRecorder {
             folder: RecordingFolder::of(config),
             build,
             inbox,
+            trim_heap,
             writing: Arc::default(),
             unwritten: Arc::default(),
             writer: None,
@@ -118,10 +126,12 @@ impl FlightRecorder {
             snapshot: Arc::clone(snapshot),
             faults,
         };
+        let trim_heap = self.trim_heap;
         let started = host::thread::spawn("recording", 512, move || {
             // As a whole: alone, its outcome would be a copy.
             let mut end = end;
             end.outcome = job.run();
+            trim_heap();
         });
         match started {
             Ok(writer) => self.writer = Some(writer),

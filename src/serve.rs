@@ -68,8 +68,13 @@ const HEALTH_MODE: u32 = 0o666;
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Serves until SIGTERM or SIGINT. The configuration is loaded again with the same `overrides`; `access` is the web
-/// configuration.
-pub fn run(configuration: Configuration, overrides: Overrides, access: Option<Access>) -> Result<(), Error> {
+/// configuration. `trim_heap` gives free memory back to the system.
+pub fn run(
+    configuration: Configuration,
+    overrides: Overrides,
+    access: Option<Access>,
+    trim_heap: fn(),
+) -> Result<(), Error> {
     let Configuration { loaded: Loaded { config, has_file, .. }, declared, fields, files } = configuration;
     child::keep_privileges();
     // From the start on no signal to load the configuration ends the daemon; until the signals are taken, it has just
@@ -102,8 +107,8 @@ pub fn run(configuration: Configuration, overrides: Overrides, access: Option<Ac
         revision: option_env!("GNE_REVISION").unwrap_or("unknown").into(),
     };
     // Both hooks run on the ledger's thread: no lock is waited for but at the end of the daemon.
-    let recorder =
-        FlightRecorder::new(&config, build.clone(), Arc::clone(&inbox)).map(|it| Arc::new(Mutex::new(it)));
+    let recorder = FlightRecorder::new(&config, build.clone(), Arc::clone(&inbox), trim_heap)
+        .map(|it| Arc::new(Mutex::new(it)));
     let settings = LedgerSettings {
         seen,
         faults,
