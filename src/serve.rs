@@ -1,5 +1,6 @@
 //! Wiring of the daemon: build everything, run, drain. No logic of its own.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::mpsc::channel;
@@ -17,6 +18,7 @@ use crate::control::{Request, orders};
 use crate::listeners::Listening;
 use crate::local_socket::LocalSocket;
 use crate::recorder::FlightRecorder;
+use crate::redaction::without_secrets;
 use crate::reload::{Configuration, Reloader};
 use crate::views::canary::CanaryFacts;
 use crate::{control, drop_in, lifecycle, listeners, nvrx};
@@ -75,7 +77,9 @@ pub fn run(
     access: Option<Access>,
     trim_heap: fn(),
 ) -> Result<(), Error> {
-    let Configuration { loaded: Loaded { config, has_file, .. }, declared, fields, files } = configuration;
+    let Configuration { loaded, declared, fields, files } = configuration;
+    let Loaded { config, has_file, origins } = loaded;
+    let origins = Arc::new(Mutex::new(origins));
     child::keep_privileges();
     // From the start on no signal to load the configuration ends the daemon; until the signals are taken, it has just
     // been loaded.
@@ -183,7 +187,9 @@ pub fn run(
     let applied = {
         let (responses, nameless) = (Arc::clone(&responses), nameless.clone());
         let (switch, mut gpm, listening) = (Arc::clone(&switch), config.gpm.enabled, listening.clone());
-        move |config: &Config, fields: &FieldList| {
+        let origins = Arc::clone(&origins);
+        move |config: &Config, Configuration { loaded, fields, .. }: &Configuration| {
+            lock(&origins).clone_from(&loaded.origins);
             *lock(&additions) = Additions::of(config, fields, &listening);
             for responses in [&responses].into_iter().chain(&nameless) {
                 responses.set_dcgm(drop_in::page(&config.dcgm, fields.clone()));
@@ -258,7 +264,7 @@ pub fn run(
         let reload = || {
             let _ = reload.send(());
         };
-        let control = tokio::spawn(serve_control(context, parts, state, stopped));
+        let control = tokio::spawn(serve_control(context, parts, state, origins, stopped));
         let ended = tokio::select! {
             signal = signals.asked_to_end(release, reload) => {
                 tracing::info!("{signal}: ending");
@@ -322,6 +328,8 @@ fn node_labels(config: &Config) -> Arc<[(&'static str, String)]> {
 }
 
 type Remember<T> = Box<dyn FnMut(T) + Send>;
+/// Where each setting comes from.
+type Origins = BTreeMap<&'static str, String>;
 
 /// The GPUs seen earlier in this boot, and how to remember others.
 fn inventory(config: &Config, state: &Store) -> (SeenGpus, Remember<SeenGpus>) {
@@ -455,13 +463,20 @@ fn kept<T: Document + Send + 'static>(
 }
 
 /// Serves the control socket. A daemon that cannot is still of use, so this is a warning.
-async fn serve_control(context: Context, parts: Parts, state: Arc<AppState>, stopped: watch::Receiver<bool>) {
+async fn serve_control(
+    context: Context,
+    parts: Parts,
+    state: Arc<AppState>,
+    origins: Arc<Mutex<Origins>>,
+    stopped: watch::Receiver<bool>,
+) {
     let opened = open(context.live.load().control.path(), control::MODE).await;
     let Some(socket) = unless("`gpu-node-exporter snapshot` will not work", opened) else { return };
     let free = Arc::new(Semaphore::new(control::MAX_BLOCKING));
     let shared = Arc::new((context, parts, state));
     let answer = move |request: Request| {
         let (shared, free) = (Arc::clone(&shared), Arc::clone(&free));
+        let origins = Arc::clone(&origins);
         async move {
             let (context, parts, state) = &*shared;
             let line = request.line.as_str();
@@ -491,6 +506,11 @@ async fn serve_control(context: Context, parts: Parts, state: Arc<AppState>, sto
                         ))
                     };
                     control::run_blocking(&free, control::BLOCKING_TIMEOUT, status).await
+                }
+                None if line == "config" => {
+                    let config = Config::clone(&context.live.load());
+                    let loaded = Loaded { config, origins: lock(&origins).clone(), ..Loaded::default() };
+                    Ok(without_secrets(&loaded.to_toml()).into())
                 }
                 None => control::read(line, state).await,
             }

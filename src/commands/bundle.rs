@@ -78,7 +78,7 @@ pub fn run(loaded: &Loaded, file: &Path, without_owners: bool) -> Result<String,
         // Documents before texts: they have the names.
         ask_daemon(loaded, &mut archive, &mut redaction)?;
         recordings(loaded, &mut archive, &mut redaction)?;
-        archive.put("config.toml", Ok(without_secrets(&loaded.to_toml()).into_bytes()))?;
+        settings_in_force(loaded, &mut archive)?;
         let found =
             doctor::run(&loaded.config, None, OutputFormat::Text).map(|(_, text)| redaction.text(&text));
         archive.put("doctor.txt", found.map(String::into_bytes))?;
@@ -93,16 +93,30 @@ pub fn run(loaded: &Loaded, file: &Path, without_owners: bool) -> Result<String,
     Ok(format!("{content}\nwritten: {}. Look through it before you send it.\n", file.display()))
 }
 
-/// What the daemon publishes.
-fn ask_daemon(loaded: &Loaded, archive: &mut Archive, redaction: &mut Redaction) -> io::Result<()> {
-    let fetch = |request: &str| match loaded.config.control.path() {
+fn fetch(loaded: &Loaded, request: &str) -> Result<Vec<u8>, String> {
+    match loaded.config.control.path() {
         Some(socket) => control::fetch(socket, request).map_err(|error| error.to_string()),
         None => Err("control.socket is empty, so there is no socket to ask the daemon through".to_owned()),
-    };
+    }
+}
+
+/// The daemon's settings: it may have other variables and flags than this command, whose own are there in place of them.
+fn settings_in_force(loaded: &Loaded, archive: &mut Archive) -> io::Result<()> {
+    let settings = fetch(loaded, "config").unwrap_or_else(|error| {
+        let error = error.replace('\n', " ");
+        let why = format!("settings of this command, as the daemon has not given its own: {error}");
+        archive.content.push_str(&format!("config.toml: {why}\n"));
+        format!("# {why}\n{}", without_secrets(&loaded.to_toml())).into_bytes()
+    });
+    archive.put("config.toml", Ok(settings))
+}
+
+/// What the daemon publishes.
+fn ask_daemon(loaded: &Loaded, archive: &mut Archive, redaction: &mut Redaction) -> io::Result<()> {
     for document in ["snapshot", "events", "owners", "topology"] {
         let of_owners = redaction.owners && document == "owners";
         let request = if document == "snapshot" { "snapshot json".into() } else { document.to_owned() };
-        let json = fetch(&request).and_then(|bytes| redaction.document(&bytes));
+        let json = fetch(loaded, &request).and_then(|bytes| redaction.document(&bytes));
         // The document still says which names are to be removed from the others.
         let json = if of_owners { Err("left out: --without-owners".to_owned()) } else { json };
         archive.put(&format!("{document}.json"), json)?;
