@@ -157,7 +157,7 @@ pub async fn read(request: &str, state: &AppState) -> Result<Bytes, String> {
         _ => {
             return Err(format!(
                 "unknown request {request:?}; known: snapshot json, snapshot text, snapshot openmetrics, events, owners, \
-                 topology, status, health, \
+                 topology, config, status, health, \
                  driver release, driver resume, driver status, gpm off, gpm on, canary status, canary clear, \
                  nvswitch clear"
             ));

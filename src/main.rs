@@ -373,6 +373,15 @@ fn share_one_heap() {
     }
 }
 
+/// Gives the free pages of that heap back, also those below what is in use.
+fn trim_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes the allocator's own lock, and touches no memory that is in use.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 fn with_config(overrides: &Overrides, then: impl FnOnce(Loaded) -> ExitCode) -> ExitCode {
     match reload::load_checked(overrides) {
         Ok(loaded) => then(loaded),
@@ -438,7 +447,7 @@ fn run(overrides: &Overrides) -> ExitCode {
     for warning in access.iter().flat_map(|access| access.warnings()) {
         tracing::warn!("{warning}");
     }
-    match serve::run(configuration, overrides.clone(), access) {
+    match serve::run(configuration, overrides.clone(), access, trim_heap) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(EXIT_FAILED, error),
     }

@@ -3,9 +3,10 @@
 
 pub mod folder;
 
-use std::io;
+use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use exposition::format::ResponseFormat;
@@ -38,14 +39,24 @@ pub struct FlightRecorder {
     folder: RecordingFolder,
     build: BuildInfo,
     inbox: Arc<Inbox>,
+    /// Gives back the memory that a recording took.
+    trim_heap: fn(),
     writing: Arc<AtomicBool>,
     /// Faults whose recordings could not be written.
     unwritten: Arc<Mutex<Vec<FaultKey>>>,
+    /// The thread that writes, or wrote last.
+    writer: Option<JoinHandle<()>>,
+    ended: bool,
 }
 
 impl FlightRecorder {
     /// The recorder that the settings ask for.
-    pub fn new(config: &Config, build: BuildInfo, inbox: Arc<Inbox>) -> Option<FlightRecorder> {
+    pub fn new(
+        config: &Config,
+        build: BuildInfo,
+        inbox: Arc<Inbox>,
+        trim_heap: fn(),
+    ) -> Option<FlightRecorder> {
         let settings = &config.recorder;
         settings.enabled.then(|| FlightRecorder {
             // Written some time after the fault: what follows it, or the pause to the recording before.
@@ -54,8 +65,11 @@ impl FlightRecorder {
             folder: RecordingFolder::of(config),
             build,
             inbox,
+            trim_heap,
             writing: Arc::default(),
             unwritten: Arc::default(),
+            writer: None,
+            ended: false,
         })
     }
 
@@ -66,20 +80,41 @@ impl FlightRecorder {
 
     /// Looks at a new snapshot, and starts to write when a recording is due.
     pub fn look(&mut self, snapshot: &Arc<Snapshot>) {
+        if self.ended {
+            return;
+        }
+        // Its stack is free once nobody can wait for the thread.
+        self.writer.take_if(|writer| writer.is_finished());
         self.trigger.forget(&std::mem::take(&mut *lock(&self.unwritten)));
         let due = self.trigger.look(snapshot);
         if due.suppressed > 0 {
             self.count(RecordingOutcome::Suppressed, due.suppressed);
         }
-        let Some(faults) = due.faults else { return };
+        if let Some(faults) = due.faults {
+            self.write(snapshot, faults, due.keys);
+        }
+    }
+
+    /// Begins to write what waits, at the end of the daemon. Gives the thread to wait for.
+    pub fn end(&mut self, snapshot: &Arc<Snapshot>) -> Option<JoinHandle<()>> {
+        self.ended = true;
+        let (faults, keys) = self.trigger.end();
+        if !faults.is_empty() {
+            self.write(snapshot, faults, keys);
+        }
+        self.writer.take()
+    }
+
+    fn write(&mut self, snapshot: &Arc<Snapshot>, faults: Vec<RecordedFault>, keys: Vec<FaultKey>) {
         if self.writing.swap(true, Relaxed) {
+            tracing::warn!("a fault was not recorded: the recording before is still being written");
             self.count(RecordingOutcome::Suppressed, faults.len() as u64);
-            self.trigger.forget(&due.keys);
+            self.trigger.forget(&keys);
             return;
         }
         let end = WriteEnd {
             outcome: RecordingOutcome::Failed,
-            keys: due.keys,
+            keys,
             unwritten: Arc::clone(&self.unwritten),
             inbox: Arc::clone(&self.inbox),
             writing: Arc::clone(&self.writing),
@@ -91,13 +126,16 @@ impl FlightRecorder {
             snapshot: Arc::clone(snapshot),
             faults,
         };
+        let trim_heap = self.trim_heap;
         let started = host::thread::spawn("recording", 512, move || {
             // As a whole: alone, its outcome would be a copy.
             let mut end = end;
             end.outcome = job.run();
+            trim_heap();
         });
-        if let Err(error) = started {
-            tracing::warn!(%error, "no thread: a fault was not recorded");
+        match started {
+            Ok(writer) => self.writer = Some(writer),
+            Err(error) => tracing::warn!(%error, "no thread: a fault was not recorded"),
         }
     }
 
@@ -143,9 +181,7 @@ struct WriteJob {
 
 impl WriteJob {
     fn run(self) -> RecordingOutcome {
-        let name = self.name();
-        let stored = self.encode().and_then(|bytes| self.folder.store(&name, &bytes));
-        match stored {
+        match self.folder.store(&self.what(), |file| self.encode(file)) {
             Ok(path) => {
                 let faults = self.faults.len();
                 tracing::info!(path = %path.display(), faults, "the minutes before a fault are recorded");
@@ -160,24 +196,24 @@ impl WriteJob {
         }
     }
 
-    fn encode(&self) -> io::Result<Vec<u8>> {
+    fn encode(&self, out: impl Write) -> io::Result<()> {
         let written = Written {
             monotonic_seconds: self.snapshot.taken.0 as f64 * 1e-9,
             unix_seconds: self.snapshot.unix_seconds,
         };
         let about = (self.build.version.as_str(), self.build.revision.as_str(), &*node_name());
         let header = Header::new(about, written, self.faults.clone(), &self.frozen);
-        let documents = DOCUMENTS.map(|(name, format)| (name, format.encode(&self.snapshot)));
-        file::encode(&header, &self.frozen, &documents)
+        let documents = DOCUMENTS.iter().map(|(name, format)| (*name, format.encode(&self.snapshot)));
+        file::encode(&header, &self.frozen, documents, out)
     }
 
-    /// Its time, and the first fault: as `recording-20261123T101500Z-gpu3-Lost.json.gz`.
-    fn name(&self) -> String {
+    /// Its time, and the first fault: as 20261123T101500Z-gpu3-Lost in `recording-20261123T101500Z-gpu3-Lost.json.gz`.
+    fn what(&self) -> String {
         let time = time_of(self.snapshot.unix_seconds).map(humantime::format_rfc3339_seconds);
         let time = time.map_or("-".to_owned(), |time| time.to_string().replace(['-', ':'], ""));
         let fault = self.faults.first();
         let gpu = fault.and_then(|fault| fault.gpu).map_or("node".to_owned(), |gpu| format!("gpu{gpu}"));
-        folder::name_of(&format!("{time}-{gpu}-{}", fault.map_or("fault", |fault| &fault.fault)))
+        format!("{time}-{gpu}-{}", fault.map_or("fault", |fault| &fault.fault))
     }
 }
 

@@ -109,8 +109,8 @@ pub struct FailedLoad {
     retry: Option<u32>,
 }
 
-/// Called with a new configuration that is in use now.
-type Applied = Box<dyn FnMut(&Config, &FieldList) + Send>;
+/// Called with a new configuration that is in use now, and what it was loaded from.
+type Applied = Box<dyn FnMut(&Config, &Configuration) + Send>;
 
 /// Loads the configuration again.
 pub struct Reloader {
@@ -229,7 +229,7 @@ impl Reloader {
         let settings = LiveSettings::of(&config, new.declared.clone());
         let config = Arc::new(config);
         self.live.store(Arc::clone(&config));
-        (self.applied)(&config, &new.fields);
+        (self.applied)(&config, new);
         self.inbox.event(LedgerEvent::Reloaded(Some(Box::new(settings)), unix_seconds()));
         self.stop.wake();
     }

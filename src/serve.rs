@@ -1,5 +1,6 @@
 //! Wiring of the daemon: build everything, run, drain. No logic of its own.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::mpsc::channel;
@@ -17,6 +18,7 @@ use crate::control::{Request, orders};
 use crate::listeners::Listening;
 use crate::local_socket::LocalSocket;
 use crate::recorder::FlightRecorder;
+use crate::redaction::without_secrets;
 use crate::reload::{Configuration, Reloader};
 use crate::views::canary::CanaryFacts;
 use crate::{control, drop_in, lifecycle, listeners, nvrx};
@@ -68,9 +70,16 @@ const HEALTH_MODE: u32 = 0o666;
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Serves until SIGTERM or SIGINT. The configuration is loaded again with the same `overrides`; `access` is the web
-/// configuration.
-pub fn run(configuration: Configuration, overrides: Overrides, access: Option<Access>) -> Result<(), Error> {
-    let Configuration { loaded: Loaded { config, has_file, .. }, declared, fields, files } = configuration;
+/// configuration. `trim_heap` gives free memory back to the system.
+pub fn run(
+    configuration: Configuration,
+    overrides: Overrides,
+    access: Option<Access>,
+    trim_heap: fn(),
+) -> Result<(), Error> {
+    let Configuration { loaded, declared, fields, files } = configuration;
+    let Loaded { config, has_file, origins } = loaded;
+    let origins = Arc::new(Mutex::new(origins));
     child::keep_privileges();
     // From the start on no signal to load the configuration ends the daemon; until the signals are taken, it has just
     // been loaded.
@@ -101,9 +110,9 @@ pub fn run(configuration: Configuration, overrides: Overrides, access: Option<Ac
         version: env!("CARGO_PKG_VERSION").into(),
         revision: option_env!("GNE_REVISION").unwrap_or("unknown").into(),
     };
-    // Both hooks run on the ledger's thread: no lock is ever waited for.
-    let recorder =
-        FlightRecorder::new(&config, build.clone(), Arc::clone(&inbox)).map(|it| Arc::new(Mutex::new(it)));
+    // Both hooks run on the ledger's thread: no lock is waited for but at the end of the daemon.
+    let recorder = FlightRecorder::new(&config, build.clone(), Arc::clone(&inbox), trim_heap)
+        .map(|it| Arc::new(Mutex::new(it)));
     let settings = LedgerSettings {
         seen,
         faults,
@@ -127,6 +136,7 @@ pub fn run(configuration: Configuration, overrides: Overrides, access: Option<Ac
             })
         },
         publish: {
+            let recorder = recorder.clone();
             let (board, responses) = (Arc::clone(&board), Arc::clone(&responses));
             let (nameless, additions) = (nameless.clone(), Arc::clone(&additions));
             Box::new(move |mut snapshot| {
@@ -177,7 +187,9 @@ pub fn run(configuration: Configuration, overrides: Overrides, access: Option<Ac
     let applied = {
         let (responses, nameless) = (Arc::clone(&responses), nameless.clone());
         let (switch, mut gpm, listening) = (Arc::clone(&switch), config.gpm.enabled, listening.clone());
-        move |config: &Config, fields: &FieldList| {
+        let origins = Arc::clone(&origins);
+        move |config: &Config, Configuration { loaded, fields, .. }: &Configuration| {
+            lock(&origins).clone_from(&loaded.origins);
             *lock(&additions) = Additions::of(config, fields, &listening);
             for responses in [&responses].into_iter().chain(&nameless) {
                 responses.set_dcgm(drop_in::page(&config.dcgm, fields.clone()));
@@ -231,7 +243,7 @@ pub fn run(configuration: Configuration, overrides: Overrides, access: Option<Ac
     let mut threads: Vec<(&'static str, JoinHandle<()>)> = vec![("ledger", ledger)];
     threads.push(("reload", reloading));
     threads.extend(collecting.into_iter().map(|(source, thread)| (source.known(), thread)));
-    let mut deadline = Mono::now();
+    let (mut deadline, mut recording) = (Mono::now(), None);
     let ended = runtime.block_on(async {
         // A reload may come with the first answer.
         let signals = lifecycle::Signals::new()?;
@@ -252,7 +264,7 @@ pub fn run(configuration: Configuration, overrides: Overrides, access: Option<Ac
         let reload = || {
             let _ = reload.send(());
         };
-        let control = tokio::spawn(serve_control(context, parts, state, stopped));
+        let control = tokio::spawn(serve_control(context, parts, state, origins, stopped));
         let ended = tokio::select! {
             signal = signals.asked_to_end(release, reload) => {
                 tracing::info!("{signal}: ending");
@@ -263,6 +275,8 @@ pub fn run(configuration: Configuration, overrides: Overrides, access: Option<Ac
         deadline = Mono::now() + END_DEADLINE;
         lifecycle::notify(&[NotifyState::Stopping]);
         stop.stop();
+        // Before anything is waited for: a drain or a reset often follows the fault at once.
+        recording = recorder.and_then(|recorder| lock(&recorder).end(&board.current()));
         stop_doors.send_replace(true);
         if let Err(error) = serving.await.map_err(io::Error::other).and_then(|served| served) {
             tracing::warn!(%error, "the HTTP server");
@@ -280,6 +294,7 @@ pub fn run(configuration: Configuration, overrides: Overrides, access: Option<Ac
     inbox.close();
     join_until(vec![ledger], deadline);
     join_until(vec![reloading], deadline);
+    join_until(recording.map(|recording| ("recording", recording)).into_iter().collect(), deadline);
     ended
 }
 
@@ -313,6 +328,8 @@ fn node_labels(config: &Config) -> Arc<[(&'static str, String)]> {
 }
 
 type Remember<T> = Box<dyn FnMut(T) + Send>;
+/// Where each setting comes from.
+type Origins = BTreeMap<&'static str, String>;
 
 /// The GPUs seen earlier in this boot, and how to remember others.
 fn inventory(config: &Config, state: &Store) -> (SeenGpus, Remember<SeenGpus>) {
@@ -446,13 +463,20 @@ fn kept<T: Document + Send + 'static>(
 }
 
 /// Serves the control socket. A daemon that cannot is still of use, so this is a warning.
-async fn serve_control(context: Context, parts: Parts, state: Arc<AppState>, stopped: watch::Receiver<bool>) {
+async fn serve_control(
+    context: Context,
+    parts: Parts,
+    state: Arc<AppState>,
+    origins: Arc<Mutex<Origins>>,
+    stopped: watch::Receiver<bool>,
+) {
     let opened = open(context.live.load().control.path(), control::MODE).await;
     let Some(socket) = unless("`gpu-node-exporter snapshot` will not work", opened) else { return };
     let free = Arc::new(Semaphore::new(control::MAX_BLOCKING));
     let shared = Arc::new((context, parts, state));
     let answer = move |request: Request| {
         let (shared, free) = (Arc::clone(&shared), Arc::clone(&free));
+        let origins = Arc::clone(&origins);
         async move {
             let (context, parts, state) = &*shared;
             let line = request.line.as_str();
@@ -482,6 +506,11 @@ async fn serve_control(context: Context, parts: Parts, state: Arc<AppState>, sto
                         ))
                     };
                     control::run_blocking(&free, control::BLOCKING_TIMEOUT, status).await
+                }
+                None if line == "config" => {
+                    let config = Config::clone(&context.live.load());
+                    let loaded = Loaded { config, origins: lock(&origins).clone(), ..Loaded::default() };
+                    Ok(without_secrets(&loaded.to_toml()).into())
                 }
                 None => control::read(line, state).await,
             }

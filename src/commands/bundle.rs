@@ -1,6 +1,6 @@
 //! `gpu-node-exporter doctor --bundle FILE`: what a support case needs, in one compressed archive.
 //!
-//! No value of a key that may be secret is in it, and with `--without-owners` no name of work, user or process. What
+//! No value of a key that may be secret is in it ([`crate::redaction`]), and with `--without-owners` no name of work, user or process. What
 //! cannot be had is named in `CONTENT.txt` with its reason; the bundle is written all the same.
 
 use std::cmp::Reverse;
@@ -22,6 +22,7 @@ use serde_json::Value;
 use super::{OutputFormat, doctor};
 use crate::control;
 use crate::recorder::folder::RecordingFolder;
+use crate::redaction::without_secrets;
 use exposition::nameless::OWNER_LABELS;
 use model::clock::unix_seconds;
 use model::plain_file;
@@ -77,7 +78,7 @@ pub fn run(loaded: &Loaded, file: &Path, without_owners: bool) -> Result<String,
         // Documents before texts: they have the names.
         ask_daemon(loaded, &mut archive, &mut redaction)?;
         recordings(loaded, &mut archive, &mut redaction)?;
-        archive.put("config.toml", Ok(without_secrets(&loaded.to_toml()).into_bytes()))?;
+        settings_in_force(loaded, &mut archive)?;
         let found =
             doctor::run(&loaded.config, None, OutputFormat::Text).map(|(_, text)| redaction.text(&text));
         archive.put("doctor.txt", found.map(String::into_bytes))?;
@@ -92,16 +93,30 @@ pub fn run(loaded: &Loaded, file: &Path, without_owners: bool) -> Result<String,
     Ok(format!("{content}\nwritten: {}. Look through it before you send it.\n", file.display()))
 }
 
-/// What the daemon publishes.
-fn ask_daemon(loaded: &Loaded, archive: &mut Archive, redaction: &mut Redaction) -> io::Result<()> {
-    let fetch = |request: &str| match loaded.config.control.path() {
+fn fetch(loaded: &Loaded, request: &str) -> Result<Vec<u8>, String> {
+    match loaded.config.control.path() {
         Some(socket) => control::fetch(socket, request).map_err(|error| error.to_string()),
         None => Err("control.socket is empty, so there is no socket to ask the daemon through".to_owned()),
-    };
+    }
+}
+
+/// The daemon's settings: it may have other variables and flags than this command, whose own are there in place of them.
+fn settings_in_force(loaded: &Loaded, archive: &mut Archive) -> io::Result<()> {
+    let settings = fetch(loaded, "config").unwrap_or_else(|error| {
+        let error = error.replace('\n', " ");
+        let why = format!("settings of this command, as the daemon has not given its own: {error}");
+        archive.content.push_str(&format!("config.toml: {why}\n"));
+        format!("# {why}\n{}", without_secrets(&loaded.to_toml())).into_bytes()
+    });
+    archive.put("config.toml", Ok(settings))
+}
+
+/// What the daemon publishes.
+fn ask_daemon(loaded: &Loaded, archive: &mut Archive, redaction: &mut Redaction) -> io::Result<()> {
     for document in ["snapshot", "events", "owners", "topology"] {
         let of_owners = redaction.owners && document == "owners";
         let request = if document == "snapshot" { "snapshot json".into() } else { document.to_owned() };
-        let json = fetch(&request).and_then(|bytes| redaction.document(&bytes));
+        let json = fetch(loaded, &request).and_then(|bytes| redaction.document(&bytes));
         // The document still says which names are to be removed from the others.
         let json = if of_owners { Err("left out: --without-owners".to_owned()) } else { json };
         archive.put(&format!("{document}.json"), json)?;
@@ -161,35 +176,6 @@ fn journal() -> Result<String, String> {
         Ok(Err(error)) => Err(format!("journalctl: {error}")),
         Err(_) => Err(format!("journalctl has not answered within {} s", LOG_TIMEOUT.as_secs())),
     }
-}
-
-/// A text without secrets.
-fn without_secrets(text: &str) -> String {
-    static SECRETS: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
-        let rules = [
-            // `password = "x"`, `api-key: x`, `"token":"x"`, in TOML, YAML, JSON and log lines; a header's scheme with it.
-            (
-                r#"(?i)([\w.-]*(?:passw(?:or)?d|passphrase|secret|token|credential|api[_-]?key|private[_-]?key|authorization)[\w.-]*["']?\s*[:=]\s*)("[^"]*"|'[^']*'|(?:(?:bearer|basic)\s+)?[^\s,;}]+)"#,
-                "${1}\"[removed]\"",
-            ),
-            (r"(?i)\b(bearer|basic)\s+[A-Za-z0-9+/=._~-]{8,}", "${1} [removed]"),
-            // User and password in an address.
-            (r"://[^/\s@]+@", "://[removed]@"),
-            (r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----", "[removed]"),
-            (r"\$2[abxy]\$\d\d\$[./A-Za-z0-9]{20,}", "[removed]"),
-        ];
-        rules.into_iter().filter_map(|(rule, with)| Some((Regex::new(rule).ok()?, with))).collect()
-    });
-    // Most texts of a recording have none of these.
-    let lower = text.to_ascii_lowercase();
-    let marks = ["pass", "secret", "token", "cred", "key", "auth", "bearer", "basic", "://", "$2"];
-    let mut text = text.to_owned();
-    if marks.iter().any(|mark| lower.contains(mark)) {
-        for (rule, with) in SECRETS.iter() {
-            text = rule.replace_all(&text, *with).into_owned();
-        }
-    }
-    text
 }
 
 /// A text without a name, where that is a word of its own.
@@ -394,19 +380,6 @@ mod tests {
 
     fn redaction(owners: bool) -> Redaction {
         Redaction { owners, names: BTreeSet::new() }
-    }
-
-    #[test]
-    fn no_secret_stays_in_a_text() {
-        let text = "password = \"hunter2\"\nhttp.api-key = 'hunter2'\nAuthorization: Bearer hunter2hunter2\n\
-            url = \"https://me:hunter2@proxy:3128/x\"\n{\"token\":\"hunter2\",\"n\":1}\nsecret=hunter2, next=1\n\
-            -----BEGIN RSA PRIVATE KEY-----\nhunter2\n-----END RSA PRIVATE KEY-----\n\
-            admin: $2y$10$hunter2hunter2hunter2hunter2hunter2\nlevel = \"info\"";
-        let cleaned = redaction(false).text(text);
-        assert!(!cleaned.contains("hunter2"), "{cleaned}");
-        for kept in ["password = ", "proxy:3128/x", "\"n\":1", "next=1", "level = \"info\""] {
-            assert!(cleaned.contains(kept), "{kept}: {cleaned}");
-        }
     }
 
     #[test]

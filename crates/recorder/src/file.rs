@@ -110,9 +110,15 @@ pub struct Recording {
     pub truncated: Option<String>,
 }
 
-/// Makes the bytes of a file. `documents` are JSON texts by name.
-pub fn encode(header: &Header, frozen: &Frozen, documents: &[(&str, String)]) -> io::Result<Vec<u8>> {
-    let mut lines = LineWriter { out: GzEncoder::new(Vec::new(), Compression::default()), count: 0 };
+/// Writes a file. `documents` are JSON texts by name, each of them made when its turn comes: together they are larger than
+/// the ring.
+pub fn encode<'a>(
+    header: &Header,
+    frozen: &Frozen,
+    documents: impl Iterator<Item = (&'a str, String)>,
+    out: impl Write,
+) -> io::Result<()> {
+    let mut lines = LineWriter { out: GzEncoder::new(out, Compression::default()), count: 0 };
     lines.put(&serde_json::to_string(header)?)?;
     let names = Names::of(frozen);
     let mut series = frozen.begin.clone();
@@ -133,15 +139,15 @@ pub fn encode(header: &Header, frozen: &Frozen, documents: &[(&str, String)]) ->
     }
     let count = lines.count;
     lines.put(&json!({ "end": count }).to_string())?;
-    lines.out.finish()
+    lines.out.finish().map(drop)
 }
 
-struct LineWriter {
-    out: GzEncoder<Vec<u8>>,
+struct LineWriter<W: Write> {
+    out: GzEncoder<W>,
     count: u64,
 }
 
-impl LineWriter {
+impl<W: Write> LineWriter<W> {
     fn put(&mut self, line: &str) -> io::Result<()> {
         self.count += 1;
         self.out.write_all(line.as_bytes())?;

@@ -2,10 +2,12 @@
 //!
 //! An entry goes into the newest block, as integers of variable length: a series by its number, its value as the
 //! difference to the value before, in the driver's resolution. A full block is followed by a new one, and the oldest leaves
-//! by its age or when the ring is full. Numbers hold for the whole ring; `begin` has the values before the oldest block.
+//! by its age or when the ring is full. How many bytes that are follows from the time that the ring keeps. Numbers hold for
+//! the whole ring; `begin` has the values before the oldest block.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -18,8 +20,9 @@ use model::sample::{Batch, Drained, Missing, Row};
 
 /// A block has so many bytes, or one entry alone.
 const BLOCK_BYTES: usize = 10 << 10;
-/// Blocks for each GPU, and for the node beside them.
-const GPU_BLOCKS: usize = 2;
+/// Bytes of a second for each GPU, and for the node beside them: power at 50 Hz that jumps with every sample takes 100, the
+/// rest of a busy GPU some 60.
+const GPU_BYTES_PER_SECOND: usize = 192;
 /// Bytes of names for each GPU and the node: beyond them, as MIG devices come and go, the ring begins again.
 const GPU_NAMES: usize = 24 << 10;
 /// Samples of a buffer count as evenly spaced if each is so close to its place.
@@ -137,7 +140,7 @@ impl SeriesValues {
 /// The ring at a moment.
 #[derive(Debug)]
 pub struct Frozen {
-    pub(crate) blocks: Vec<RingBlock>,
+    pub(crate) blocks: Vec<Arc<RingBlock>>,
     /// Values before the first block, of series that were read since.
     pub(crate) begin: SeriesValues,
     names: Vec<u8>,
@@ -167,7 +170,9 @@ struct SeriesState {
 pub struct Ring {
     /// How far back it goes.
     keep: Duration,
-    blocks: VecDeque<RingBlock>,
+    /// Full blocks, shared with what was frozen.
+    blocks: VecDeque<Arc<RingBlock>>,
+    newest: Option<RingBlock>,
     begin: SeriesValues,
     /// Numbers of subjects, series, calls and visits, by a hash of each.
     numbers: HashMap<u64, u32>,
@@ -191,6 +196,7 @@ impl Ring {
         Ring {
             keep,
             blocks: VecDeque::new(),
+            newest: None,
             begin: SeriesValues::default(),
             numbers: HashMap::new(),
             names: Vec::new(),
@@ -207,22 +213,25 @@ impl Ring {
 
     /// Bytes of entries and names.
     pub fn bytes(&self) -> usize {
-        self.blocks.iter().map(|block| block.bytes.capacity()).sum::<usize>() + self.names.capacity()
+        let full = self.blocks.iter().map(|block| &**block);
+        full.chain(&self.newest).map(|block| block.bytes.capacity()).sum::<usize>() + self.names.capacity()
     }
 
     /// What is in the ring now.
     pub fn freeze(&mut self, now: Mono) -> Frozen {
-        if let Some(newest) = self.blocks.back_mut() {
+        if let Some(newest) = &mut self.newest {
             newest.to = now;
         }
-        let from = self.blocks.front().map_or(now, |oldest| oldest.from);
+        let newest = self.newest.iter().map(|block| Arc::new(block.clone()));
+        let blocks: Vec<Arc<RingBlock>> = self.blocks.iter().map(Arc::clone).chain(newest).collect();
+        let from = blocks.first().map_or(now, |oldest| oldest.from);
         let mut begin = self.begin.clone();
         for (value, series) in begin.0.iter_mut().zip(&self.series) {
             if series.seen < from {
                 *value = NONE;
             }
         }
-        Frozen { blocks: self.blocks.iter().cloned().collect(), begin, names: self.names.clone() }
+        Frozen { blocks, begin, names: self.names.clone() }
     }
 
     /// Takes what passes from the driver.
@@ -280,12 +289,12 @@ impl Ring {
         let millis = at.0 / 1_000_000;
         let mut step = millis as i64 - self.at as i64;
         let mut bytes = self.coded(&(step, entry));
-        if self.blocks.back().is_none_or(|block| block.bytes.len() + bytes.len() > BLOCK_BYTES) {
+        if self.newest.as_ref().is_none_or(|block| block.bytes.len() + bytes.len() > BLOCK_BYTES) {
             self.begin_block(now);
             step = millis as i64 - self.at as i64;
             bytes = self.coded(&(step, entry));
         }
-        if let Some(block) = self.blocks.back_mut() {
+        if let Some(block) = &mut self.newest {
             block.bytes.extend(&bytes);
             block.to = now;
         }
@@ -301,11 +310,15 @@ impl Ring {
     }
 
     fn begin_block(&mut self, now: Mono) {
-        let most = BLOCK_BYTES * GPU_BLOCKS * (1 + self.gpus.count_ones() as usize);
+        self.blocks.extend(self.newest.take().map(Arc::new));
+        let parts = 1 + self.gpus.count_ones() as usize;
+        let most =
+            (parts * GPU_BYTES_PER_SECOND * self.keep.as_secs() as usize).next_multiple_of(BLOCK_BYTES);
         let mut held: usize = self.blocks.iter().map(|block| block.bytes.len().max(BLOCK_BYTES)).sum();
         let mut bytes = Vec::new();
         while let Some(oldest) = self.blocks.front() {
-            if held + BLOCK_BYTES <= most && now.since(oldest.to) <= self.keep {
+            // The new block comes on top.
+            if held <= most && now.since(oldest.to) <= self.keep {
                 break;
             }
             held -= oldest.bytes.len().max(BLOCK_BYTES);
@@ -314,13 +327,14 @@ impl Ring {
                     self.begin.add(&rows);
                 }
             }
-            // Used again, so that the heap has no holes.
-            bytes = self.blocks.pop_front().map(|block| block.bytes).unwrap_or_default();
+            // Used again, so that the heap has no holes; but for one that is being written to a file.
+            let oldest = self.blocks.pop_front().and_then(Arc::into_inner);
+            bytes = oldest.map(|block| block.bytes).unwrap_or_default();
         }
         bytes.clear();
         bytes.shrink_to(BLOCK_BYTES);
         bytes.reserve_exact(BLOCK_BYTES);
-        self.blocks.push_back(RingBlock { from: now, to: now, bytes });
+        self.newest = Some(RingBlock { from: now, to: now, bytes });
         self.at = now.0 / 1_000_000;
         self.processes.clear();
     }

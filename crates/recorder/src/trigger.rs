@@ -119,6 +119,11 @@ impl Trigger {
         due
     }
 
+    /// The faults whose recording waits, at the end of the daemon, and their keys: nothing follows them any more.
+    pub fn end(&mut self) -> (Vec<RecordedFault>, Vec<FaultKey>) {
+        (std::mem::take(&mut self.waiting), std::mem::take(&mut self.waiting_keys))
+    }
+
     /// Faults whose recording was not written: the next one of the same kind is recorded.
     pub fn forget(&mut self, keys: &[FaultKey]) {
         for key in keys {
