@@ -71,6 +71,7 @@ fn examine(config: &Config, config_errors: &[String]) -> Report {
     findings.extend(unhealthy_gpus(asked.as_ref().ok(), &daemon));
     findings.extend(cpu::events(&host, config, &daemon));
     findings.extend(daemon.slurm());
+    findings.extend(daemon.state_folder(config));
     if !daemon.answers() {
         findings.push(host::kernel_log(&host, config));
         findings.extend(host::owners(&host, config));
