@@ -276,21 +276,24 @@ fn main() -> ExitCode {
             let answer = control::fetch(socket, &format!("snapshot {format}"))?;
             String::from_utf8(answer).map_err(io::Error::other)
         }),
-        Command::Health(arguments) => with_config(overrides, |loaded| {
+        Command::Health(arguments) => {
+            let (loaded, _) = client_config(overrides);
             let (code, text) = commands::health::run(&loaded.config, &arguments);
             exit_with(code, &text)
-        }),
-        Command::Doctor { bundle: Some(file), without_owners, .. } => with_config(overrides, |loaded| {
+        }
+        Command::Doctor { bundle: Some(file), without_owners, .. } => {
+            let (loaded, errors) = client_config(overrides);
             log::to_stderr(tracing::Level::ERROR);
-            finish(commands::bundle::run(&loaded, &file, without_owners))
-        }),
-        Command::Doctor { format, cuda, .. } => with_config(overrides, |loaded| {
+            finish(commands::bundle::run(&loaded, &errors, &file, without_owners))
+        }
+        Command::Doctor { format, cuda, .. } => {
+            let (loaded, errors) = client_config(overrides);
             log::to_stderr(tracing::Level::ERROR);
-            match doctor::run(&loaded.config, cuda, format) {
+            match doctor::run(&loaded.config, &errors, cuda, format) {
                 Ok((well, text)) => exit_with(if well { 0 } else { EXIT_FAILED }, &text),
                 Err(error) => fail(EXIT_FAILED, error),
             }
-        }),
+        }
         Command::Canary(Arguments { order: Some(CanaryOrder::Clear { gpu, reason }), .. }) => {
             with_socket(overrides, |socket, _| orders::clear_wrong_result(socket, &gpu, &reason))
         }
@@ -389,6 +392,24 @@ fn with_config(overrides: &Overrides, then: impl FnOnce(Loaded) -> ExitCode) -> 
     }
 }
 
+/// The configuration of a command that asks the running daemon. That keeps the one before a configuration that cannot
+/// be used; the command warns, and has the keys of the new one that are right. It gives what is wrong as well.
+fn client_config(overrides: &Overrides) -> (Loaded, Vec<String>) {
+    let (loaded, errors) = reload::load_known(overrides);
+    for problem in &errors {
+        eprintln!("gpu-node-exporter: warning: {problem}");
+    }
+    if !errors.is_empty() {
+        let file = reload::main_file(overrides);
+        eprintln!(
+            "gpu-node-exporter: warning: the configuration cannot be used ({}, environment and flags); a running \
+             daemon keeps the one before, and its answer follows",
+            file.display()
+        );
+    }
+    (loaded, errors)
+}
+
 /// Says what is wrong with the configuration, a line a problem.
 fn refuse(ConfigErrors(problems): ConfigErrors) -> ExitCode {
     for problem in problems {
@@ -467,10 +488,11 @@ fn prove(config: &Config, arguments: &Arguments) -> Result<(Exit, String), Strin
 
 /// Asks the daemon through its socket and prints what to say.
 fn with_socket(overrides: &Overrides, ask: impl FnOnce(&Path, &Config) -> io::Result<String>) -> ExitCode {
-    with_config(overrides, |Loaded { config, .. }| match config.control.path() {
+    let (Loaded { config, .. }, _) = client_config(overrides);
+    match config.control.path() {
         Some(socket) => finish(ask(socket, &config)),
         None => fail(EXIT_FAILED, "control.socket is empty, so there is no socket to ask the daemon through"),
-    })
+    }
 }
 
 fn finish(result: Result<String, impl Into<Box<dyn Error>>>) -> ExitCode {

@@ -77,9 +77,19 @@ impl Configuration {
 
 /// The settings, each of them checked, without the files that they name.
 pub fn load_checked(overrides: &Overrides) -> Result<Loaded, ConfigErrors> {
-    let loaded = settings::load(overrides)?;
-    loaded.check_patterns(&METRICS.iter().map(|metric| metric.name).collect::<Vec<_>>())?;
-    Ok(loaded)
+    match load_known(overrides) {
+        (loaded, errors) if errors.is_empty() => Ok(loaded),
+        (_, errors) => Err(ConfigErrors(errors)),
+    }
+}
+
+/// As [`load_checked`], and with errors the settings that are right, over the defaults: for who asks a running daemon,
+/// which keeps the configuration before.
+pub fn load_known(overrides: &Overrides) -> (Loaded, Vec<String>) {
+    let (loaded, mut errors) = settings::load(overrides);
+    let names: Vec<_> = METRICS.iter().map(|metric| metric.name).collect();
+    errors.extend(loaded.check_patterns(&names).err().into_iter().flat_map(|ConfigErrors(errors)| errors));
+    (loaded, errors)
 }
 
 /// The web configuration, where there is to be one.
@@ -238,7 +248,8 @@ impl Reloader {
 /// The files of a configuration. Two of the same name differ in device, number, size, or the time of the last change.
 pub type Files = BTreeMap<PathBuf, (u64, u64, u64, i64, i64)>;
 
-fn main_file(overrides: &Overrides) -> PathBuf {
+/// The configuration file, which need not be there without `--config`.
+pub fn main_file(overrides: &Overrides) -> PathBuf {
     overrides.config.clone().unwrap_or_else(|| DEFAULT_FILE.into())
 }
 

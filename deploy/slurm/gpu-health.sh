@@ -14,7 +14,7 @@ set -u
 PATH=${PATH:+$PATH:}/usr/local/bin:/usr/bin:/bin:/opt/slurm/bin
 node=${SLURMD_NODENAME:-$(hostname -s)}
 
-verdict=$(gpu-node-exporter health --timeout 2s 2>&1)
+verdict=$(gpu-node-exporter health --timeout 2s)
 case $? in
 0) exit 0 ;;
 2) ;;

@@ -18,7 +18,7 @@ use model::catalog::{Gpu, SamplerEnd};
 use model::clock::Mono;
 use model::sync::lock;
 use policy::{Abandoned, Backoff, Decision, SamplerHealth, StuckCall};
-use process::{CallDeadlines, SamplerMessage, SamplerProcess, SamplerSettings, end_all};
+use process::{CallDeadlines, SamplerMessage, SamplerProcess, end_all, sampler_config, sampler_settings};
 use sampler::wire::{CanaryProcess, FromSampler, SamplerConfig, ToSampler};
 use settings::Config;
 use switch::{Holder, Released, StuckIn, Switch};
@@ -40,7 +40,6 @@ pub fn start(context: Context, pids: Arc<Pids>, switch: Arc<Switch>) -> io::Resu
         let supervisor = Supervisor {
             backoff: Backoff::new(s.restart_backoff, s.restart_backoff_max),
             deadlines: CallDeadlines::of(&config),
-            settings: SamplerSettings::of(&config),
             config,
             context,
             pids,
@@ -59,7 +58,6 @@ pub fn start(context: Context, pids: Arc<Pids>, switch: Arc<Switch>) -> io::Resu
             released: None,
             gpm: true,
             canaries: Vec::new(),
-            settings_wait: false,
         };
         supervisor.run(&messages);
     })
@@ -67,9 +65,8 @@ pub fn start(context: Context, pids: Arc<Pids>, switch: Arc<Switch>) -> io::Resu
 
 struct Supervisor {
     context: Context,
-    /// The configuration that samplers are started by, and what they get of it.
+    /// The configuration that the serving sampler goes by.
     config: Arc<Config>,
-    settings: SamplerSettings,
     /// Process ids of the samplers alive, for the collector of our own processes.
     pids: Arc<Pids>,
     switch: Arc<Switch>,
@@ -95,8 +92,6 @@ struct Supervisor {
     gpm: bool,
     /// The newest processes of the canary.
     canaries: Vec<CanaryProcess>,
-    /// Whether changed settings wait, which is logged once.
-    settings_wait: bool,
 }
 
 impl Supervisor {
@@ -156,30 +151,20 @@ impl Supervisor {
         }
     }
 
-    /// Goes by the configuration in use: replaces a sampler that was started with other settings. Not while a call is
-    /// stuck: the other GPUs would have no values until that shows again. The deadlines of calls apply at once.
+    /// Goes by the configuration in use: the serving sampler takes over what it is to read, each worker before its next visit.
     fn follow_configuration(&mut self) {
         let config = self.context.config();
         if Arc::ptr_eq(&config, &self.config) {
             return;
         }
         self.deadlines = CallDeadlines::of(&config);
-        let settings = SamplerSettings::of(&config);
-        if settings != self.settings {
-            let is_quiet = |sampler: &SamplerProcess| {
-                sampler.opened && sampler.health(Mono::now(), self.deadlines).stuck.is_empty()
-            };
-            if !self.abandoned.is_empty() || self.serving.as_ref().is_some_and(|serving| !is_quiet(serving)) {
-                if !std::mem::replace(&mut self.settings_wait, true) {
-                    tracing::info!("the new settings of the sampler wait until no driver call is stuck");
-                }
-                return;
-            }
-            tracing::info!("the sampler is replaced: its settings have changed");
-            self.abandon(None);
-            self.settings = settings;
+        let settings = sampler_settings(&config);
+        if settings != sampler_settings(&self.config)
+            && let Some(serving) = &mut self.serving
+        {
+            tracing::info!(pid = serving.pid(), "the sampler has new settings");
+            serving.child.send(&ToSampler::Settings(settings));
         }
-        self.settings_wait = false;
         self.config = config;
     }
 
@@ -208,10 +193,9 @@ impl Supervisor {
             epoch: first_epoch(self.generation),
             gpm: self.gpm,
             canaries: self.canaries.clone(),
-            ..self.settings.config.clone()
+            ..sampler_config(&self.config)
         };
-        // Not a setting to compare: a sampler is not replaced for its log.
-        let log_level = &self.context.config().log.level.to_string().to_lowercase();
+        let log_level = &self.config.log.level.to_string().to_lowercase();
         let (inbox, sender) = (&self.context.inbox, &self.sender);
         match SamplerProcess::start(self.generation, log_level, Stderr::Inherit, config, inbox, sender) {
             Ok(sampler) => {

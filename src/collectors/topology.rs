@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use super::{Context, Turns};
 use crate::views::View;
@@ -19,7 +21,7 @@ use ledger::inbox::LedgerEvent;
 use model::catalog::CollectorName;
 use model::clock::Mono;
 use model::plain_file;
-use model::topology::{Topology, TopologyUpdate, compare};
+use model::topology::{DeviceKind, MemoryKind, Topology, TopologyUpdate, compare};
 use settings::Config;
 use topology::ask::{AskError, Asker, MachineAnswer};
 use topology::discover::Origin;
@@ -194,16 +196,35 @@ pub fn declared(file: &Path) -> Result<Option<Topology>, String> {
 /// The first topology seen on this machine, kept over restarts. After a wanted change of the machine an administrator
 /// removes the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct SavedTopology {
+pub struct SavedTopology {
     /// `/etc/machine-id` of the machine; empty if it has none.
     machine_id: String,
     /// As it was when it was first seen.
+    #[serde(deserialize_with = "known_topology")]
     topology: Topology,
+}
+
+/// A topology without what a later release may have put there: a device of another kind is left out, memory of another
+/// kind is of none, as this release would find them.
+fn known_topology<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Topology, D::Error> {
+    let mut saved = Value::deserialize(deserializer)?;
+    if let Some(devices) = saved.get_mut("devices").and_then(Value::as_array_mut) {
+        devices.retain(|device| DeviceKind::deserialize(&device["kind"]).is_ok());
+    }
+    for node in saved.get_mut("numa_nodes").and_then(Value::as_array_mut).into_iter().flatten() {
+        if MemoryKind::deserialize(&node["memory_kind"]).is_err()
+            && let Some(node) = node.as_object_mut()
+        {
+            node.remove("memory_kind");
+        }
+    }
+    Topology::deserialize(saved).map_err(D::Error::custom)
 }
 
 impl Document for SavedTopology {
     const KIND: &'static str = "topology";
     const VERSION: u32 = 1;
+    const OLDEST: u32 = 1;
     const MAX_BYTES: usize = 4 << 20;
 }
 
@@ -247,7 +268,7 @@ impl FirstSeen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::topology::fixtures::machine;
+    use model::topology::fixtures::{device, machine};
 
     fn config(dir: &std::path::Path) -> Config {
         let mut config = Config::default();
@@ -275,6 +296,26 @@ mod tests {
         std::fs::write(config.host.root.join("etc/machine-id"), "0123456789abcdef\n").unwrap();
         assert_eq!(first_of(&config, &other), other, "the disk is in another machine");
         assert_eq!(first_of(&config, &one), other);
+    }
+
+    #[test]
+    fn the_first_of_a_later_release_is_read_as_far_as_it_is_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path());
+        let mut first = machine(&[("0-3", &["0-3"])]);
+        first.devices.push(device(DeviceKind::Network, "0000:17:00.0", Some(0), "0-3", &[]));
+        assert_eq!(first_of(&config, &first), first);
+        let file = config.state.dir.join("topology.json");
+        let mut later: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let topology = &mut later["data"]["topology"];
+        let mut device = topology["devices"][0].clone();
+        device["kind"] = "of_a_later_version".into();
+        topology["devices"].as_array_mut().unwrap().push(device);
+        topology["numa_nodes"][0]["memory_kind"] = "of_a_later_version".into();
+        std::fs::write(&file, later.to_string()).unwrap();
+        let kept = first_of(&config, &machine(&[("0-7", &["0-7"])]));
+        assert_eq!((&kept.devices, &kept.cpus), (&first.devices, &first.cpus), "not begun again");
+        assert_eq!(kept.numa_nodes[0].memory_kind, MemoryKind::Unknown);
     }
 
     #[test]

@@ -70,7 +70,12 @@ struct Redaction {
 }
 
 /// Writes the bundle. Gives what to print.
-pub fn run(loaded: &Loaded, file: &Path, without_owners: bool) -> Result<String, String> {
+pub fn run(
+    loaded: &Loaded,
+    config_errors: &[String],
+    file: &Path,
+    without_owners: bool,
+) -> Result<String, String> {
     let named = |error: io::Error| format!("{}: {error}", file.display());
     let mut redaction = Redaction { owners: without_owners, names: BTreeSet::new() };
     let mut archive = Archive::create(file).map_err(named)?;
@@ -79,8 +84,12 @@ pub fn run(loaded: &Loaded, file: &Path, without_owners: bool) -> Result<String,
         ask_daemon(loaded, &mut archive, &mut redaction)?;
         recordings(loaded, &mut archive, &mut redaction)?;
         settings_in_force(loaded, &mut archive)?;
-        let found =
-            doctor::run(&loaded.config, None, OutputFormat::Text).map(|(_, text)| redaction.text(&text));
+        if !config_errors.is_empty() {
+            let errors = config_errors.iter().map(|error| format!("{error}\n")).collect::<String>();
+            archive.put("config-errors.txt", Ok(redaction.text(&errors).into_bytes()))?;
+        }
+        let found = doctor::run(&loaded.config, config_errors, None, OutputFormat::Text)
+            .map(|(_, text)| redaction.text(&text));
         archive.put("doctor.txt", found.map(String::into_bytes))?;
         archive.put("log.txt", journal().map(|log| redaction.text(&log).into_bytes()))?;
         archive.finish()

@@ -27,7 +27,12 @@ use settings::Config;
 
 /// Looks at everything, or says whether programs of a CUDA version run here. Gives whether nothing is wrong, and what
 /// to print.
-pub fn run(config: &Config, cuda: Option<Cuda>, format: OutputFormat) -> Result<(bool, String), String> {
+pub fn run(
+    config: &Config,
+    config_errors: &[String],
+    cuda: Option<Cuda>,
+    format: OutputFormat,
+) -> Result<(bool, String), String> {
     if let Some(wanted) = cuda {
         let judgement = runs_cuda(config, wanted);
         let text = match format {
@@ -36,7 +41,7 @@ pub fn run(config: &Config, cuda: Option<Cuda>, format: OutputFormat) -> Result<
         };
         return Ok((judgement.runs(), text));
     }
-    let report = examine(config);
+    let report = examine(config, config_errors);
     let text = match format {
         OutputFormat::Json => json(&report)?,
         OutputFormat::Text => report.text(terminal::stdout_has_colours()),
@@ -44,7 +49,7 @@ pub fn run(config: &Config, cuda: Option<Cuda>, format: OutputFormat) -> Result<
     Ok((report.well, text))
 }
 
-fn examine(config: &Config) -> Report {
+fn examine(config: &Config, config_errors: &[String]) -> Report {
     let (daemon, host, off) = (Daemon::ask(config), Host::new(&config.host.root), config.switched_off());
     let module = module::look(&host, None);
     let asked = daemon.ask_driver(config, Aim::AllBut(&off));
@@ -52,6 +57,9 @@ fn examine(config: &Config) -> Report {
     // Where the driver answers all the same, what is not found is no fault.
     let missing = if answers { Verdict::Note } else { Verdict::Wrong };
     let mut findings = vec![host::user()];
+    findings.extend(config_errors.iter().map(|error| {
+        Finding::new("configuration", Verdict::Wrong, error).fix("gpu-node-exporter check-config")
+    }));
     findings.extend(daemon.findings());
     findings.push(kernel_module(&module, missing));
     findings.extend(libraries(&host, config, &module, missing));
@@ -63,6 +71,7 @@ fn examine(config: &Config) -> Report {
     findings.extend(unhealthy_gpus(asked.as_ref().ok(), &daemon));
     findings.extend(cpu::events(&host, config, &daemon));
     findings.extend(daemon.slurm());
+    findings.extend(daemon.state_folder(config));
     if !daemon.answers() {
         findings.push(host::kernel_log(&host, config));
         findings.extend(host::owners(&host, config));

@@ -27,7 +27,8 @@ Exit codes, which are those of monitoring plugins (Nagios, Icinga, Sensu):
   3  unknown: there is no verdict; the line has the reason. The daemon is gone, starts, hangs or may
      not be asked, its values are too old, the driver is released or has not answered yet, or there
      is no such GPU
-  64 the command line or the configuration is wrong
+  64 the command line is wrong. A configuration with errors is a warning on standard error: the daemon
+     keeps the one before, and its verdict follows
 With `--exit-codes npd`, as node-problem-detector wants: 0 ok or warning, 1 critical, 2 unknown.
 
 Conditions of a GPU that are a warning: {}. A collector that is down is one too.

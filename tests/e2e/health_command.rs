@@ -107,6 +107,21 @@ fn a_daemon_that_starts_hangs_or_is_gone_is_unknown_with_the_reason() {
 }
 
 #[test]
+fn a_daemon_that_was_killed_leaves_sockets_and_is_unknown_with_the_reason() {
+    let node = without_topology("tests/scenarios/still-1xh200.toml").start();
+    node.wait_ready();
+    signal(node.pid(), Signal::SIGKILL);
+    node.wait_until_gone(node.pid());
+    assert!(node.control_socket().exists() && node.health_socket().exists());
+    let (code, text) = health(&node, &[]);
+    assert_eq!(code, 3, "{text}");
+    for part in ["unknown: ", "control.sock: Connection refused", "is the daemon running?"] {
+        assert!(text.contains(part), "{part:?}: {text}");
+    }
+    assert_eq!(health(&node, &["--exit-codes", "npd"]).0, 2);
+}
+
+#[test]
 fn wrong_arguments_have_an_exit_code_of_their_own() {
     for args in [["--timeout", "0s"], ["--timeout", "1h"], ["--gpu", "0 snapshot"], ["--gpu", ""]] {
         let output = Command::new(env!("CARGO_BIN_EXE_gpu-node-exporter")).arg("health").args(args).output();

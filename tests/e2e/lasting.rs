@@ -10,7 +10,7 @@ use super::faults::{EIGHT, Host, events, pci};
 use super::node::{Metrics, Node, Setup};
 
 fn incidents(m: &Metrics, gpu: &str) -> Option<f64> {
-    m.value("gpu_unhealthy_total", &[("gpu", gpu)])
+    m.value("gpu_unhealthy_incidents", &[("gpu", gpu)])
 }
 
 fn healthy(m: &Metrics, gpu: &str) -> Option<f64> {
@@ -33,7 +33,7 @@ fn an_incident_counts_once_over_a_restart_and_the_count_outlasts_a_reboot() {
     host.load_module();
     let mut node = host.start(EIGHT);
     let m = node.metrics();
-    assert_eq!(m.all("gpu_unhealthy_total", &[]), [0.0; 8], "born at 0");
+    assert_eq!(m.all("gpu_unhealthy_incidents", &[]), [0.0; 8], "born at 0");
     let fault = format!("NVRM: Xid (PCI:{}): 79, GPU has fallen off the bus.", pci(&m, "3"));
     host.log(&fault);
     node.wait_metrics("the incident", |m| incidents(m, "3") == Some(1.0) && healthy(m, "3") == Some(0.0));
@@ -44,7 +44,7 @@ fn an_incident_counts_once_over_a_restart_and_the_count_outlasts_a_reboot() {
     let mut again = host.watched(host.setup(EIGHT).with_state_of(&node));
     assert_eq!(healthy(&again.metrics(), "3"), Some(0.0));
     again.hold("it is the same incident", Duration::from_millis(300), |node| {
-        node.metrics().all("gpu_unhealthy_total", &[]) == [0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0]
+        node.metrics().all("gpu_unhealthy_incidents", &[]) == [0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0]
     });
     host.load_module();
     again.wait_metrics("the load ends it", |m| healthy(m, "3") == Some(1.0));
@@ -60,7 +60,7 @@ fn an_incident_counts_once_over_a_restart_and_the_count_outlasts_a_reboot() {
     );
     host.log(&fault);
     let m = rebooted.wait_metrics("another incident", |m| incidents(m, "3") == Some(2.0));
-    assert_eq!(m.all("gpu_unhealthy_total", &[]).iter().sum::<f64>(), 2.0);
+    assert_eq!(m.all("gpu_unhealthy_incidents", &[]).iter().sum::<f64>(), 2.0);
 }
 
 #[test]
@@ -174,12 +174,12 @@ fn a_history_that_cannot_be_read_at_the_start_is_not_begun_again() {
     seven.wait_metrics("seven are listed", |m| m.value("gpu_devices", &[]) == Some(7.0));
     seven.hold("nothing is said of the past", Duration::from_millis(300), |node| {
         let m = node.metrics();
-        highest(&m).is_none() && m.all("gpu_unhealthy_total", &[]).is_empty()
+        highest(&m).is_none() && m.all("gpu_unhealthy_incidents", &[]).is_empty()
     });
     fs::remove_file(machine.state()).unwrap();
     fs::rename(&away, machine.state()).unwrap();
     let m = seven.wait_metrics("it is read", |m| highest(m) == Some(8.0));
-    assert_eq!(m.all("gpu_unhealthy_total", &[]), [0.0; 7]);
+    assert_eq!(m.all("gpu_unhealthy_incidents", &[]), [0.0; 7]);
     wait_kept_in(&machine.state(), &seven, "history.json", "\"devices_highest\":8");
 }
 

@@ -20,6 +20,9 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 /// Between two looks at a page, which keeps daemon and test busy, and other tests waiting.
 const BETWEEN_PAGES: Duration = Duration::from_millis(100);
 
+/// Tests look at all metrics; which are served by default is a test of its own.
+const ALL_GROUPS: (&str, &str) = ("METRICS__GROUPS", "all");
+
 /// A running daemon.
 pub struct Node {
     process: Child,
@@ -59,6 +62,7 @@ impl Setup {
             ("SAMPLER__RESTART_BACKOFF", "20ms"),
             ("SAMPLER__RESTART_BACKOFF_MAX", "100ms"),
             ("METRICS__PUBLISH_INTERVAL", "100ms"),
+            ALL_GROUPS,
         ];
         Setup {
             scenario: Path::new(env!("CARGO_MANIFEST_DIR")).join(scenario),
@@ -94,8 +98,15 @@ impl Setup {
 
     /// With the product's own cadences and deadlines.
     pub fn with_default_times(mut self) -> Setup {
-        self.settings.clear();
+        self.settings.retain(|key, _| key == ALL_GROUPS.0);
         self
+    }
+
+    /// With this file, and no cadences, deadlines or groups but its own.
+    #[allow(dead_code, reason = "only tests/e2e reloads them")]
+    pub fn with_all_of_file(mut self, file: PathBuf) -> Setup {
+        self.settings.clear();
+        self.with_config_file(file)
     }
 
     /// With this configuration file, below the settings of the test.
@@ -162,8 +173,6 @@ impl Setup {
         command.env("GPU_NODE_EXPORTER__CANARY__LOCK_FILE", dir.path().join("canary.lock"));
         command.env("GPU_NODE_EXPORTER__HEALTH__SOCKET", dir.path().join("health.sock"));
         command.env("GPU_NODE_EXPORTER__HEALTH__NVRX_SOCKET", dir.path().join("nvrx.sock"));
-        // Tests look at all metrics; which are served by default is a test of its own.
-        command.env("GPU_NODE_EXPORTER__METRICS__GROUPS", "all");
         for (key, value) in &self.settings {
             command.env(format!("GPU_NODE_EXPORTER__{key}"), value);
         }

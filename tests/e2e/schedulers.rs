@@ -28,6 +28,8 @@ fn sick() -> Node {
 /// A Slurm of one node: `scontrol` keeps the state in a file, and each change in another.
 struct Slurm {
     dir: TempDir,
+    /// Settings of the command beside those of the daemon.
+    settings: Option<(&'static str, &'static str)>,
 }
 
 impl Slurm {
@@ -46,7 +48,7 @@ impl Slurm {
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
         symlink(env!("CARGO_BIN_EXE_gpu-node-exporter"), dir.path().join("gpu-node-exporter")).unwrap();
         fs::write(dir.path().join("state"), "IDLE\n").unwrap();
-        Slurm { dir }
+        Slurm { dir, settings: None }
     }
 
     /// Runs the script as a health check, or as the prolog of a job; gives its exit code and what it says.
@@ -55,7 +57,7 @@ impl Slurm {
         let settings = node.command(&[]);
         let settings = settings.get_envs().filter_map(|(key, value)| Some((key, value?)));
         command.env_clear().envs(settings).env("PATH", self.dir.path()).env("SLURMD_NODENAME", "gpu-7");
-        command.envs(job.map(|job| ("SLURM_JOB_ID", job)));
+        command.envs(job.map(|job| ("SLURM_JOB_ID", job))).envs(self.settings);
         let output = command.output().unwrap();
         (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
     }
@@ -81,6 +83,16 @@ fn slurm_drains_a_node_with_a_faulty_gpu_once_and_requeues_the_job() {
     assert_eq!(slurm.run(&node, None), (0, String::new()));
     let drains = slurm.updates().matches("State=DRAIN").count();
     assert_eq!(drains, 2, "the health check drains as well");
+}
+
+#[test]
+fn slurm_drains_a_faulty_node_beside_a_configuration_that_cannot_be_used() {
+    let (mut slurm, node) = (Slurm::new(), sick());
+    slurm.settings = Some(("GPU_NODE_EXPORTER__LOG__LEVEL", "loud"));
+    let (code, said) = slurm.run(&node, Some("4711"));
+    assert!(code == 1 && said.contains("log.level"), "{code} {said}");
+    let updates = slurm.updates();
+    assert!(updates.contains("Reason=gpu-node-exporter: critical: "), "the verdict, no warning: {updates}");
 }
 
 #[test]

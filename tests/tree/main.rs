@@ -5,6 +5,7 @@
 //! - [`links`]: links of documents to files and headings lead somewhere
 //! - [`names`]: a type name has one meaning
 //! - [`paths`]: the documents name files that exist
+//! - [`state`]: each kind of state file has one of an older and of a newer release
 //! - [`words`]: the banned words
 
 mod imports;
@@ -12,6 +13,7 @@ mod links;
 mod names;
 mod paths;
 mod sources;
+mod state;
 mod walls;
 mod words;
 

@@ -44,6 +44,7 @@ pub struct BaselineStore {
 impl Document for BaselineStore {
     const KIND: &'static str = "canary";
     const VERSION: u32 = 1;
+    const OLDEST: u32 = 1;
     // 192 sets of 15 quantities of 200 samples of at most 14 bytes are 8 MB.
     const MAX_BYTES: usize = 16 * 1024 * 1024;
 }

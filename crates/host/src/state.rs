@@ -30,6 +30,8 @@ const STATE_MODE: u32 = 0o600;
 const NEW: &str = "new";
 /// Ending of a file that could not be read and holds what no process knows.
 const UNREAD: &str = "unread";
+/// Ending of a file that was read and is none of a document.
+const CORRUPT: &str = "corrupt";
 /// The file whose lock the one process has that writes to the folder.
 const LOCK: &str = "lock";
 /// Time between attempts to save.
@@ -43,8 +45,9 @@ pub trait Document: Serialize + DeserializeOwned {
     /// more version, and each new field has a default. So a file of a later version is read as far as it is known, and an
     /// update can be taken back.
     const VERSION: u32;
-    /// The oldest version that can be read; a file of an older one is set aside.
-    const OLDEST: u32 = Self::VERSION;
+    /// The oldest version that can be read; a file of an older one is set aside. Stays while [`VERSION`](Self::VERSION) is raised,
+    /// and no file in `tests/data/state/older` changes.
+    const OLDEST: u32;
     /// Largest file that is written or read.
     const MAX_BYTES: usize;
 }
@@ -52,6 +55,7 @@ pub trait Document: Serialize + DeserializeOwned {
 impl Document for Inventory {
     const KIND: &'static str = "inventory";
     const VERSION: u32 = 2;
+    const OLDEST: u32 = 2;
     const MAX_BYTES: usize = 64 * 1024;
 }
 
@@ -67,36 +71,42 @@ pub struct KernelLogPosition {
 impl Document for KernelLogPosition {
     const KIND: &'static str = "kernel-log";
     const VERSION: u32 = 1;
+    const OLDEST: u32 = 1;
     const MAX_BYTES: usize = 4096;
 }
 
 impl Document for FaultBooks {
     const KIND: &'static str = "faults";
     const VERSION: u32 = 1;
+    const OLDEST: u32 = 1;
     const MAX_BYTES: usize = 128 * 1024;
 }
 
 impl Document for KnownWrongResults {
     const KIND: &'static str = "wrong-results";
     const VERSION: u32 = 1;
+    const OLDEST: u32 = 1;
     const MAX_BYTES: usize = 1024 * 1024;
 }
 
 impl Document for EventHistory {
     const KIND: &'static str = "events";
     const VERSION: u32 = 1;
+    const OLDEST: u32 = 1;
     const MAX_BYTES: usize = event_history::MAX_BYTES;
 }
 
 impl Document for OwnerRecords {
     const KIND: &'static str = "owner-records";
     const VERSION: u32 = 1;
+    const OLDEST: u32 = 1;
     const MAX_BYTES: usize = owner_records::MAX_BYTES;
 }
 
 impl Document for NodeHistory {
     const KIND: &'static str = "history";
     const VERSION: u32 = 1;
+    const OLDEST: u32 = 1;
     const MAX_BYTES: usize = 64 * 1024;
 }
 
@@ -165,8 +175,8 @@ impl Store {
         self.dir.join(format!("{kind}.{ending}"))
     }
 
-    /// Reads a document; `None` if there is none. An invalid one is renamed to `KIND.corrupt` and counts as none. That of a
-    /// process that has the folder is left alone.
+    /// Reads a document; `None` if there is none. An invalid one is renamed to `KIND.corrupt`, which [`Store::probe`] reports,
+    /// and counts as none. That of a process that has the folder is left alone.
     pub fn load<T: Document>(&self) -> io::Result<Option<T>> {
         if self.is_taken() {
             return self.look();
@@ -175,7 +185,7 @@ impl Store {
             None => Ok(None),
             Some(Ok(document)) => Ok(Some(document)),
             Some(Err(why)) => {
-                let (path, aside) = (self.path(T::KIND, "json"), self.path(T::KIND, "corrupt"));
+                let (path, aside) = (self.path(T::KIND, "json"), self.path(T::KIND, CORRUPT));
                 tracing::warn!(file = %path.display(), %why, "set aside as {}", aside.display());
                 fs::rename(&path, aside)?;
                 Ok(None)
@@ -211,13 +221,23 @@ impl Store {
         fs::create_dir_all(&self.dir)?;
         create(&path, STATE_MODE)?.write_all(b"{}")?;
         fs::remove_file(&path)?;
+        match self.set_aside()?.first() {
+            Some(file) => Err(io::Error::other(format!("{} could not be read at a start", file.display()))),
+            None => Ok(()),
+        }
+    }
+
+    /// The files that could not be read at a start, in the place where they wait for a person.
+    pub fn set_aside(&self) -> io::Result<Vec<PathBuf>> {
+        let mut found = Vec::new();
         for file in fs::read_dir(&self.dir)? {
             let file = file?.path();
-            if file.extension().is_some_and(|ending| ending == UNREAD) {
-                return Err(io::Error::other(format!("{} could not be read at a start", file.display())));
+            if file.extension().is_some_and(|ending| ending == UNREAD || ending == CORRUPT) {
+                found.push(file);
             }
         }
-        Ok(())
+        found.sort();
+        Ok(found)
     }
 
     /// Writes a document: to a new file beside it, to the disk, then in its place.

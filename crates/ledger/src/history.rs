@@ -223,7 +223,7 @@ impl HistoryState {
         for gpu in gpus.filter(|gpu| !gpu.uuid.is_empty()) {
             let known = self.kept.gpus.iter().find(|known| *known.uuid == *gpu.uuid);
             let total = known.map_or(0, |known| known.unhealthy_total);
-            b.put(&m::gpu_unhealthy_total, gpu, (), total as f64);
+            b.put(&m::gpu_unhealthy_incidents, gpu, (), total as f64);
         }
     }
 
@@ -312,7 +312,7 @@ mod tests {
         state.put(&mut b, std::iter::once(&gpu));
         let number = |metric, subject: &m::Subject| b.number(metric, subject, &[]);
         let node = Node {}.subject();
-        [number(m::gpu_unhealthy_total.id(), &gpu.subject()), number(m::gpu_devices_highest.id(), &node)]
+        [number(m::gpu_unhealthy_incidents.id(), &gpu.subject()), number(m::gpu_devices_highest.id(), &node)]
     }
 
     #[test]

@@ -470,7 +470,7 @@ fn a_release_withdraws_what_was_measured_and_is_neither_up_nor_down() {
 /// How often the GPU became unhealthy, at this second.
 fn incidents(ledger: &mut Ledger, gpu: &Gpu, second: u64) -> Option<f64> {
     let snapshot = ledger.publish(Mono(second * SECOND), second as f64);
-    snapshot.number(&m::gpu_unhealthy_total, gpu, ())
+    snapshot.number(&m::gpu_unhealthy_incidents, gpu, ())
 }
 
 fn answers(ledger: &mut Ledger, gpu: &Gpu, epoch: u64, second: u64) {

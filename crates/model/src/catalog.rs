@@ -334,14 +334,15 @@ metrics! {
     /// `wrong_result`, until `gpu-node-exporter canary clear` or another board, or the newest run of a check with
     /// `driver_fault` or `hung`, until a reset or driver load; or its process hangs. Absent with `gpu_healthy`.
     gpu_unhealthy_reason: Gauge<Gpu, (UnhealthyReason,)>, None, Computed, "0.1.0", group InactiveStates;
-    /// Times that the GPU became unhealthy since the exporter saw it first.
+    /// Faults that made the GPU unhealthy since the exporter saw it first.
     ///
-    /// Counts changes of `gpu_healthy` to 0, kept on disk by UUID over restarts and reboots. A GPU that fails again before
+    /// Counts changes of `gpu_healthy` to 0, kept on disk by UUID over restarts and reboots: a gauge, because a number that is
+    /// restored may be less than the last one. Compare it with an earlier one; `rate` and `increase` are wrong. A GPU that fails again before
     /// it was healthy for a minute was not back. A GPU that only does not answer, or is not listed, counts after 60 s: a reset
     /// of a peer holds NVML for 45 s. In a maintenance window, while the driver is released, and for 60 s after them, a GPU
     /// that is lost or does not answer does not count: a planned reset looks so. Absent while the number on disk cannot be
     /// read.
-    gpu_unhealthy_total: Counter<Gpu>, None, Computed, "0.1.0";
+    gpu_unhealthy_incidents: Gauge<Gpu>, None, Computed, "0.1.0";
     /// Expected GPUs that the driver does not list.
     ///
     /// Expected: as configured, or the most listed since the node booted. Absent while the driver is away.
@@ -855,7 +856,8 @@ metrics! {
     gpu_exporter_events_lost_total: Counter<Node>, None, Computed, "0.1.0";
     /// 1 if all state is kept over restarts: faults, baselines and positions.
     ///
-    /// `state.dir` can be written, all was read at the start, and nothing waits to be saved. Looked at every minute.
+    /// `state.dir` can be written, all was read at the start, no file there is set aside (`*.corrupt`, `*.unread`), and nothing
+    /// waits to be saved. Looked at every minute.
     gpu_exporter_state_writable: Gauge<Node>, None, Computed, "0.1.0", at most 1.0;
     /// 1 if the last load of the configuration was successful.
     ///

@@ -112,7 +112,7 @@ pub fn start(shared: &Arc<Shared>, nvml: &'static Nvml) {
 fn run(shared: &Shared, nvml: &'static Nvml) {
     let slot = shared.table.writer(EVENTS_SLOT);
     slot.expect(Mono::now());
-    let mut caller = Caller::new(slot, shared.config.call_deadline);
+    let mut caller = Caller::new(slot, shared.settings().call_deadline);
     let mut sets = 0;
     let Some(mut set) = new_set(shared, nvml, &mut caller, &mut sets) else { return };
     let mut number = 0;

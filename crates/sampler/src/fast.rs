@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::driver::{CallFailure, Caller};
 use super::visit::{HandleState, Visit};
+use super::wire::SamplerSettings;
 use super::{AttachedGpu, Shared, SlotBits};
 use host::inflight::{FAST_SLOT, bit};
 use model::catalog::Tier;
@@ -60,10 +61,18 @@ struct FastGpu {
 
 fn run(shared: &Shared) {
     let slot = shared.table.writer(FAST_SLOT);
-    let mut caller = Caller::new(slot, shared.config.call_deadline);
-    let mut cadence = Cadence::new(shared.config.intervals.fast, Duration::ZERO);
+    let mut settings = shared.settings();
+    let mut caller = Caller::new(slot, settings.call_deadline);
+    let mut cadence = Cadence::new(settings.intervals.fast, Duration::ZERO);
     let mut known: HashMap<usize, FastGpu> = HashMap::new();
     while !shared.stop.stopped() {
+        let woken = shared.stop.woken();
+        let now = shared.settings();
+        if !Arc::ptr_eq(&now, &settings) {
+            caller.set_allowed(now.call_deadline);
+            cadence = Cadence::new(now.intervals.fast, Duration::ZERO);
+            settings = now;
+        }
         if cadence.take(Mono::now()) {
             // No lock is held during a call.
             let attached = lock(&shared.attached).clone();
@@ -74,27 +83,28 @@ fn run(shared: &Shared) {
                     *known = FastGpu { epoch: gpu.epoch, ..FastGpu::default() };
                 }
                 if !known.lost {
-                    known.lost = !visit(shared, &mut caller, *slot, gpu, &mut known.state);
+                    known.lost = !visit(shared, &settings, &mut caller, *slot, gpu, &mut known.state);
                     visited |= if known.lost { 0 } else { bit(*slot) };
                 }
             }
             shared.fast.visited.store(visited, Ordering::Release);
             shared.fast.beat.store(Mono::now().0, Ordering::Release);
         }
-        shared.sleep(slot, cadence.next());
+        shared.sleep_since(woken, slot, cadence.next());
     }
 }
 
 /// Visits one GPU; whether its handle is still valid. The GPU's worker finds a loss by itself.
 fn visit(
     shared: &Shared,
+    settings: &Arc<SamplerSettings>,
     caller: &mut Caller,
     slot: usize,
     gpu: &AttachedGpu,
     state: &mut HandleState,
 ) -> bool {
     let taken = Mono::now();
-    let mut visit = Visit::new(shared, &gpu.gpu, &gpu.device, caller, state);
+    let mut visit = Visit::new(shared, settings, &gpu.gpu, &gpu.device, caller, state);
     super::gpu::read(Tier::Fast, &mut visit);
     if std::mem::take(&mut visit.state.slowdown.seen) {
         shared.fast.slowed.set(slot);

@@ -302,7 +302,7 @@ fn have_stopped(
         return before;
     }
     let active = units.any(|unit| unit.value != 0.0);
-    let patience = patience(v.shared.config.intervals.rare);
+    let patience = patience(v.settings.intervals.rare);
     let counts = stopped.counts(active, work.busy && !work.idle, began, now, patience);
     let gpu = v.gpu.gpu;
     match (before, counts) {

@@ -26,7 +26,7 @@ pub mod watch;
 pub mod wire;
 mod worker;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -38,12 +38,12 @@ use host::Host;
 use host::inflight::{SlotWriter, Table, bit};
 use host::stop::Stop;
 use host::{child, frame};
-use model::catalog::{CollectorName, DriverError, Gpu, MetricId, Tier};
+use model::catalog::{CollectorName, DriverError, Gpu, Tier};
 use model::clock::Mono;
 use model::sample::{Batch, BatchKey, Gap, Missing, Rows};
 use model::sync::lock;
 use nvml_wrapper::Device;
-use wire::{CanaryProcess, FromSampler, SamplerConfig, ToSampler};
+use wire::{CanaryProcess, FromSampler, SamplerConfig, SamplerSettings, ToSampler};
 
 pub use gpm::metrics_read as gpm_metrics_read;
 pub use gpu::fields_read;
@@ -58,8 +58,8 @@ const MAX_QUEUED: Duration = Duration::from_millis(250);
 struct Shared {
     config: SamplerConfig,
     host: Host,
-    /// Metrics that are switched off.
-    off: HashSet<MetricId>,
+    /// What is to be read now. A visit keeps to those that it began with.
+    settings: Mutex<Arc<SamplerSettings>>,
     table: &'static Table,
     expensive: driver::ExpensiveVisits,
     /// Whether the profiling counters (GPM) are to be read now. A worker that finds it false releases its samples, so
@@ -77,6 +77,8 @@ struct Shared {
     attached: Mutex<BTreeMap<usize, AttachedGpu>>,
     /// How many GPUs the driver lists.
     listed: AtomicUsize,
+    /// Whether the peer-to-peer matrix is asked for, or was.
+    peers: AtomicBool,
 }
 
 /// A GPU with a handle.
@@ -116,6 +118,17 @@ impl SlotBits {
 }
 
 impl Shared {
+    fn settings(&self) -> Arc<SamplerSettings> {
+        Arc::clone(&lock(&self.settings))
+    }
+
+    /// Takes over other settings, and has all threads look at them.
+    fn set_settings(self: &Arc<Self>, settings: SamplerSettings) {
+        *lock(&self.settings) = Arc::new(settings);
+        self.stop.wake();
+        peers::start(self);
+    }
+
     /// Sends a frame, with all that were queued before it.
     fn send(&self, message: &FromSampler) {
         self.enqueue(message, true);
@@ -151,7 +164,7 @@ impl Shared {
             rows,
             gaps,
             calls: caller.take_costs(),
-            ..Batch::new(part, self.config.epoch, taken, self.lifetime(tier))
+            ..Batch::new(part, self.config.epoch, taken, self.settings().lifetime(tier))
         });
     }
 
@@ -171,13 +184,15 @@ impl Shared {
 
     /// Sleeps until then, or until it is time to end; the slot shows when the worker will show life again.
     fn sleep(&self, slot: SlotWriter, next: Mono) {
-        slot.expect(next);
-        self.stop.wait_until(next);
+        while !self.stop.stopped() && Mono::now() < next {
+            self.sleep_since(self.stop.woken(), slot, next);
+        }
     }
 
-    /// How long rows of a tier may be served: three cadences, at least 3 s.
-    fn lifetime(&self, tier: Tier) -> Option<Duration> {
-        Some((self.config.intervals.of(tier)? * 3).max(Duration::from_secs(3)))
+    /// The same. Ends as well once there is something new to look at since `woken`.
+    fn sleep_since(&self, woken: u64, slot: SlotWriter, next: Mono) {
+        slot.expect(next);
+        self.stop.wait_since(woken, next);
     }
 
     /// Starts a thread that owns a slot of the in-flight table. The end of the process waits for the thread.
@@ -233,7 +248,7 @@ pub fn run() -> std::io::Result<()> {
         None => return Ok(()),
     };
     let shared = Arc::new(Shared {
-        off: config.off.iter().copied().collect(),
+        settings: Mutex::new(Arc::new(config.settings.clone())),
         host: Host::new(&config.root),
         gpm: AtomicBool::new(config.gpm),
         canaries: Mutex::new(config.canaries.clone()),
@@ -247,6 +262,7 @@ pub fn run() -> std::io::Result<()> {
         fast: fast::FastTier::default(),
         attached: Mutex::default(),
         listed: AtomicUsize::default(),
+        peers: AtomicBool::default(),
     });
     let (included, more) = std::sync::mpsc::channel();
     let listener = Arc::clone(&shared);
@@ -259,6 +275,7 @@ pub fn run() -> std::io::Result<()> {
                     }
                 }
                 Ok(Some(ToSampler::Gpm(read))) => listener.gpm.store(read, Ordering::Relaxed),
+                Ok(Some(ToSampler::Settings(settings))) => listener.set_settings(settings),
                 Ok(Some(ToSampler::Canaries(canaries))) => *lock(&listener.canaries) = canaries,
                 Ok(Some(ToSampler::Start(_))) => tracing::warn!("duplicate start message"),
                 Ok(None) => break,

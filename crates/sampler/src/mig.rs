@@ -91,9 +91,16 @@ pub struct MigReader {
     capacity: Capacity,
     /// `None` before the first scan.
     layout: Option<MigLayout>,
+    /// Whether what is known of the instances is to be read again, though the layout is the same.
+    again: bool,
 }
 
 impl MigReader {
+    /// Other metrics are wanted than before: the instances may have values that were not read.
+    pub fn read_again(&mut self) {
+        self.again = true;
+    }
+
     /// Reads the mode into the rows: 0.5 ms on a node of eight, so in the slow tier. Returns whether the mode was
     /// switched.
     pub fn refresh_mode(&mut self, v: &mut Visit<'_>) -> bool {
@@ -215,7 +222,8 @@ impl MigReader {
             // Perhaps the mode was switched off.
             return self.mode_switched(v);
         };
-        if self.layout.as_ref().is_some_and(|layout| layout.key == found.key()) {
+        let is_same = self.layout.as_ref().is_some_and(|layout| layout.key == found.key());
+        if is_same && !self.again {
             return false;
         }
         // A scan takes many calls. Only one that a second scan confirms is no mixture of two layouts.
@@ -227,7 +235,8 @@ impl MigReader {
         match MigLayout::new(v, found, &self.profiles, unsettled) {
             Some(layout) => {
                 self.layout = Some(layout);
-                true
+                self.again = false;
+                !is_same
             }
             None => false,
         }

@@ -12,7 +12,7 @@ use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
 use super::driver::{self, CallFailure, Caller, file_error};
-use super::wire::{FromSampler, GpuSlot};
+use super::wire::{FromSampler, GpuSlot, Intervals};
 use super::worker;
 use super::{Shared, events, fast, peers, raw};
 use host::inflight::{MAX_GPUS, NODE_SLOT};
@@ -29,11 +29,12 @@ const NVSWITCHES: &str = "/proc/driver/nvidia-nvswitch/devices";
 /// Runs until the sampler stops. `more`: slots of GPUs that may be asked again.
 pub fn run(shared: &Arc<Shared>, more: &Receiver<(usize, Option<GpuSlot>)>) {
     let slot = shared.table.writer(NODE_SLOT);
-    let mut caller = Caller::new(slot, shared.config.call_deadline);
+    let mut settings = shared.settings();
+    let mut caller = Caller::new(slot, settings.call_deadline);
     slot.expect(Mono::now());
     let library = shared.config.library.clone();
     let loaded = caller
-        .call_allowing("nvmlInitWithFlags", shared.config.init_deadline, || driver::load(library.as_deref()));
+        .call_allowing("nvmlInitWithFlags", settings.init_deadline, || driver::load(library.as_deref()));
     // Never unloaded: threads in a call keep using it, and the process ends with it.
     let nvml: &'static Nvml = match loaded {
         Ok(nvml) => Box::leak(Box::new(nvml)),
@@ -54,10 +55,20 @@ pub fn run(shared: &Arc<Shared>, more: &Receiver<(usize, Option<GpuSlot>)>) {
             node.attach(gpu_slot.slot, Some(gpu_slot.clone()));
         }
     }
-    let mut cadence = Cadence::new(shared.config.intervals.slow, Duration::ZERO);
-    let mut switches = Cadence::new(shared.config.intervals.rare, Duration::ZERO);
+    let cadences = |intervals: &Intervals| {
+        [intervals.slow, intervals.rare].map(|interval| Cadence::new(interval, Duration::ZERO))
+    };
+    let [mut cadence, mut switches] = cadences(&settings.intervals);
     let mut known = false;
     while !shared.stop.stopped() {
+        let woken = shared.stop.woken();
+        let now = shared.settings();
+        if !Arc::ptr_eq(&now, &settings) {
+            node.caller.set_allowed(now.call_deadline);
+            [cadence, switches] = cadences(&now.intervals);
+            known = false;
+            settings = now;
+        }
         while let Ok((slot, gpu_slot)) = more.try_recv() {
             node.taken.remove(&slot);
             if gpu_slot.is_some() {
@@ -74,7 +85,7 @@ pub fn run(shared: &Arc<Shared>, more: &Receiver<(usize, Option<GpuSlot>)>) {
             node.switches();
         }
         // Also wakes for a GPU that may be asked again.
-        shared.sleep(slot, cadence.next().min(switches.next()).min(Mono::now() + INCLUDE));
+        shared.sleep_since(woken, slot, cadence.next().min(switches.next()).min(Mono::now() + INCLUDE));
     }
     slot.leave();
 }
@@ -160,7 +171,7 @@ impl NodeWorker<'_> {
     /// The switches between the GPUs, where this node's kernel drives them.
     fn switches(&mut self) {
         let taken = Mono::now();
-        if self.shared.off.contains(&m::gpu_nvswitch_info.id()) {
+        if self.shared.settings().off.contains(&m::gpu_nvswitch_info.id()) {
             return;
         }
         let (mut rows, mut gaps) = (Rows::default(), Vec::new());

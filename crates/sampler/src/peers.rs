@@ -33,10 +33,11 @@ const CAPABILITIES: [(u32, PeerField); 3] = [
     (sys::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_NVLINK, |info| &mut info.nvlink),
 ];
 
-/// Asks for the matrix, in a thread that ends with the answer. Not while a GPU is left alone: asking about a pair
-/// asks both.
+/// Asks for the matrix if it is wanted and was not asked for, in a thread that ends with the answer. Not while a GPU is
+/// left alone: asking about a pair asks both.
 pub fn start(shared: &Arc<Shared>) {
-    if shared.off.contains(&m::gpu_peer_info.id()) || !shared.config.avoid.is_empty() {
+    let wanted = !shared.settings().off.contains(&m::gpu_peer_info.id()) && shared.config.avoid.is_empty();
+    if !wanted || shared.peers.swap(true, Ordering::Relaxed) {
         return;
     }
     if let Err(error) = shared.spawn("peers", PEERS_SLOT, run) {
@@ -46,10 +47,11 @@ pub fn start(shared: &Arc<Shared>) {
 
 fn run(shared: &Shared) {
     let slot = shared.table.writer(PEERS_SLOT);
-    let mut caller = Caller::new(slot, shared.config.call_deadline);
+    let allowed = shared.settings().call_deadline;
+    let mut caller = Caller::new(slot, allowed);
     while !shared.stop.stopped() {
         let taken = Mono::now();
-        if let Some(permit) = shared.expensive.try_acquire(taken, shared.config.call_deadline) {
+        if let Some(permit) = shared.expensive.try_acquire(taken, allowed) {
             let matrix = matrix(shared, &mut caller);
             drop(permit);
             if let Some((rows, gaps)) = matrix {

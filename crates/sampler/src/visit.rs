@@ -1,6 +1,7 @@
 //! One visit to one tier of one GPU: makes the calls, collects rows and gaps.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use nvml_wrapper::Device;
 use nvml_wrapper::enums::device::SampleValue;
@@ -11,6 +12,7 @@ use super::Shared;
 use super::canary_pids::CanaryPids;
 use super::driver::{CallFailure, CallName, Caller, classify};
 use super::raw;
+use super::wire::SamplerSettings;
 use model::catalog::schema::{Entity, LabelSet, LabelText, Metric};
 use model::catalog::{CollectorName, DropReason, Gpu, MetricId, Tier};
 use model::clock::Mono;
@@ -82,6 +84,12 @@ pub struct Slowdown {
 }
 
 impl HandleState {
+    /// Other metrics are wanted than before: forgets answers of calls that may not have been made for want of a reader.
+    pub fn wanted_changed(&mut self) {
+        self.slowdown.read = None;
+        self.slowdown_celsius = None;
+    }
+
     /// Forgets what a change of the MIG mode or layout may have changed.
     pub fn forget(&mut self) {
         let HandleState { forbidden, mig_enabled, processes_seen, vgpus_seen, .. } = *self;
@@ -93,6 +101,8 @@ impl HandleState {
 #[derive(Debug)]
 pub struct Visit<'a> {
     pub shared: &'a Shared,
+    /// What is to be read in this visit.
+    pub settings: Arc<SamplerSettings>,
     pub gpu: &'a Gpu,
     device: &'a Device<'static>,
     caller: &'a mut Caller,
@@ -236,6 +246,7 @@ impl Field {
 impl<'a> Visit<'a> {
     pub fn new(
         shared: &'a Shared,
+        settings: &Arc<SamplerSettings>,
         gpu: &'a Gpu,
         device: &'a Device<'static>,
         caller: &'a mut Caller,
@@ -243,6 +254,7 @@ impl<'a> Visit<'a> {
     ) -> Visit<'a> {
         Visit {
             shared,
+            settings: Arc::clone(settings),
             gpu,
             device,
             caller,
@@ -343,7 +355,7 @@ impl<'a> Visit<'a> {
 
     /// Whether any of these metrics is to be published.
     pub fn wants(&self, metrics: &[MetricId]) -> bool {
-        metrics.iter().any(|metric| !self.shared.off.contains(metric))
+        metrics.iter().any(|metric| !self.settings.off.contains(metric))
     }
 
     /// The batch of this visit, to be sent under `epoch`, and the failure if GPU or driver turned out to be gone.
@@ -357,7 +369,7 @@ impl<'a> Visit<'a> {
             drained: self.drained,
             processes: self.processes,
             calls: self.caller.take_costs(),
-            ..Batch::new(part, epoch, taken, self.shared.lifetime(tier))
+            ..Batch::new(part, epoch, taken, self.settings.lifetime(tier))
         };
         (batch, self.ended)
     }
@@ -435,7 +447,8 @@ impl<'a> Visit<'a> {
     /// know is not asked again.
     pub fn fields(&mut self, fields: &[Field]) {
         let mut asked = Vec::with_capacity(fields.len());
-        for field in fields.iter().filter(|field| !self.shared.off.contains(&field.metric)) {
+        let settings = Arc::clone(&self.settings);
+        for field in fields.iter().filter(|field| !settings.off.contains(&field.metric)) {
             if self.state.unsupported.contains(&field.name()) {
                 self.gap(field.name(), &[field.metric], Missing::Unsupported);
             } else {
@@ -474,7 +487,7 @@ impl<'a> Visit<'a> {
 
     /// Notes that the GPU has no such values, as the answer of `call` showed.
     pub fn unsupported(&mut self, call: impl Into<CallName>, metrics: &[MetricId]) {
-        let wanted: Vec<_> = metrics.iter().copied().filter(|m| !self.shared.off.contains(m)).collect();
+        let wanted: Vec<_> = metrics.iter().copied().filter(|m| !self.settings.off.contains(m)).collect();
         if !wanted.is_empty() {
             self.gap(call.into(), &wanted, Missing::Unsupported);
         }

@@ -1,10 +1,11 @@
 //! The messages between parent and sampler; [`host::frame`] carries them.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use model::catalog::{DriverError, Gpu, Tier};
+use model::catalog::{DriverError, Gpu, MetricId, Tier};
 use model::fact::Fact;
 use model::sample::Batch;
 
@@ -52,6 +53,8 @@ pub enum ToSampler {
     /// Whether the profiling counters (GPM) are to be read. They have one reader at a time: while they are
     /// not, a profiler can have them.
     Gpm(bool),
+    /// What is to be read from now on. Every tier is due then; what was read before stays until it is read again.
+    Settings(SamplerSettings),
     /// The newest processes of the canary that the parent has started, also ended ones: their work is no job's. Replaces
     /// the list before.
     Canaries(Vec<CanaryProcess>),
@@ -88,24 +91,38 @@ pub struct SamplerConfig {
     pub avoid: Vec<usize>,
     /// Epochs of this sampler are above this number.
     pub epoch: u64,
-    /// Metrics that are switched off and that nothing else is made of: calls that serve no other are not made.
-    pub off: Vec<model::catalog::MetricId>,
     /// Below which the host's files are.
     pub root: std::path::PathBuf,
-    /// Most processes of one GPU with rows of their own; `None`: none has.
-    pub processes: Option<u32>,
     /// Whether the profiling counters (GPM) are to be read; [`ToSampler::Gpm`] changes it.
     pub gpm: bool,
     /// The processes of the canary; [`ToSampler::Canaries`] replaces them.
     pub canaries: Vec<CanaryProcess>,
     /// The lock file of all canaries, beside which those of the GPUs are.
     pub canary_lock: std::path::PathBuf,
+    /// What is to be read; [`ToSampler::Settings`] replaces it.
+    pub settings: SamplerSettings,
+}
+
+/// What is read, how often, and how long it may take.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SamplerSettings {
+    /// Metrics that are switched off and that nothing else is made of: calls that serve no other are not made.
+    pub off: HashSet<MetricId>,
+    /// Most processes of one GPU with rows of their own; `None`: none has.
+    pub processes: Option<u32>,
     /// Cadences.
     pub intervals: Intervals,
     /// How long a call may take.
     pub call_deadline: Duration,
     /// How long initialising the library or getting a handle may take.
     pub init_deadline: Duration,
+}
+
+impl SamplerSettings {
+    /// How long rows of a tier may be served: three cadences, at least 3 s.
+    pub fn lifetime(&self, tier: Tier) -> Option<Duration> {
+        Some((self.intervals.of(tier)? * 3).max(Duration::from_secs(3)))
+    }
 }
 
 /// Time between two visits, by tier.

@@ -14,7 +14,7 @@ use super::gpu;
 use super::mig::MigReader;
 use super::samples::SampleCursor;
 use super::visit::{HandleState, Visit};
-use super::wire::{FromSampler, GpuSlot, Intervals};
+use super::wire::{FromSampler, GpuSlot, Intervals, SamplerSettings};
 use super::{AttachedGpu, Shared};
 use host::inflight::SlotWriter;
 use model::catalog::{self as m, CollectorName, Gpu, SampleBuffer, Tier};
@@ -54,14 +54,15 @@ fn run(shared: &Shared, nvml: &'static Nvml, slot_number: usize, known: Option<G
         nvml,
         slot,
         slot_number,
-        caller: Caller::new(slot, shared.config.call_deadline),
+        caller: Caller::new(slot, shared.settings().call_deadline),
+        settings: shared.settings(),
         known,
         epoch: shared.config.epoch,
     };
     while !shared.stop.stopped() {
         worker.one_handle();
         // The handle is lost or could not be had: not asked again before the rare cadence.
-        shared.sleep(slot, Mono::now() + shared.config.intervals.rare);
+        shared.sleep(slot, Mono::now() + shared.settings().intervals.rare);
     }
 }
 
@@ -71,6 +72,8 @@ struct Worker<'a> {
     slot: SlotWriter,
     slot_number: usize,
     caller: Caller,
+    /// The settings in use.
+    settings: Arc<SamplerSettings>,
     known: Option<GpuSlot>,
     epoch: u64,
 }
@@ -87,8 +90,19 @@ enum Visited {
 }
 
 impl Worker<'_> {
+    /// Takes over the newest settings; gives those before if they were others.
+    fn follow_settings(&mut self) -> Option<Arc<SamplerSettings>> {
+        let now = self.shared.settings();
+        if Arc::ptr_eq(&now, &self.settings) {
+            return None;
+        }
+        self.caller.set_allowed(now.call_deadline);
+        Some(std::mem::replace(&mut self.settings, now))
+    }
+
     /// Gets a handle and works with it until it is lost or the sampler stops.
     fn one_handle(&mut self) {
+        self.follow_settings();
         match self.acquire() {
             Ok((device, gpu)) => {
                 let device = Arc::new(device);
@@ -111,7 +125,7 @@ impl Worker<'_> {
     }
 
     fn acquire(&mut self) -> Result<(Device<'static>, Gpu), CallFailure> {
-        let allowed = self.shared.config.init_deadline;
+        let allowed = self.settings.init_deadline;
         let nvml = self.nvml;
         let (device, gpu_slot) = match self.known.clone() {
             None => {
@@ -156,7 +170,7 @@ impl Worker<'_> {
                     answered: false,
                     gaps: vec![gap],
                     calls: self.caller.take_costs(),
-                    ..Batch::new(part, self.epoch, Mono::now(), self.shared.lifetime(Tier::Fast))
+                    ..Batch::new(part, self.epoch, Mono::now(), self.settings.lifetime(Tier::Fast))
                 });
             }
         }
@@ -165,13 +179,21 @@ impl Worker<'_> {
     /// Keeps the cadences until the GPU or the driver is lost, or the sampler stops.
     fn work(&mut self, device: &Device<'static>, gpu: &Gpu) {
         let mut readers = Readers::default();
-        let mut schedule =
-            TierSchedule::new(&self.shared.config.intervals, u32::try_from(self.slot_number).unwrap_or(0));
-        let fast = self.shared.config.intervals.fast;
-        let slow = self.shared.config.intervals.slow;
+        let place = u32::try_from(self.slot_number).unwrap_or(0);
+        let mut schedule = TierSchedule::new(&self.settings.intervals, place);
         let mut gpm = self.shared.gpm.load(Ordering::Relaxed);
         let mut after_event: Option<Mono> = None;
         while !self.shared.stop.stopped() {
+            let woken = self.shared.stop.woken();
+            if let Some(before) = self.follow_settings() {
+                if before.off != self.settings.off {
+                    readers.state.wanted_changed();
+                    readers.mig.read_again();
+                }
+                // All tiers are due: what was read before is served for three of the former intervals.
+                schedule = TierSchedule::new(&self.settings.intervals, place);
+            }
+            let (fast, slow) = (self.settings.intervals.fast, self.settings.intervals.slow);
             let now = Mono::now();
             if self.shared.events.faults.take(self.slot_number)
                 && after_event.is_none_or(|at| now.since(at) >= slow)
@@ -194,7 +216,7 @@ impl Worker<'_> {
                 }
                 let mut permit = None;
                 if is_expensive(tier) {
-                    permit = self.shared.expensive.try_acquire(now, self.shared.config.call_deadline);
+                    permit = self.shared.expensive.try_acquire(now, self.settings.call_deadline);
                     if permit.is_none() {
                         schedule.postponed(tier, now);
                         continue;
@@ -223,7 +245,7 @@ impl Worker<'_> {
             let now = Mono::now();
             let next = schedule.next(!self.shared.fast.leads(self.slot_number, now, fast));
             self.slot.expect(next.max(now));
-            self.shared.stop.wait_until(next);
+            self.shared.stop.wait_since(woken, next);
         }
     }
 
@@ -233,7 +255,8 @@ impl Worker<'_> {
             return Visited::Over;
         }
         let taken = Mono::now();
-        let mut visit = Visit::new(self.shared, gpu, device, &mut self.caller, &mut readers.state);
+        let mut visit =
+            Visit::new(self.shared, &self.settings, gpu, device, &mut self.caller, &mut readers.state);
         if tier == Tier::Slow {
             visit.state.slowdown.seen |= self.shared.fast.slowed.take(self.slot_number);
         }

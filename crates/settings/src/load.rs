@@ -139,8 +139,9 @@ impl Loaded {
     }
 }
 
-/// Reads file, environment and flags over the defaults.
-pub fn load(overrides: &Overrides) -> Result<Loaded, ConfigErrors> {
+/// Reads file, environment and flags over the defaults. Gives the keys that are right, and every error: with one, it is
+/// no configuration to serve with.
+pub fn load(overrides: &Overrides) -> (Loaded, Vec<String>) {
     load_from(overrides, Path::new(DEFAULT_FILE), Environment::default())
 }
 
@@ -149,7 +150,7 @@ pub(super) fn load_from(
     overrides: &Overrides,
     default_file: &Path,
     environment: Environment,
-) -> Result<Loaded, ConfigErrors> {
+) -> (Loaded, Vec<String>) {
     let mut layers = Layers::default();
     let path = overrides.config.as_deref().unwrap_or(default_file);
     match read_text(path, MAX_BYTES) {
@@ -169,7 +170,7 @@ pub(super) fn load_from(
         layers.errors = keys().filter_map(|key| layers.loaded.floor_error(key)).collect();
         layers.errors.extend(layers.loaded.listen_error());
     }
-    no_errors(layers.errors).map(|()| layers.loaded)
+    (layers.loaded, layers.errors)
 }
 
 fn no_errors(errors: Vec<String>) -> Result<(), ConfigErrors> {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use ::config::Environment;
@@ -9,7 +10,7 @@ use glob::Pattern;
 use tempfile::TempDir;
 
 use super::file::{WIDTH, key, keys};
-use super::load::load_from;
+
 use super::settings::RENAMED;
 use super::{Config, ConfigErrors, ENV_PREFIX, Loaded, Overrides};
 use model::catalog::MetricGroup;
@@ -20,7 +21,12 @@ fn load(file: &str, env: &[(&str, &str)], mut flags: Overrides) -> Result<Loaded
     let path = dir.path().join("c.toml");
     fs::write(&path, file).unwrap();
     flags.config = Some(path);
-    load_from(&flags, "/nonexistent".as_ref(), environment(env))
+    checked(&flags, "/nonexistent".as_ref(), env)
+}
+
+fn checked(flags: &Overrides, default_file: &Path, env: &[(&str, &str)]) -> Result<Loaded, ConfigErrors> {
+    let (loaded, errors) = super::load::load_from(flags, default_file, environment(env));
+    if errors.is_empty() { Ok(loaded) } else { Err(ConfigErrors(errors)) }
 }
 
 fn environment(env: &[(&str, &str)]) -> Environment {
@@ -45,7 +51,7 @@ fn without_directory(line: &str) -> String {
 
 #[test]
 fn without_file_and_environment_all_is_default() {
-    let loaded = load_from(&Overrides::default(), "/nonexistent".as_ref(), environment(&[])).unwrap();
+    let loaded = checked(&Overrides::default(), "/nonexistent".as_ref(), &[]).unwrap();
     assert_eq!(loaded.config, Config::default());
     assert!(loaded.origins.is_empty() && !loaded.has_file);
 }
@@ -240,14 +246,14 @@ fn syntax_errors_give_line_and_column() {
 #[test]
 fn an_explicit_file_must_be_readable() {
     let flags = Overrides { config: Some("/nonexistent/c.toml".into()), ..Overrides::default() };
-    let errors = load_from(&flags, "/nonexistent".as_ref(), environment(&[])).unwrap_err().to_string();
+    let errors = checked(&flags, "/nonexistent".as_ref(), &[]).unwrap_err().to_string();
     assert_eq!(
         errors,
         "cannot read the configuration file /nonexistent/c.toml: No such file or directory (os error 2)"
     );
     // The default file may be absent, but if it is there it counts.
     let dir = TempDir::new().unwrap();
-    assert!(load_from(&Overrides::default(), dir.path(), environment(&[])).is_err());
+    assert!(checked(&Overrides::default(), dir.path(), &[]).is_err());
 }
 
 #[test]

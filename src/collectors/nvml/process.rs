@@ -16,7 +16,7 @@ use ledger::inbox::{Inbox, LedgerEvent};
 use model::catalog::{SamplerEnd, joins};
 use model::clock::Mono;
 
-use sampler::wire::{FromSampler, GpuSlot, Intervals, SamplerConfig, ToSampler};
+use sampler::wire::{FromSampler, GpuSlot, Intervals, SamplerConfig, SamplerSettings, ToSampler};
 use settings::Config;
 
 /// A message for the supervisor from the thread that reads a sampler's frames.
@@ -151,9 +151,20 @@ pub fn sampler_config(config: &Config) -> SamplerConfig {
     SamplerConfig {
         library: (!s.nvml_library.as_os_str().is_empty()).then(|| s.nvml_library.clone()),
         root: config.host.root.clone(),
-        processes: config.processes.per_process.then_some(config.processes.max_per_gpu),
         gpm: config.gpm.enabled,
         canary_lock: config.canary.lock_file.clone(),
+        settings: sampler_settings(config),
+        ..SamplerConfig::default()
+    }
+}
+
+/// What a running sampler takes over of a new configuration. The rest needs a restart, but for the profiling counters,
+/// which have a switch of their own.
+pub fn sampler_settings(config: &Config) -> SamplerSettings {
+    let s = &config.sampler;
+    SamplerSettings {
+        off: joins::unread(&config.switched_off()).into_iter().collect(),
+        processes: config.processes.per_process.then_some(config.processes.max_per_gpu),
         intervals: Intervals {
             fast: s.fast_interval,
             normal: s.normal_interval,
@@ -162,23 +173,8 @@ pub fn sampler_config(config: &Config) -> SamplerConfig {
             rare: s.rare_interval,
             nvlink: s.nvlink_interval,
         },
-        off: joins::unread(&config.switched_off()),
         call_deadline: s.call_timeout,
         init_deadline: s.init_timeout,
-        ..SamplerConfig::default()
-    }
-}
-
-/// What samplers get of the configuration.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SamplerSettings {
-    pub config: SamplerConfig,
-}
-
-impl SamplerSettings {
-    /// The profiling counters are switched while a sampler runs, so their setting makes no difference here.
-    pub fn of(config: &Config) -> SamplerSettings {
-        SamplerSettings { config: SamplerConfig { gpm: false, ..sampler_config(config) } }
     }
 }
 
@@ -252,19 +248,5 @@ impl FrameReceiver {
         if self.events.send(SamplerMessage { generation: self.generation, event }).is_err() {
             tracing::debug!("the supervisor of this sampler has ended");
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_level_of_the_log_replaces_no_sampler() {
-        let (before, mut after) = (Config::default(), Config::default());
-        after.log.level = tracing::Level::DEBUG;
-        assert_eq!(SamplerSettings::of(&before), SamplerSettings::of(&after));
-        after.sampler.rare_interval *= 2;
-        assert_ne!(SamplerSettings::of(&before), SamplerSettings::of(&after));
     }
 }

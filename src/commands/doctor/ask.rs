@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::collectors::nvml::policy::StuckCall;
 use crate::collectors::nvml::process::{
-    CallDeadlines, SamplerMessage, SamplerProcess, end_all, sampler_config,
+    CallDeadlines, SamplerMessage, SamplerProcess, end_all, sampler_config, sampler_settings,
 };
 use host::child::Stderr;
 use host::terminal::progress;
@@ -17,7 +17,7 @@ use ledger::inbox::Inbox;
 use model::catalog::{self as m, ComputeInstance, DriverError, Gpu, METRICS, MetricId, Subject, Tier};
 use model::clock::Mono;
 use model::sample::{Batch, BatchKey, Missing, Row};
-use sampler::wire::{FromSampler, GpuSlot, Intervals, SamplerConfig};
+use sampler::wire::{FromSampler, GpuSlot, Intervals, SamplerConfig, SamplerSettings};
 use settings::Config;
 
 /// What asking takes at most beside the deadlines of the calls: 64 GPUs, whose expensive visits are made one at
@@ -167,9 +167,9 @@ impl Asked {
 /// as `known`: by their addresses.
 pub fn ask(config: &Config, aim: Aim<'_>, known: Vec<GpuSlot>, avoid: Vec<usize>) -> io::Result<Asked> {
     use Tier::*;
-    let (mut off, tiers, shortest): (Vec<MetricId>, &[Tier], _) = match aim {
+    let (mut off, tiers, shortest): (HashSet<MetricId>, &[Tier], _) = match aim {
         Aim::AllBut(off) => (
-            off.iter().copied().collect(),
+            off.clone(),
             &[Identity, Once, Fast, Normal, Samples, Slow, Rare, Nvlink],
             Duration::from_secs(3),
         ),
@@ -185,16 +185,19 @@ pub fn ask(config: &Config, aim: Aim<'_>, known: Vec<GpuSlot>, avoid: Vec<usize>
     let sampler_config = SamplerConfig {
         known,
         avoid: avoid.clone(),
-        off,
-        intervals: Intervals {
-            fast: quick,
-            normal: quick,
-            samples: slow,
-            slow,
-            // Some windows begin with one of these visits and end with the next.
-            rare: slow,
-            // Expensive, and complete after one visit.
-            nvlink: Duration::from_secs(3600),
+        settings: SamplerSettings {
+            off,
+            intervals: Intervals {
+                fast: quick,
+                normal: quick,
+                samples: slow,
+                slow,
+                // Some windows begin with one of these visits and end with the next.
+                rare: slow,
+                // Expensive, and complete after one visit.
+                nvlink: Duration::from_secs(3600),
+            },
+            ..sampler_settings(config)
         },
         ..sampler_config(config)
     };

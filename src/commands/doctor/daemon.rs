@@ -135,6 +135,16 @@ impl Daemon {
         states.filter_map(known).collect()
     }
 
+    /// That it does not keep all of its state.
+    pub fn state_folder(&self, config: &Config) -> Option<Finding> {
+        self.metrics(m::gpu_exporter_state_writable.def().name).find(|metric| metric["value"] == 0.0)?;
+        Some(host::set_aside(config).unwrap_or_else(|| {
+            let text = format!("the daemon does not keep all of its state in {}", config.state.dir.display());
+            Finding::new("state folder", Verdict::Wrong, text)
+                .fix("journalctl -u gpu-node-exporter | grep state.dir | tail -n 3")
+        }))
+    }
+
     /// Whether it may read the environments of Slurm's jobs; none where it knows of no job.
     pub fn slurm(&self) -> Option<Finding> {
         let topic = "Slurm";

@@ -17,6 +17,7 @@ use super::report::{Finding, Verdict};
 use host::Host;
 use host::child::Stderr;
 use host::reader::{DeadlineReader, MAX_ABANDONED};
+use host::state::Store;
 use host::stop::Stop;
 use model::catalog::KubeletError;
 use model::topology::{DeviceKind, Topology};
@@ -273,6 +274,9 @@ fn found(topology: &Topology) -> Finding {
 /// Whether what is kept over restarts can be written.
 pub fn state_folder(config: &Config) -> Finding {
     let (topic, dir) = ("state folder", config.state.dir.display());
+    if let Some(finding) = set_aside(config) {
+        return finding;
+    }
     let nearest = config.state.dir.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
     if eaccess(nearest, AccessFlags::W_OK | AccessFlags::X_OK).is_ok() {
         return Finding::new(topic, Verdict::Well, format!("{dir} can be written"));
@@ -280,6 +284,20 @@ pub fn state_folder(config: &Config) -> Finding {
     let text = format!("{dir} cannot be written: the number of GPUs is forgotten at a restart");
     let fix = format!("sudo install -d -o {} -m 0750 {dir}", user_name());
     Finding::new(topic, Verdict::Wrong, text).fix(fix)
+}
+
+/// The state files that could not be read at a start: what they held was begun again.
+pub fn set_aside(config: &Config) -> Option<Finding> {
+    let dir = &config.state.dir;
+    let files = Store::new(dir).set_aside().unwrap_or_default();
+    let names: Vec<_> = files.iter().filter_map(|file| file.file_name()?.to_str()).collect();
+    (!names.is_empty()).then(|| {
+        let text = format!(
+            "could not be read at a start, and was begun again: {}; look at it, then take it away",
+            names.join(", ")
+        );
+        Finding::new("state folder", Verdict::Wrong, text).fix(format!("ls -l {}", dir.display()))
+    })
 }
 
 #[cfg(test)]

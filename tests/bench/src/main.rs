@@ -1,7 +1,7 @@
 //! Measures what gpu-node-exporter costs: `serve` under fifty scrapers on a simulated node, what a
 //! scraper sees while a driver call hangs, what scrapes and probes see under an attack, and the memory of one sampler with a worker a GPU against a process a GPU; and counting events on the CPUs.
-//! Prints figures; nothing there passes or fails. `soak` and `watched` are proofs: they fail if memory grows, or if
-//! `assess` slows its program down.
+//! Prints figures; nothing there passes or fails. `health`, `soak` and `watched` are proofs: they fail if an answer takes 50 ms
+//! or is another one, if memory grows, or if `assess` slows its program down.
 
 mod attack;
 mod cost;

@@ -46,7 +46,8 @@ impl Recording {
     pub fn take(program: &Path, scenario: &str, lasts: Duration) -> Result<Recording, Box<dyn Error>> {
         let dir = tempfile::tempdir()?;
         let library = samplers::simulated(dir.path(), scenario)?;
-        let orders = SamplerConfig { gpm: true, processes: Some(32), ..samplers::orders(&library) };
+        let mut orders = SamplerConfig { gpm: true, ..samplers::orders(&library) };
+        orders.settings.processes = Some(32);
         let (sender, messages) = std::sync::mpsc::channel();
         let sampler = samplers::launch(program, orders, move |message| sender.send(message).is_ok())?;
         let (mut batches, mut slots) = (Vec::new(), Vec::new());

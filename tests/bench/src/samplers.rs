@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use host::child::{Environment, Stderr};
 use host::frame::FrameError;
 use host::supervise::{Launch, Supervised};
-use sampler::wire::{FromSampler, GpuSlot, Intervals, SamplerConfig, ToSampler};
+use sampler::wire::{FromSampler, GpuSlot, Intervals, SamplerConfig, SamplerSettings, ToSampler};
 
 use super::cost;
 use super::daemon::wait;
@@ -106,16 +106,19 @@ fn start(
 pub fn orders(library: &Path) -> SamplerConfig {
     SamplerConfig {
         library: Some(library.to_owned()),
-        intervals: Intervals {
-            fast: Duration::from_millis(100),
-            normal: Duration::from_secs(1),
-            samples: Duration::from_secs(2),
-            slow: Duration::from_secs(10),
-            rare: Duration::from_secs(60),
-            nvlink: Duration::from_secs(600),
+        settings: SamplerSettings {
+            intervals: Intervals {
+                fast: Duration::from_millis(100),
+                normal: Duration::from_secs(1),
+                samples: Duration::from_secs(2),
+                slow: Duration::from_secs(10),
+                rare: Duration::from_secs(60),
+                nvlink: Duration::from_secs(600),
+            },
+            call_deadline: Duration::from_secs(3),
+            init_deadline: Duration::from_secs(20),
+            ..SamplerSettings::default()
         },
-        call_deadline: Duration::from_secs(3),
-        init_deadline: Duration::from_secs(20),
         root: "/".into(),
         ..SamplerConfig::default()
     }

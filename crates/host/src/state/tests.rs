@@ -30,6 +30,7 @@ fn an_invalid_file_is_renamed() {
         assert_eq!(store.load::<Inventory>().unwrap(), None);
         assert_eq!(fs::read(dir.path().join("inventory.corrupt")).unwrap(), bytes);
         assert!(!dir.path().join("inventory.json").exists());
+        assert!(store.probe().unwrap_err().to_string().contains("inventory.corrupt"));
     }
 }
 

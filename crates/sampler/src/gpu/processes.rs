@@ -41,7 +41,7 @@ pub(super) fn normal(v: &mut Visit<'_>) {
 
 /// How many other processes there are, and each one up to the configured number.
 pub(super) fn slow(v: &mut Visit<'_>) {
-    let most = v.shared.config.processes;
+    let most = v.settings.processes;
     let graphics = foreign(v, GRAPHICS, ProcessType::Graphics, processes::graphics);
     let mps = foreign(v, MPS, ProcessType::Mps, processes::mps);
     let compute = match v.state.compute.clone() {
@@ -100,7 +100,7 @@ fn foreign(
 ) -> Option<Vec<NvmlProcess>> {
     let count = &m::gpu_processes;
     let mut feeds = vec![count.id()];
-    if v.shared.config.processes.is_some() {
+    if v.settings.processes.is_some() {
         feeds.extend(METRICS);
     }
     let list = listed(v, call, &feeds, read)?;

@@ -36,7 +36,7 @@ pub(super) fn slow(v: &mut Visit<'_>) {
         return;
     }
     let now = Mono::now();
-    let rarely = v.shared.config.intervals.rare;
+    let rarely = v.settings.intervals.rare;
     let known = std::mem::take(&mut v.state.slowdown);
     let current = |at: Mono| !known.seen && !known.again && now.since(at) < rarely;
     match known.read {
