@@ -88,6 +88,30 @@ for other in rpm tar; do
 	diff <(files "$work/deb") <(files "$work/$other") || fail "other files in the $other"
 	cmp "$work/deb/usr/bin/$name" "$work/$other/usr/bin/$name"
 done
+missing=$(comm -13 <(files "$work/deb") <(sed 's/^/.\//' <<-FILES | sort
+	etc/$name/config.toml
+	usr/bin/$name
+	usr/lib/systemd/system/$name.service
+	usr/lib/sysusers.d/$name.conf
+	usr/share/bash-completion/completions/$name
+	usr/share/fish/vendor_completions.d/$name.fish
+	usr/share/$name/alerts/alertmanager.yml
+	usr/share/$name/alerts/faults.rules.yml
+	usr/share/$name/alerts/optional/slurm.rules.yml
+	usr/share/$name/dashboards/gpu-node-oncall.json
+	usr/share/$name/deploy/kubernetes/device-taint-rule.yaml
+	usr/share/$name/deploy/kubernetes/node-condition.yaml
+	usr/share/$name/deploy/node-problem-detector/gpu-health.json
+	usr/share/$name/deploy/slurm/gpu-health.sh
+	usr/share/$name/deploy/slurm/gpu-record.sh
+	usr/share/$name/systemd/$name.socket
+	usr/share/$name/systemd/kernel-log.conf
+	usr/share/man/man1/$name.1
+	usr/share/man/man1/$name-health.1
+	usr/share/zsh/vendor-completions/_$name
+FILES
+))
+[ -z "$missing" ] || fail 'not in the packages:' "$missing"
 [ "$(rpm -qp --configfiles "$rpm" 2>/dev/null)" = "/etc/$name/config.toml" ] || fail 'configuration files of the rpm'
 for need in systemd 'glibc >= 2.34'; do
 	rpm -qp --requires "$rpm" 2>/dev/null | grep -qx "$need" || fail "the rpm does not require $need"

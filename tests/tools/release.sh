@@ -32,6 +32,7 @@ install -Dm755 -t $root/usr/bin "$binary"
 install -Dm644 -t $root/usr/lib/systemd/system systemd/$name.service
 install -Dm644 systemd/$name.sysusers.conf $root/usr/lib/sysusers.d/$name.conf
 install -Dm644 -t $share/$name/systemd systemd/optional/*
+for file in deploy/{kubernetes,node-problem-detector,slurm}/*; do install -Dm644 "$file" "$share/$name/$file"; done
 install -Dm644 systemd/$name.toml $root/etc/$name/config.toml
 install -Dm644 -t $share/doc/$name README.md CHANGELOG.md SECURITY.md
 install -Dm644 LICENSE $share/doc/$name/LICENSE
