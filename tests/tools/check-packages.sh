@@ -83,6 +83,8 @@ mkdir "$work/deb" "$work/rpm" "$work/tar"
 dpkg-deb --extract "$deb" "$work/deb"
 # It wants a size that cargo-generate-rpm does not write; whether all is there is compared below.
 (cd "$work/rpm" && { rpm2cpio "$rpm" || true; } | cpio --extract --make-directories --quiet)
+# The folder of Fedora's zsh.
+mv "$work/rpm/usr/share/zsh/site-functions" "$work/rpm/usr/share/zsh/vendor-completions"
 tar --extract --directory "$work/tar" --strip-components=1 --file "$tarball"
 for other in rpm tar; do
 	diff <(files "$work/deb") <(files "$work/$other") || fail "other files in the $other"
