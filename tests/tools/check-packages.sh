@@ -75,8 +75,8 @@ files() {
 
 (cd "$packages" && sha256sum --quiet --check SHA256SUMS)
 deb=$(echo "$packages"/*.deb) rpm=$(echo "$packages"/*.rpm) tarball=$(echo "$packages"/*.tar.gz)
-jq -e '.bomFormat == "CycloneDX" and (.components | map(.name) | contains(["tokio", "hwloc"]))' "$packages"/*.cdx.json >/dev/null ||
-	fail 'the SBOM does not name what is linked'
+jq -e '.bomFormat == "CycloneDX" and (["tokio", "hwloc", "uplot", "morphdom"] - [.components[] | select(.version and .licenses) | .name] == [])' \
+	"$packages"/*.cdx.json >/dev/null || fail 'the SBOM does not name what is linked and embedded'
 
 # All three have the same files.
 mkdir "$work/deb" "$work/rpm" "$work/tar"
@@ -114,6 +114,11 @@ missing=$(comm -13 <(files "$work/deb") <(sed 's/^/.\//' <<-FILES | sort
 FILES
 ))
 [ -z "$missing" ] || fail 'not in the packages:' "$missing"
+for part in '' .hwloc .morphdom .uPlot; do
+	for package in deb rpm tar; do
+		[ -s "$work/$package/usr/share/doc/$name/LICENSE$part" ] || fail "no LICENSE$part in the $package"
+	done
+done
 [ "$(rpm -qp --configfiles "$rpm" 2>/dev/null)" = "/etc/$name/config.toml" ] || fail 'configuration files of the rpm'
 for need in systemd 'glibc >= 2.34'; do
 	rpm -qp --requires "$rpm" 2>/dev/null | grep -qx "$need" || fail "the rpm does not require $need"

@@ -94,10 +94,11 @@ def check_content(config):
     writable = [name for name, about in files.items() if about.st_mode & 0o022 and not stat.S_ISLNK(about.st_mode)]
     expect(writable == ["tmp"], f"writable: {writable}")
     documents = "usr/share/doc/"
-    for name in ("gpu-node-exporter/LICENSE", "gpu-node-exporter/LICENSE.hwloc", "libc6/copyright"):
+    licences = [f"gpu-node-exporter/LICENSE{part}" for part in ("", ".hwloc", ".morphdom", ".uPlot")]
+    for name in (*licences, "libc6/copyright"):
         expect(documents + name in files, f"no {name}")
     components = json.loads((image / documents / "gpu-node-exporter/sbom.cdx.json").read_text())["components"]
-    expect({"tokio", "hwloc", "libc6", "libgcc-s1"} <= {part["name"] for part in components}, "the SBOM lacks what is inside")
+    expect({"tokio", "hwloc", "uplot", "morphdom", "libc6", "libgcc-s1"} <= {part["name"] for part in components}, "the SBOM lacks what is inside")
     expect(config["User"] == "194080:194080" and config["Entrypoint"] == ["/usr/bin/gpu-node-exporter"], f"{config}")
 
 

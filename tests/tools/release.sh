@@ -37,6 +37,9 @@ install -Dm644 systemd/$name.toml $root/etc/$name/config.toml
 install -Dm644 -t $share/doc/$name README.md CHANGELOG.md SECURITY.md
 install -Dm644 LICENSE $share/doc/$name/LICENSE
 install -Dm644 .tools/hwloc/COPYING $share/doc/$name/LICENSE.hwloc
+for licence in crates/exposition/vendor/*.LICENSE; do
+	install -Dm644 "$licence" "$share/doc/$name/LICENSE.$(basename "$licence" .LICENSE)"
+done
 "$binary" assets --out $share/$name >/dev/null
 "$binary" manual --out $share >/dev/null
 chmod -R u=rwX,go=rX $root
@@ -50,16 +53,20 @@ fi
 tar --create --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" --directory $root \
 	--transform "s|^\.|$name-$version|" . | gzip -n9 >$out/$name-$version-linux-"$machine".tar.gz
 
-# cargo-cyclonedx writes a file beside each manifest, so it gets a copy of them. hwloc is linked in and is no crate.
+# cargo-cyclonedx writes a file beside each manifest, so it gets a copy of them. hwloc, which is linked in, and the status page's
+# libraries are no crates.
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 git ls-files -z --cached --others --exclude-standard -- 'Cargo.*' '*/Cargo.toml' '*.rs' '.cargo' | tar --null --files-from=- --create |
 	tar --extract --directory "$copy"
 (cd "$copy" && "$tools/packages/bin/cargo-cyclonedx" cyclonedx --quiet --format json --spec-version 1.5 --describe binaries)
 hwloc=$(sed -n 's/^Version: //p' .tools/hwloc/lib/pkgconfig/hwloc.pc)
-jq --arg version "$hwloc" '.components += [{
+jq --arg version "$hwloc" --slurpfile npm tests/page/package-lock.json '.components += [{
 	"type": "library", "bom-ref": "hwloc", "name": "hwloc", "version": $version, "purl": "pkg:generic/hwloc@\($version)",
 	"licenses": [{"license": {"id": "BSD-3-Clause"}}]
+}] + [("uplot", "morphdom") as $name | $npm[0].packages["node_modules/" + $name] | {
+	"type": "library", "bom-ref": $name, "name": $name, "version": .version, "purl": "pkg:npm/\($name)@\(.version)",
+	"licenses": [{"license": {"id": .license}}]
 }]' "$copy/${name}_bin.cdx.json" | sed "s|file://$copy|file:///$name|g" >$out/$name.cdx.json
 
 deploy/image/root.sh $root $out/$name.cdx.json .run/image
