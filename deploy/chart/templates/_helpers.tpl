@@ -13,6 +13,16 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ regexFind "[0-9]+$" . }}
 {{- end }}
 
+{{- /* A duration of Prometheus, as 1m30s. */ -}}
+{{- define "gpu-node-exporter.milliseconds" -}}
+{{- $units := dict "ms" 1 "s" 1000 "m" 60000 "h" 3600000 "d" 86400000 "w" 604800000 "y" 31536000000 }}
+{{- $sum := 0 }}
+{{- range regexFindAll "[0-9]+[a-z]+" . -1 }}
+{{- $sum = add $sum (mul (regexFind "[0-9]+" . | int64) (get $units (regexFind "[a-z]+" .))) }}
+{{- end }}
+{{- $sum }}
+{{- end }}
+
 {{- /* A value as text; integers of YAML are floats here, and large ones would be written as 2e+09. */ -}}
 {{- define "gpu-node-exporter.text" -}}
 {{- if kindIs "slice" . }}
