@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 
 import schemas
 
@@ -23,6 +24,7 @@ CHART, DATA = ROOT / "deploy/chart", ROOT / "tests/data/chart"
 # Kubernetes keeps no Secret and no ConfigMap of more bytes. Helm keeps a release in a Secret.
 MOST_BYTES = 1 << 20
 PREFIX = "GPU_NODE_EXPORTER__"
+FILE = PREFIX + "CONFIG"
 problems = []
 # What a process may ask of the machine that it runs on, and what only a pod has.
 ONLY_IN_A_POD = ("HTTP__WEB_CONFIG_FILE",)
@@ -122,18 +124,52 @@ def pod_problems(objects):
                     yield f"the {found['kind']} finds nothing: {wanted}, {endpoint['port']}"
 
 
-def settings_problems(objects):
+def text(value):
+    """A value of YAML or TOML as people write it."""
+    return [text(item) for item in value] if isinstance(value, list) else json.dumps(value).strip('"')
+
+
+def settings_problems(objects, values):
     """The program accepts what it is given; a value has arrived as it is."""
     for pod in pods(objects):
         environment = {variable["name"]: variable["value"] for variable in pod["containers"][0]["env"]
                        if variable["name"].startswith(PREFIX) and not variable["name"].endswith(ONLY_IN_A_POD)}
-        ended = subprocess.run([EXPORTER, "check-config"], env=environment, capture_output=True, text=True)
+        [data] = [volume["configMap"]["name"] for volume in pod["volumes"] if volume["name"] == "config"]
+        [found] = [found for found in objects if (found["kind"], found["metadata"]["name"]) == ("ConfigMap", data)]
+        with tempfile.TemporaryDirectory() as folder:
+            # As the kubelet mounts it.
+            mount = pathlib.Path(folder, "..1")
+            mount.mkdir()
+            for key, content in found["data"].items():
+                (mount / key).write_text(content)
+            pathlib.Path(folder, "..data").symlink_to("..1")
+            environment[FILE] = environment[FILE].replace("/etc/gpu-node-exporter/config", folder)
+            ended = subprocess.run([EXPORTER, "check-config"], env=environment, capture_output=True, text=True)
         if ended.returncode:
             yield f"check-config: {ended.stderr}"
+            continue
+        arrived = tomllib.loads(ended.stdout)
+        for section, keys in values.get("config", {}).items():
+            yield from (f"{section}.{key} is {arrived[section][key]} and not {value}" for key, value in keys.items()
+                        if text(arrived[section][key]) != text(value))
+
+
+def rollout_problems():
+    """A change of settings restarts the pods if it needs to, else not."""
+    def template(config):
+        objects = schemas.documents(render(more=("--set-json", "config=" + config))[1])
+        return next(found for found in objects if found["kind"] == "DaemonSet")["spec"]["template"]
+
+    if template("{}") != template('{"canary": {"mode": "off"}}'):
+        yield "canary.mode, which applies without a restart, restarts the pods"
+    if template("{}") == template('{"cpu": {"per_owner": true}}'):
+        yield "cpu.per_owner, which needs a restart, restarts no pod"
+
+
 
 
 def dashboard_problems(objects):
-    maps = [found for found in objects if found["kind"] == "ConfigMap"]
+    maps = [found for found in objects if found["kind"] == "ConfigMap" and "config.toml" not in found["data"]]
     for found in maps:
         [(name, text)] = found["data"].items()
         if json.loads(text) != json.loads((ROOT / "dashboards" / name).read_text()):
@@ -188,7 +224,8 @@ def main():
                 continue
             objects = schemas.documents(manifest)
             releases = [release for release in schemas.RELEASES if (name, release) != ("claim", "v1.33")]
-            found = [*schema_problems(objects, crds, releases), *pod_problems(objects), *settings_problems(objects),
+            found = [*schema_problems(objects, crds, releases), *pod_problems(objects),
+                     *settings_problems(objects, schemas.documents(values.read_text())[0] if values else {}),
                      *dashboard_problems(objects)]
             problems.extend(f"{name}: {problem}" for problem in found)
             code, said, _ = helm("lint", CHART, "--strict", "--kube-version", "v1.34", values=values)
@@ -205,6 +242,7 @@ def main():
                 size = release_size(manifest)
                 if size >= MOST_BYTES:
                     problems.append(f"Helm keeps {size} bytes of a release, and a Secret has room for {MOST_BYTES}")
+        problems.extend(rollout_problems())
         refused = schemas.documents((DATA / "refused.yaml").read_text())[0]
         for case in refused:
             file = pathlib.Path(folder, "refused.yaml")
