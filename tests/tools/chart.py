@@ -10,6 +10,7 @@ import gzip
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tarfile
@@ -120,6 +121,9 @@ def pod_problems(objects):
                 wanted = found["spec"]["selector"]["matchLabels"]
                 endpoint = (found["spec"].get("endpoints") or found["spec"]["podMetricsEndpoints"])[0]
                 named = [port["name"] for port in service[0]["spec"]["ports"]] if service else list(ports)
+                instance = [rule for rule in endpoint["relabelings"] if rule.get("targetLabel") == "instance"]
+                if instance != [{"action": "replace", "sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "instance"}]:
+                    yield f"the {found['kind']} makes `instance` by {instance}"
                 if not wanted.items() <= selected.items() or endpoint["port"] not in named:
                     yield f"the {found['kind']} finds nothing: {wanted}, {endpoint['port']}"
 
@@ -166,6 +170,55 @@ def rollout_problems():
         yield "cpu.per_owner, which needs a restart, restarts no pod"
 
 
+
+
+def written_problems():
+    """What an administrator writes from an alert, in each release with the API version that the file names for it."""
+    folder = ROOT / "deploy/kubernetes"
+    [rule], [patch] = [schemas.documents((folder / name).read_text()) for name in ("device-taint-rule.yaml", "node-condition.yaml")]
+    group, kind = rule["apiVersion"].partition("/")[0], rule["kind"]
+    for release in schemas.RELEASES:
+        minor = int(release.partition(".")[2])
+        newest = "v1" if minor >= 37 else "v1beta2" if minor == 36 else "v1alpha3"
+        for version in ("v1", "v1beta2", "v1alpha3"):
+            validate = schemas.of_kubernetes(release, f"{group}/{version}", kind)
+            if version == newest:
+                break
+            if validate:
+                yield f"{release} has {kind} of {version}, newer than {newest}"
+        for validate, document in ((validate, rule | {"apiVersion": f"{group}/{newest}"}),
+                                   (schemas.of_kubernetes(release, "v1", "Node"), {"apiVersion": "v1", "kind": "Node"} | patch)):
+            if validate is None:
+                yield f"{release} has no {document['kind']} of {document['apiVersion']}"
+                continue
+            try:
+                schemas.check(validate, document)
+            except schemas.Refused as error:
+                yield f"{document['kind']} of deploy/kubernetes in {release}: {error}"
+
+
+def named_problems():
+    """The objects that documents name are those of a release called gpu-node-exporter."""
+    _, manifest, _ = helm("template", "gpu-node-exporter", CHART, "--kube-version", "v1.34")
+    objects = schemas.documents(manifest)
+    daemonset = next(found for found in objects if found["kind"] == "DaemonSet")
+    labels = daemonset["spec"]["template"]["metadata"]["labels"]
+    named = 0
+    for file in sorted((ROOT / "docs").rglob("*.md")):
+        said = file.read_text()
+        for name in re.findall(r"\bdaemonset[ /]([\w-]+)", said):
+            named += 1
+            if name != daemonset["metadata"]["name"]:
+                yield f"{file.relative_to(ROOT)}: the chart makes no DaemonSet {name}"
+        for label, value in re.findall(r"\b(app\.kubernetes\.io/\w+)=([\w-]+)", said):
+            named += 1
+            if labels.get(label) != value:
+                yield f"{file.relative_to(ROOT)}: the chart's pods have no label {label}={value}"
+    if named < 4:
+        yield f"{named} names of objects in docs"
+    regex = f"{labels['app.kubernetes.io/name']};{daemonset['spec']['template']['spec']['containers'][0]['ports'][0]['name']}"
+    if f"regex: {regex}}}" not in (ROOT / "docs/kubernetes.md").read_text():
+        yield f"docs/kubernetes.md: the scrape job by hand does not find {regex}"
 
 
 def dashboard_problems(objects):
@@ -235,14 +288,15 @@ def main():
                 golden(manifest)
             if name == "dcgm":
                 service = next(found for found in objects if found["kind"] == "Service")
-                names = service["metadata"]["name"], service["metadata"]["labels"], service["spec"]["ports"][0]["name"]
-                if names != ("nvidia-dcgm-exporter", {"app": "nvidia-dcgm-exporter"}, "gpu-metrics"):
+                names = service["metadata"]["name"], service["metadata"]["labels"], service["spec"]["ports"]
+                port = {"name": "gpu-metrics", "port": 9400, "targetPort": 9400, "protocol": "TCP"}
+                if names != ("nvidia-dcgm-exporter", {"app": "nvidia-dcgm-exporter"}, [port]):
                     problems.append(f"dcgm: a Service {names}")
             if name == "everything":
                 size = release_size(manifest)
                 if size >= MOST_BYTES:
                     problems.append(f"Helm keeps {size} bytes of a release, and a Secret has room for {MOST_BYTES}")
-        problems.extend(rollout_problems())
+        problems.extend([*rollout_problems(), *written_problems(), *named_problems()])
         refused = schemas.documents((DATA / "refused.yaml").read_text())[0]
         for case in refused:
             file = pathlib.Path(folder, "refused.yaml")
