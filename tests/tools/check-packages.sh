@@ -75,8 +75,13 @@ files() {
 
 (cd "$packages" && sha256sum --quiet --check SHA256SUMS)
 deb=$(echo "$packages"/*.deb) rpm=$(echo "$packages"/*.rpm) tarball=$(echo "$packages"/*.tar.gz)
-jq -e '.bomFormat == "CycloneDX" and (["tokio", "hwloc", "uplot", "morphdom"] - [.components[] | select(.version and .licenses) | .name] == [])' \
-	"$packages"/*.cdx.json >/dev/null || fail 'the SBOM does not name what is linked and embedded'
+jq -e '.bomFormat == "CycloneDX" and
+	(["tokio", "hwloc", "uplot", "morphdom"] - [.components[] | select(.version and .licenses) | .name] == [])' "$packages"/*.cdx.json >/dev/null ||
+	fail 'the SBOM does not name what is linked and embedded'
+jq -e --rawfile sums "$packages/SHA256SUMS" '.predicateType == "https://slsa.dev/provenance/v1" and
+	([.subject[] | "\(.digest.sha256)  \(.name)\n"] | add) == $sums and
+	(.predicate.buildDefinition.resolvedDependencies[0].digest.gitCommit | length) == 40' "$packages"/*.provenance.json >/dev/null ||
+	fail 'the provenance is not that of the checksums and a commit'
 
 # All three have the same files.
 mkdir "$work/deb" "$work/rpm" "$work/tar"

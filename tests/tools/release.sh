@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# release.sh [deb]: what a release consists of, in .run/packages: .deb, .rpm, tarball, SBOM, image and checksums, of one binary; with
-# `deb` the .deb alone.
+# release.sh [deb]: what a release consists of, in .run/packages: .deb, .rpm, tarball, SBOM, image, checksums and provenance, of one
+# binary; with `deb` the .deb alone.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -73,3 +73,26 @@ deploy/image/root.sh $root $out/$name.cdx.json .run/image
 deploy/image/oci.py .run/image "$version" "$GNE_REVISION" $out/$name-$version-linux-"$machine".oci.tar
 
 (cd $out && sha256sum -- *.deb *.rpm *.tar.gz *.cdx.json *.oci.tar >SHA256SUMS && cat SHA256SUMS)
+
+# An unsigned statement of what they were built from, in in-toto's form; the release workflow has a signed one of its own.
+jq --null-input --rawfile sums $out/SHA256SUMS --rawfile chart deploy/chart/Chart.yaml --arg version "$version" \
+	--arg commit "$(git rev-parse HEAD 2>/dev/null || true)" \
+	--argjson modified "$(git diff --quiet HEAD 2>/dev/null && echo false || echo true)" --arg lock "$(sha256sum Cargo.lock | cut -d' ' -f1)" --arg rustc "$(rustc --version)" --arg machine "$machine" '
+	($chart | capture("home: (?<url>.*)").url) as $home | {
+	"_type": "https://in-toto.io/Statement/v1",
+	"subject": [$sums | scan("([0-9a-f]{64})  (.+)") | {"name": .[1], "digest": {"sha256": .[0]}}],
+	"predicateType": "https://slsa.dev/provenance/v1",
+	"predicate": {
+		"buildDefinition": {
+			"buildType": "\($home)/blob/v\($version)/tests/tools/release.sh",
+			"externalParameters": {"source": $home, "version": $version},
+			"internalParameters": {"rustc": $rustc, "machine": $machine},
+			"resolvedDependencies": [
+				{"uri": "git+\($home)", "annotations": {"modified": $modified}} +
+					if $commit == "" then {} else {"digest": {"gitCommit": $commit}} end,
+				{"name": "Cargo.lock", "digest": {"sha256": $lock}}
+			]
+		},
+		"runDetails": {"builder": {"id": "\($home)/blob/v\($version)/Makefile"}}
+	}
+}' >$out/$name.provenance.json
