@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 # Long proofs measure times, and share what they build.
 .NOTPARALLEL:
-.PHONY: help run test bench soak prove deb release gameday boards dashboards rules kernels fmt clean
+.PHONY: help run test bench soak prove deb release candidate gameday boards dashboards rules kernels fmt clean
 MAKEFLAGS += --no-print-directory
 
 # A Rust fresh from rustup is not yet on the PATH of a shell that was open before.
@@ -175,9 +175,11 @@ deb: ## Build the .deb alone into .run/packages; apt-get install ./.run/packages
 	@tests/tools/ensure-tools.sh build deb
 	@SHOW='glibc|\.deb$$' tests/tools/stage.sh 'package' tests/tools/release.sh deb
 
-release: ## Build .deb, .rpm, tarball, SBOM, container image and checksums into .run/packages
+release: ## Build .deb, .rpm, tarball, SBOM, container image, checksums and their provenance into .run/packages
 	@tests/tools/ensure-tools.sh build packages
 	@SHOW='glibc|\.(deb|rpm|gz|json|tar)$$|packed' tests/tools/stage.sh 'packages' tests/tools/release.sh
+
+candidate: test prove-deny prove-chart prove-rules prove-packages prove-image ## Test, build and prove what `make release` builds, as the release workflow does; needs root
 
 boards: ## Draw every panel of every dashboard in a browser, in nine situations (Grafana's components, real Prometheus)
 	@tests/tools/ensure-tools.sh build test browser prometheus-3

@@ -50,7 +50,7 @@ Examples:
 
 Configuration, the later stronger than the earlier:
   1. built-in defaults
-  2. /etc/gpu-node-exporter/config.toml if it exists, or the file of --config
+  2. /etc/gpu-node-exporter/config.toml if it exists, or the file of --config or GPU_NODE_EXPORTER__CONFIG
   3. environment variables GPU_NODE_EXPORTER__SECTION__KEY, each separator two underscores:
      the key log.level is GPU_NODE_EXPORTER__LOG__LEVEL
   4. flags
@@ -257,7 +257,7 @@ fn main() -> ExitCode {
             return if wrong { ExitCode::from(EXIT_BAD_CONFIG) } else { ExitCode::SUCCESS };
         }
     };
-    let overrides = &cli.overrides;
+    let overrides = &cli.overrides.or_variable();
     match cli.command.unwrap_or(Command::Serve) {
         Command::Serve => run(overrides),
         Command::CheckConfig => with_config(overrides, check),

@@ -8,7 +8,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 rm -rf "$out"
-mkdir -p "$out"/usr/{bin,lib} "$out/usr/share/doc/$name" "$out"/var/lib/{dpkg/status.d,$name} "$out/run/$name" "$out/etc/$name/web" \
+mkdir -p "$out"/usr/{bin,lib} "$out/usr/share/doc/$name" "$out"/var/lib/{dpkg/status.d,$name} "$out/run/$name" "$out/etc/$name"/{config,web} \
 	"$out"/{dev,host,pod-resources,proc,relay,sys,tmp}
 ln -s usr/lib "$out/lib"
 ln -s ../run "$out/var/run"

@@ -18,6 +18,7 @@ pub fn write(mut command: Command, out: &Path) -> io::Result<String> {
     clap_mangen::generate_to(command.clone(), folder("man/man1")?)?;
     for (shell, path, file) in [
         (Shell::Bash, "bash-completion/completions", name.clone()),
+        // Debian's folder: the .rpm has them in zsh/site-functions.
         (Shell::Zsh, "zsh/vendor-completions", format!("_{name}")),
         (Shell::Fish, "fish/vendor_completions.d", format!("{name}.fish")),
     ] {

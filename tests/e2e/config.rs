@@ -193,6 +193,28 @@ fn check_config_prints_what_would_be_used() {
 }
 
 #[test]
+fn a_variable_names_the_file_where_no_flag_does() {
+    let dir = TempDir::new().unwrap();
+    let put = |name: &str, rack: &str| {
+        let path = dir.path().join(name);
+        fs::write(&path, format!("node.rack = '{rack}'\n")).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (named, flag) = (put("named.toml", "r1"), put("flag.toml", "r2"));
+    let printed = |args: &[&str], file: &str| {
+        let output = run(args, &[("GPU_NODE_EXPORTER__CONFIG", file)]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        text(&output.stdout)
+    };
+    let lines = |file: &str, rack: &str| format!("rack = \"{rack}\"  # in {file}\n");
+    assert!(printed(&["check-config"], &named).contains(&lines(&named, "r1")));
+    assert!(printed(&["check-config", "--config", &flag], &named).contains(&lines(&flag, "r2")));
+    assert!(printed(&["check-config"], "").contains("rack = \"\"\n"), "an empty variable names none");
+    let missing = run(&["check-config"], &[("GPU_NODE_EXPORTER__CONFIG", "/nonexistent.toml")]);
+    assert_eq!(missing.status.code(), Some(64), "{missing:?}");
+}
+
+#[test]
 fn metrics_prints_the_catalogue() {
     let json = run(&["metrics", "--format", "json"], &[]);
     assert_eq!(json.status.code(), Some(0), "{json:?}");

@@ -75,18 +75,54 @@ files() {
 
 (cd "$packages" && sha256sum --quiet --check SHA256SUMS)
 deb=$(echo "$packages"/*.deb) rpm=$(echo "$packages"/*.rpm) tarball=$(echo "$packages"/*.tar.gz)
-jq -e '.bomFormat == "CycloneDX" and (.components | map(.name) | contains(["tokio", "hwloc"]))' "$packages"/*.cdx.json >/dev/null ||
-	fail 'the SBOM does not name what is linked'
+jq -e '.bomFormat == "CycloneDX" and
+	(["tokio", "hwloc", "uplot", "morphdom"] - [.components[] | select(.version and .licenses) | .name] == [])' "$packages"/*.cdx.json >/dev/null ||
+	fail 'the SBOM does not name what is linked and embedded'
+jq -e --rawfile sums "$packages/SHA256SUMS" '.predicateType == "https://slsa.dev/provenance/v1" and
+	([.subject[] | "\(.digest.sha256)  \(.name)\n"] | add) == $sums and
+	(.predicate.buildDefinition.resolvedDependencies[0].digest.gitCommit | length) == 40' "$packages"/*.provenance.json >/dev/null ||
+	fail 'the provenance is not that of the checksums and a commit'
 
 # All three have the same files.
 mkdir "$work/deb" "$work/rpm" "$work/tar"
 dpkg-deb --extract "$deb" "$work/deb"
 # It wants a size that cargo-generate-rpm does not write; whether all is there is compared below.
 (cd "$work/rpm" && { rpm2cpio "$rpm" || true; } | cpio --extract --make-directories --quiet)
+# The folder of Fedora's zsh.
+mv "$work/rpm/usr/share/zsh/site-functions" "$work/rpm/usr/share/zsh/vendor-completions"
 tar --extract --directory "$work/tar" --strip-components=1 --file "$tarball"
 for other in rpm tar; do
 	diff <(files "$work/deb") <(files "$work/$other") || fail "other files in the $other"
 	cmp "$work/deb/usr/bin/$name" "$work/$other/usr/bin/$name"
+done
+missing=$(comm -13 <(files "$work/deb") <(sed 's/^/.\//' <<-FILES | sort
+	etc/$name/config.toml
+	usr/bin/$name
+	usr/lib/systemd/system/$name.service
+	usr/lib/sysusers.d/$name.conf
+	usr/share/bash-completion/completions/$name
+	usr/share/fish/vendor_completions.d/$name.fish
+	usr/share/$name/alerts/alertmanager.yml
+	usr/share/$name/alerts/faults.rules.yml
+	usr/share/$name/alerts/optional/slurm.rules.yml
+	usr/share/$name/dashboards/gpu-node-oncall.json
+	usr/share/$name/deploy/kubernetes/device-taint-rule.yaml
+	usr/share/$name/deploy/kubernetes/node-condition.yaml
+	usr/share/$name/deploy/node-problem-detector/gpu-health.json
+	usr/share/$name/deploy/slurm/gpu-health.sh
+	usr/share/$name/deploy/slurm/gpu-record.sh
+	usr/share/$name/systemd/$name.socket
+	usr/share/$name/systemd/kernel-log.conf
+	usr/share/man/man1/$name.1
+	usr/share/man/man1/$name-health.1
+	usr/share/zsh/vendor-completions/_$name
+FILES
+))
+[ -z "$missing" ] || fail 'not in the packages:' "$missing"
+for part in '' .hwloc .morphdom .uPlot; do
+	for package in deb rpm tar; do
+		[ -s "$work/$package/usr/share/doc/$name/LICENSE$part" ] || fail "no LICENSE$part in the $package"
+	done
 done
 [ "$(rpm -qp --configfiles "$rpm" 2>/dev/null)" = "/etc/$name/config.toml" ] || fail 'configuration files of the rpm'
 for need in systemd 'glibc >= 2.34'; do

@@ -94,10 +94,11 @@ def check_content(config):
     writable = [name for name, about in files.items() if about.st_mode & 0o022 and not stat.S_ISLNK(about.st_mode)]
     expect(writable == ["tmp"], f"writable: {writable}")
     documents = "usr/share/doc/"
-    for name in ("gpu-node-exporter/LICENSE", "gpu-node-exporter/LICENSE.hwloc", "libc6/copyright"):
+    licences = [f"gpu-node-exporter/LICENSE{part}" for part in ("", ".hwloc", ".morphdom", ".uPlot")]
+    for name in (*licences, "libc6/copyright"):
         expect(documents + name in files, f"no {name}")
     components = json.loads((image / documents / "gpu-node-exporter/sbom.cdx.json").read_text())["components"]
-    expect({"tokio", "hwloc", "libc6", "libgcc-s1"} <= {part["name"] for part in components}, "the SBOM lacks what is inside")
+    expect({"tokio", "hwloc", "uplot", "morphdom", "libc6", "libgcc-s1"} <= {part["name"] for part in components}, "the SBOM lacks what is inside")
     expect(config["User"] == "194080:194080" and config["Entrypoint"] == ["/usr/bin/gpu-node-exporter"], f"{config}")
 
 
@@ -175,10 +176,11 @@ os.execv(command[0], command)
 class Pod:
     """What the kubelet, a container runtime and NVIDIA's toolkit make of a pod's specification."""
 
-    def __init__(self, host, spec, driver=True, secret=None):
-        self.host, self.spec, self.driver, self.running = host, spec, driver, {}
+    def __init__(self, host, specified, driver=True, secret=None):
+        self.spec, self.config = specified
+        self.host, self.driver, self.running = host, driver, {}
         self.folder = pathlib.Path(tempfile.mkdtemp(dir=WORK))
-        self.volumes = {volume["name"]: self.volume(volume, secret) for volume in spec["volumes"]}
+        self.volumes = {volume["name"]: self.volume(volume, secret) for volume in self.spec["volumes"]}
 
     def volume(self, volume, secret):
         if "hostPath" in volume:
@@ -191,12 +193,26 @@ class Pod:
         path.mkdir()
         path.chmod(0o777)
         if "secret" in volume:
-            # As the kubelet changes all keys at once: links to links.
-            shutil.copytree(secret, path / "..1")
-            (path / "..data").symlink_to("..1")
-            for key in secret.iterdir():
-                (path / key.name).symlink_to(f"..data/{key.name}")
+            self.put(path, {key.name: key.read_text() for key in secret.iterdir()})
+        if "configMap" in volume:
+            self.put(path, self.config)
         return path
+
+    @staticmethod
+    def put(path, content):
+        """As the kubelet changes all keys of a Secret or a ConfigMap at once: links to links."""
+        data = pathlib.Path(tempfile.mkdtemp(prefix="..", dir=path))
+        data.chmod(0o755)
+        for key, text in content.items():
+            (data / key).write_text(text)
+            if not (path / key).is_symlink():
+                (path / key).symlink_to(f"..data/{key}")
+        (path / "..new").symlink_to(data.name)
+        (path / "..new").rename(path / "..data")
+
+    def reconfigure(self, specified):
+        """Another ConfigMap; the kubelet restarts no pod for it."""
+        self.put(self.volumes["config"], specified[1])
 
     def start(self):
         for container in self.spec.get("initContainers", []):
@@ -326,11 +342,14 @@ def pss(pod, name):
 
 
 def specification(*values):
-    command = [HELM, "template", "gpus", SOURCE / "deploy/chart", "--kube-version", "v1.34", "-s", "templates/daemonset.yaml"]
+    """The pod and the content of its ConfigMap."""
+    command = [HELM, "template", "gpus", SOURCE / "deploy/chart", "--kube-version", "v1.34", "-s", "templates/daemonset.yaml",
+               "-s", "templates/config.yaml"]
     for value in values:
         command += ["--set-json", value]
     rendered = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return schemas.documents(rendered)[0]["spec"]["template"]["spec"]
+    found = {document["kind"]: document for document in schemas.documents(rendered)}
+    return found["DaemonSet"]["spec"]["template"]["spec"], found["ConfigMap"]["data"]
 
 
 def secret():
@@ -377,8 +396,11 @@ def main():
     expect(not re.search("ERROR|panicked", said), said)
     series(r'^gpu_devices_highest\S* 8$')
     wait("the state of the node", (host / "var/lib/gpu-node-exporter/history.json").exists)
+    pod.reconfigure(specification('config={"node":{"rack":"r7"},"canary":{"mode":"off"}}'))
+    series(r'^gpu_devices\{.*rack="r7".*\} 8$')
+    series(r'^gpu_canary_mode\{.*mode="off".*\} 1$')
     pod.stop()
-    print("8 GPUs, the kubelet's pods, health for other users of the node")
+    print("8 GPUs, the kubelet's pods, health for other users of the node, changed settings without a restart")
 
     # The next pod, without a driver, knows what the one before has seen; in dcgm-exporter's place.
     pod = Pod(host, specification('config={"dcgm":{"listen":":9400"},"canary":{"mode":"off"}}'), driver=False).start()

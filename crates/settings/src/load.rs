@@ -22,10 +22,13 @@ pub(super) const MAX_BYTES: usize = 1024 * 1024;
 /// `GPU_NODE_EXPORTER_PORT` for a Service of this name.
 pub const ENV_PREFIX: &str = "GPU_NODE_EXPORTER__";
 
+/// Names the configuration file where no flag does: so a command in the daemon's container has the daemon's settings.
+const FILE_VARIABLE: &str = "GPU_NODE_EXPORTER__CONFIG";
+
 /// Settings that are also flags.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Overrides {
-    /// Configuration file [default: /etc/gpu-node-exporter/config.toml, if it exists]
+    /// Configuration file [default: that of GPU_NODE_EXPORTER__CONFIG, else /etc/gpu-node-exporter/config.toml if it exists]
     #[arg(long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
     /// Listen address, IP:PORT or :PORT for all addresses [default: :9408]
@@ -49,6 +52,14 @@ pub struct Overrides {
 }
 
 impl Overrides {
+    /// With the configuration file of the variable, if no flag names one.
+    pub fn or_variable(mut self) -> Self {
+        self.config = self.config.or_else(|| {
+            std::env::var_os(FILE_VARIABLE).filter(|file| !file.is_empty()).map(PathBuf::from)
+        });
+        self
+    }
+
     /// The given flags: flag, key, value.
     fn given(&self) -> impl Iterator<Item = (&'static str, &'static str, &String)> {
         [
@@ -198,6 +209,9 @@ impl Layers {
             Ok(table) => {
                 for (key, value) in sorted(table) {
                     let variable = format!("{ENV_PREFIX}{}", key.to_uppercase().replace('.', "__"));
+                    if variable == FILE_VARIABLE {
+                        continue;
+                    }
                     self.set(&key, &value, format!("environment variable {variable}"));
                 }
             }
