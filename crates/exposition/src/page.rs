@@ -116,17 +116,24 @@ fn verdict(snapshot: &Snapshot) -> Markup {
         section.verdict.(look.class) aria-label="Verdict" {
             // The word alone is announced: the text has times that go on.
             p { (mark(health.level)) " " strong role="status" { (look.word) } " " (health.text) }
-            @if ill().next().is_some() { ul { @for gpu in ill() { (reason(gpu)) } } }
+            @if ill().next().is_some() || !health.absent.is_empty() {
+                ul {
+                    @for (at, absent) in health.absent.iter().enumerate() {
+                        (reason(&absent.health, html! { a href={ "#missing-" (at) } { (absent.gpu.uuid) } }))
+                    }
+                    @for gpu in ill() { (reason(gpu, link(gpu.gpu.gpu))) }
+                }
+            }
             @for text in windows(snapshot) { p.facts { (mark(HealthLevel::Note)) " " (text) } }
         }
     }
 }
 
-fn reason(health: &GpuHealth) -> Markup {
+fn reason(health: &GpuHealth, link: Markup) -> Markup {
     html! {
         @if let Some(worst) = health.reasons.first() {
             li {
-                (mark(worst.level)) " " (link(health.gpu.gpu)) " " (worst.text)
+                (mark(worst.level)) " " (link) " " (worst.text)
                 // An event has its action in the text.
                 @if let Some(action) = figures::action(worst.action).filter(|_| !worst.text.contains("First: ")) {
                     " " strong { "First: " (action) }
@@ -154,6 +161,7 @@ fn gpus(snapshot: &Snapshot) -> Markup {
         section #gpus tabindex="-1" aria-labelledby="gpus-title" {
             h2 #gpus-title { "GPUs" @if !snapshot.trends.step.is_zero() { " " small { (history_text(snapshot)) } } }
             @if snapshot.gpus.is_empty() { p.empty { "The driver lists no GPU" } }
+            @for (at, absent) in snapshot.health.absent.iter().enumerate() { (card::absent(at, absent)) }
             @for (view, health) in snapshot.gpus.iter().zip(&snapshot.health.gpus) {
                 (card::card(snapshot, view, health))
             }

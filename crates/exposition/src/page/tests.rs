@@ -86,6 +86,28 @@ fn every_gpu_has_a_card_that_says_how_it_is() {
 }
 
 #[test]
+fn a_missing_gpu_has_a_card_with_its_identity() {
+    let mut snapshot = fixtures::node_taken(1, model::clock::Mono(1));
+    let mut never = fixtures::absent();
+    (never.pci_address, never.last_seen_unix_seconds) = (String::new(), None);
+    snapshot.health.absent = vec![fixtures::absent(), never];
+    let page = page(&snapshot.evaluated());
+    assert_well_formed(&page);
+    assert_eq!(page.matches("<article").count(), 10);
+    for text in [
+        "<h3 id=\"missing-name-0\">Missing GPU</h3>",
+        "<code>GPU-fa11e4a0-0b1d-4c3e-9f2a-7b6c5d4e3f21</code>",
+        "<code>0000:0a:00</code>",
+        "<dd>2026-11-18T08:20:00Z as GPU 0</dd>",
+        "<dd>in this boot as GPU 0</dd>",
+        "<a href=\"#missing-0\">GPU-fa11e4a0-0b1d-4c3e-9f2a-7b6c5d4e3f21</a> the driver does not list it any more \
+         <strong>First: reboot the node</strong>",
+    ] {
+        assert!(page.contains(text), "{text} in {page}");
+    }
+}
+
+#[test]
 fn the_markup_is_well_formed_whatever_the_node() {
     assert_well_formed(&page(&fixtures::node()));
     assert_well_formed(&page(&with_history(fixtures::node_taken(1, model::clock::Mono(1)))));
