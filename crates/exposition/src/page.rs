@@ -1,5 +1,5 @@
-//! The status page `/`: the node's verdict, a card for each GPU, and what is around the GPUs. One HTML document, complete
-//! without script; with script it is live and has charts.
+//! The status page `/`: the node's verdict, a card for each GPU, and what is around the GPUs. One HTML document, which works
+//! without JavaScript; with JavaScript it is live and has charts.
 //!
 //! The verdicts are those of the snapshot. Every text is escaped by the templates. `live.js` loads the document again when
 //! a publication is announced and changes what has changed; `charts.js` draws `/page/history`.
@@ -20,7 +20,7 @@ use maud::{DOCTYPE, Markup, html};
 
 use crate::paths::PATHS;
 use model::catalog::{self as m, Node};
-use model::health::{GpuHealth, HealthLevel};
+use model::health::{Condition, GpuHealth, HealthLevel};
 use model::snapshot::Snapshot;
 use model::{text, window};
 
@@ -103,7 +103,7 @@ fn facts(snapshot: &Snapshot) -> Vec<String> {
     if let Some(start) = snapshot.number(&m::process_start_time_seconds, &node, ()) {
         facts.push(format!("up {}", text::duration(figures::seconds(snapshot.unix_seconds - start))));
     }
-    facts.push(format!("values of {}", text::time_of_day(snapshot.unix_seconds)));
+    facts.push(format!("updated {}", text::time_of_day(snapshot.unix_seconds)));
     facts
 }
 
@@ -134,8 +134,9 @@ fn reason(health: &GpuHealth, link: Markup) -> Markup {
         @if let Some(worst) = health.reasons.first() {
             li {
                 (mark(worst.level)) " " (link) " " (worst.text)
-                // An event has its action in the text.
-                @if let Some(action) = figures::action(worst.action).filter(|_| !worst.text.contains("First: ")) {
+                // An event has its action in the text, as the driver's request is one.
+                @let is_named = worst.condition == Condition::RecoveryAction || worst.text.contains("First: ");
+                @if let Some(action) = worst.action.order().filter(|_| !is_named) {
                     " " strong { "First: " (action) }
                 }
                 @if health.reasons.len() > 1 { " " small { "and " (health.reasons.len() - 1) " more" } }
@@ -172,7 +173,7 @@ fn gpus(snapshot: &Snapshot) -> Markup {
 /// The length of the sparklines.
 fn history_text(snapshot: &Snapshot) -> String {
     let length = snapshot.trends.step * model::trends::POINTS as u32;
-    format!("curves: the last {}", text::duration(length))
+    format!("last {}", text::duration(length))
 }
 
 fn footer() -> Markup {

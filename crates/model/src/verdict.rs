@@ -294,7 +294,13 @@ impl ReasonList<'_> {
                 RecoveryAction::NodeReboot => FaultAction::RebootNode,
                 _ => Condition::RecoveryAction.action(),
             };
-            let text = format!("the driver asks for: {}", plain(action.known()));
+            let text = match action {
+                RecoveryAction::None => return,
+                RecoveryAction::GpuReset => "the driver asks for a reset of the GPU",
+                RecoveryAction::NodeReboot => "the driver asks for a reboot of the node",
+                RecoveryAction::DrainP2p => "the driver asks to drain peer-to-peer traffic",
+                RecoveryAction::DrainAndReset => "the driver asks to drain the GPU, then to reset it",
+            };
             self.add_with(Condition::RecoveryAction, text, first);
         }
     }

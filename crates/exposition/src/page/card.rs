@@ -24,16 +24,18 @@ pub fn card(snapshot: &Snapshot, view: &GpuView, health: &GpuHealth) -> Markup {
                 h3 id={ "name-" (gpu.gpu) } { "GPU " (gpu.gpu) }
                 p.state { (mark(health.level)) " " (health.word) }
                 p.id { (info("model")) }
-                p.id { code { (gpu.uuid) } }
+                p.id { code { (uuid(&gpu.uuid)) } }
                 p.id { code { (info("pci_address")) } }
             }
-            (card.metrics())
-            (card.facts())
-            @if !health.reasons.is_empty() {
-                ul.reasons {
-                    @for reason in &health.reasons { li { (mark(reason.level)) " " (reason.text) } }
+            div.course {
+                (card.metrics())
+                @if !health.reasons.is_empty() {
+                    ul.reasons {
+                        @for reason in &health.reasons { li { (mark(reason.level)) " " (reason.text) } }
+                    }
                 }
             }
+            (card.facts())
             (super::mig::instances(snapshot, gpu))
         }
     }
@@ -47,7 +49,7 @@ pub fn absent(at: usize, absent: &AbsentGpu) -> Markup {
             header {
                 h3 id={ "missing-name-" (at) } { "Missing GPU" }
                 p.state { (mark(health.level)) " " (health.word) }
-                p.id { code { (gpu.uuid) } }
+                p.id { code { (uuid(&gpu.uuid)) } }
                 @if !pci_address.is_empty() { p.id { code { (pci_address) } } }
             }
             dl.facts {
@@ -62,11 +64,18 @@ pub fn absent(at: usize, absent: &AbsentGpu) -> Markup {
                 }
                 @for reason in &health.reasons {
                     div { dt { "Reason" } dd { (reason.text) } }
-                    @if let Some(action) = figures::action(reason.action) { div { dt { "First" } dd { (action) } } }
+                    @if let Some(action) = reason.action.order() { div { dt { "First" } dd { (action) } } }
                 }
             }
         }
     }
+}
+
+/// A UUID in two lines.
+fn uuid(uuid: &str) -> Markup {
+    let halves = uuid.match_indices('-').nth(3).map(|(at, _)| uuid.split_at(at + 1));
+    let (first, second) = halves.unwrap_or((uuid, ""));
+    html! { (first) @if !second.is_empty() { wbr; (second) } }
 }
 
 struct Card<'a> {

@@ -1,4 +1,4 @@
-//! The course of a value as a small picture, drawn without script.
+//! The course of a value as a small picture, drawn without JavaScript.
 
 use std::fmt::Write;
 

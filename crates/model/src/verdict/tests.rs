@@ -206,6 +206,28 @@ fn missing_gpus_and_collectors_that_are_down_are_named() {
 }
 
 #[test]
+fn what_the_driver_asks_for_is_a_reason_in_its_own_words() {
+    let snapshot =
+        Snapshot { driver: DriverState::Up, gpus: vec![view(gpu(0), GpuState::Up)], ..Snapshot::default() };
+    for (action, text, first) in [
+        (RecoveryAction::GpuReset, "the driver asks for a reset of the GPU", FaultAction::ResetGpu),
+        (RecoveryAction::NodeReboot, "the driver asks for a reboot of the node", FaultAction::RebootNode),
+        (RecoveryAction::DrainP2p, "the driver asks to drain peer-to-peer traffic", FaultAction::ResetGpu),
+        (
+            RecoveryAction::DrainAndReset,
+            "the driver asks to drain the GPU, then to reset it",
+            FaultAction::ResetGpu,
+        ),
+    ] {
+        let found = Findings { recovery_action: Some(action), ..Findings::default() };
+        let evidence =
+            HealthEvidence { snapshot: &snapshot, missing: 0, absent: Vec::new(), value: &|_, _, _| None };
+        let reason = evidence.evaluate(|_| found.clone()).gpus.remove(0).reasons.remove(0);
+        assert_eq!((reason.text.as_str(), reason.action), (text, first));
+    }
+}
+
+#[test]
 fn missing_gpus_that_are_known_are_named() {
     let sentence = |names: &[(&str, &str)]| {
         let mut rows = Rows::default();
@@ -313,7 +335,7 @@ fn judged(snapshot: &Snapshot, found: &Findings) -> GpuHealth {
 fn a_recent_event_is_the_text_of_the_fatal_xid() {
     let mut snapshot = after(EventKind::Xid);
     for (unix_seconds, text) in [
-        (200.0, "Xid 79: the GPU has fallen off the bus First: reboot node."),
+        (200.0, "Xid 79: the GPU has fallen off the bus First: reboot the node."),
         (100.0 + 2.0 * RECENT_FAULT, "a fault came after which the GPU needs a reset"),
     ] {
         snapshot.unix_seconds = unix_seconds;
