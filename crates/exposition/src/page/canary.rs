@@ -130,9 +130,9 @@ pub fn table(snapshot: &Snapshot) -> Markup {
                                 }
                                 @let result = of_place(place);
                                 td.result { (mark(result.level)) " " (result.text) }
-                                td { (checks(place)) }
+                                td.all { (checks(place)) }
                                 td.short { @if let Some(last) = place.last_run { (duration(figures::seconds(now - last))) " ago" } @else { "–" } }
-                                td.short { (next(place, now)) }
+                                td.next { (next(place, now)) }
                             }
                         } }
                     }
@@ -287,12 +287,12 @@ mod tests {
         let table = |places| table(&snapshot(CanaryMode::Idle, places)).0;
         let divided = table(vec![due(NOW), at(1, postponed(place())), at(2, ran(CanaryVerdict::Ok, ""))]);
         assert_eq!(divided.matches("<th scope=\"row\">").count(), 2, "not of the whole GPU: {divided}");
-        assert!(divided.contains("<td class=\"short\">postponed: GPU in use</td>"), "{divided}");
+        assert!(divided.contains("<td class=\"next\">postponed: GPU in use</td>"), "{divided}");
         let hung = PlaceView { hung: Some(CanaryStep::Context), ..place() };
         assert_eq!(table(vec![hung, at(1, place())]).matches("<th scope=\"row\">").count(), 2);
         let whole = table(vec![postponed(due(NOW + 60.0))]);
-        assert!(whole.contains("<td class=\"short\">in 60 s, postponed: GPU in use</td>"), "{whole}");
-        assert!(table(vec![place()]).contains("<td class=\"short\">–</td>"));
+        assert!(whole.contains("<td class=\"next\">in 60 s, postponed: GPU in use</td>"), "{whole}");
+        assert!(table(vec![place()]).contains("<td class=\"next\">–</td>"));
     }
 
     #[test]

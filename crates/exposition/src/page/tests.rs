@@ -104,6 +104,11 @@ fn a_missing_gpu_has_a_card_with_its_identity() {
     let mut never = fixtures::absent();
     (never.pci_address, never.last_seen_unix_seconds) = (String::new(), None);
     snapshot.health.absent = vec![fixtures::absent(), never];
+    let gone = Event {
+        gpu: Some(fixtures::absent().gpu),
+        ..Event::new(EventKind::GpuLost, snapshot.unix_seconds, Severity::Page, FaultAction::RebootNode)
+    };
+    snapshot.events = Arc::from([Arc::new(gone)]);
     let page = page(&snapshot.evaluated());
     assert_well_formed(&page);
     assert_eq!(page.matches("<article").count(), 10);
@@ -113,6 +118,7 @@ fn a_missing_gpu_has_a_card_with_its_identity() {
         "<code>0000:0a:00</code>",
         "<dd>2026-11-18T08:20:00Z as GPU 0</dd>",
         "<dd>in this boot as GPU 0</dd>",
+        "<td><a href=\"#missing-0\">GPU 0</a></td>",
         "<a href=\"#missing-0\">GPU-fa11e4a0-0b1d-4c3e-9f2a-7b6c5d4e3f21</a> the driver does not list it any more \
          <strong>First: reboot the node</strong>",
     ] {
