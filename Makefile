@@ -123,7 +123,7 @@ prove-access:
 	@cargo build -q -p gpu-node-exporter
 	$(STAGE) 'web configurations' tests/tools/access.sh $(TARGET)/debug/gpu-node-exporter .tools/exporter-toolkit
 
-# The status page in a browser: each size of node and each fault, both colour schemes, 320 pixels, keyboard, no script (3 minutes).
+# The status page in a browser: each size of node and each fault, both colour schemes, 320 pixels, keyboard, no JavaScript (5 minutes).
 prove-page:
 	@tests/tools/ensure-tools.sh build sim browser
 	@cargo build --release -q -p gpu-node-exporter -p simgpu

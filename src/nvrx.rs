@@ -127,10 +127,10 @@ fn response(health: HealthAnswer) -> Result<HealthCheckResponse, Status> {
     };
     let of_gpus = health.gpus.iter().flat_map(|of| {
         let faulty = of.health.reasons.iter().filter(|reason| reason.level == HealthLevel::Faulty);
-        faulty.map(|reason| format!("GPU {}: {}", of.gpu.gpu, reason.text))
+        faulty.map(|reason| format!("{}: {}", of.health.name(), reason.text))
     });
     let mut failed: Vec<String> = of_gpus.collect();
-    // As GPUs that are missing, or a driver that is.
+    // As a driver that is missing, or a GPU that was never seen.
     if !success && failed.is_empty() {
         failed.push(health.text.clone());
     }

@@ -337,7 +337,12 @@ fn inventory(config: &Config, state: &Store) -> (SeenGpus, Remember<SeenGpus>) {
         return (SeenGpus::default(), Box::new(|_| {}));
     };
     let known = known.filter(|i| i.boot_id == boot_id);
-    let remember = move |seen| keeper.save(Inventory { boot_id: boot_id.clone(), seen });
+    let keeper = Finished(Some(keeper));
+    let remember = move |seen| {
+        if let Finished(Some(keeper)) = &keeper {
+            keeper.save(Inventory { boot_id: boot_id.clone(), seen });
+        }
+    };
     (known.map(|inventory| inventory.seen).unwrap_or_default(), Box::new(remember))
 }
 

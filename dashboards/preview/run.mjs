@@ -139,7 +139,7 @@ const neededOf = (groups, names) => groups
   .map((group) => ({ ...group, rules: group.rules.filter(({ record: name }) => name && names.has(name)) }))
   .filter(({ rules: some }) => some.length);
 
-/** The recordings with these series alone; the base name of a histogram stands for its series. */
+/** The recordings with these series alone; the base name of a histogram selects its series. */
 const reduced = (recordings, names) => Object.fromEntries(Object.entries(recordings).map(([name, recording]) =>
   [name, recording.with(new Map([...recording.series].filter(([, series]) => names.has(series.name))))]));
 

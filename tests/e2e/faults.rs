@@ -274,6 +274,19 @@ fn a_gpu_that_is_missing_after_a_restart_is_named() {
     assert_eq!(missing.iter().sum::<f64>() as usize, missing.len() - 1, "all but the one that is there");
     assert!(missing.len() >= 8);
     assert_eq!(m.value("gpu_up", &[("gpu", "7")]), Some(0.0));
+    let page = other.get("/").1;
+    let json: serde_json::Value = serde_json::from_str(&other.get("/api/v1/snapshot").1).unwrap();
+    let missing = json["missing_gpus"].as_array().unwrap();
+    assert_eq!((missing.len(), page.matches("<article").count()), (7, 8));
+    for gpu in missing {
+        for identity in ["uuid", "pci_address"] {
+            let text = gpu[identity].as_str().unwrap();
+            assert!(!text.is_empty() && page.contains(text), "{gpu} in {page}");
+        }
+        let age =
+            json["taken_unix_seconds"].as_f64().unwrap() - gpu["last_seen_unix_seconds"].as_f64().unwrap();
+        assert!((0.0..60.0).contains(&age), "saved at the end of the daemon, {age} s");
+    }
 }
 
 #[test]

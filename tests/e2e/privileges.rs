@@ -6,7 +6,8 @@ use std::process::Command;
 use nix::libc;
 use std::os::unix::process::CommandExt;
 
-use super::node::Setup;
+use super::health_command::{answer, without_topology};
+use super::node::{Node, Setup};
 
 /// A set of capabilities of a process, as `CapAmb`.
 fn set(pid: i32, name: &str) -> u64 {
@@ -68,4 +69,32 @@ fn the_processes_of_the_daemon_inherit_none_of_its_privileges() {
     for pid in children {
         assert_eq!(set(pid, "CapAmb"), 0);
     }
+}
+
+/// The settings that a unit or drop-in makes, as `SECTION__KEY`.
+fn settings_of(file: &str) -> Vec<(String, String)> {
+    let text = fs::read_to_string(format!("{}/systemd/{file}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    let set = |line: &str| {
+        let (key, value) = line.strip_prefix("Environment=GPU_NODE_EXPORTER__")?.split_once('=')?;
+        Some((key.to_owned(), value.to_owned()))
+    };
+    text.lines().filter_map(set).collect()
+}
+
+#[test]
+fn a_plain_unit_is_healthy_without_the_kernel_log_and_the_drop_in_asks_for_it() {
+    // The simulated host has no /dev/kmsg.
+    let start = |files: &[&str]| -> Node {
+        let settings = files.iter().flat_map(|file| settings_of(file));
+        let setup = without_topology("tests/scenarios/still-1xh200.toml");
+        let node = settings.fold(setup, |setup, (key, value)| setup.with(&key, &value)).start();
+        node.wait_ready();
+        node
+    };
+    let health = |node: &Node| answer(&node.command(&["health"]).output().unwrap());
+    let plain = start(&["gpu-node-exporter.service"]);
+    assert_eq!(health(&plain), (0, "ok: 1 GPU, ok.".to_owned()));
+    assert!(plain.get("/").1.contains("switched off (events.kernel_log)"), "it is listed");
+    let asked = start(&["gpu-node-exporter.service", "optional/kernel-log.conf"]);
+    assert_eq!(health(&asked), (1, "warning: 1 GPU, ok; collector kmsg is down.".to_owned()));
 }

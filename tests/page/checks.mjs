@@ -51,7 +51,7 @@ export async function live(page) {
   await page.evaluate(() => { document.activeElement.blur(); window.scrollTo(0, 0); });
 }
 
-/** Everything that can be used is reached with the tabulator, in the order of the document, and shows that it has the focus. */
+/** Everything that can be used is reached with the Tab key, in the order of the document, and shows that it has the focus. */
 export async function keyboard(page, gpus) {
   await page.locator('#pause').click();
   await page.evaluate(() => document.activeElement.blur());
@@ -71,7 +71,7 @@ export async function keyboard(page, gpus) {
     }));
   }
   const wrong = seen.findIndex(({ at }, index) => at !== index);
-  if (wrong >= 0) throw new Error(`the tabulator reaches ${JSON.stringify(seen[wrong])} as number ${wrong} of ${usable}`);
+  if (wrong >= 0) throw new Error(`the Tab key reaches ${JSON.stringify(seen[wrong])} as number ${wrong} of ${usable}`);
   const unmarked = seen.find(({ outline }) => outline === 'none');
   if (unmarked) throw new Error(`the focus does not show: ${unmarked.name}`);
   // The charts' values are read by arrows.
@@ -101,19 +101,28 @@ export async function still(page) {
   if (moving) throw new Error('something moves');
 }
 
-/** All of it is there without script, but charts and what belongs to them. */
+/** All of it is there without JavaScript, but charts and what belongs to them. */
 export async function plain(page, gpus) {
   const cards = await page.locator('article.gpu').count();
-  if (cards !== gpus) throw new Error(`${cards} cards without script`);
-  if (gpus && !(await page.locator('.metrics svg').count())) throw new Error('no curves without script');
+  if (cards !== gpus) throw new Error(`${cards} cards without JavaScript`);
+  if (gpus && !(await page.locator('.metrics svg').count())) throw new Error('no curves without JavaScript');
   if (!/<meta http-equiv="refresh"/.test(await page.content())) throw new Error('the page does not load itself again');
-  for (const id of ['#charts', '#live']) if (await page.locator(id).isVisible()) throw new Error(`${id} shows without script`);
+  for (const id of ['#charts', '#live']) if (await page.locator(id).isVisible()) throw new Error(`${id} shows without JavaScript`);
 }
 
-/** The page says when its node is gone. */
-export async function lost(page, child) {
-  await page.waitForFunction(() => document.getElementById('live-state').textContent === 'Live');
+/** The page says when its node is gone, and is live again by itself when the node is back. */
+export async function lost(page, { end, again }) {
+  const is = (stale) => page.waitForFunction((wanted) => {
+    const says = document.getElementById('live-state').textContent;
+    return document.documentElement.hasAttribute('data-stale') === wanted && (says === 'Live') !== wanted;
+  }, stale, { timeout: 40000 });
+  await is(false);
   page.losing = true;
-  child.kill('SIGTERM');
-  await page.waitForFunction(() => document.documentElement.hasAttribute('data-stale'), undefined, { timeout: 20000 });
+  await end();
+  await is(true);
+  await again();
+  await is(false);
+  page.losing = false;
+  const before = await page.locator('header .facts').first().textContent();
+  await page.waitForFunction((text) => document.querySelector('header .facts').textContent !== text, before, { timeout: 20000 });
 }

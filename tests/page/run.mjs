@@ -1,10 +1,11 @@
 // The status page of simulated nodes in headless Chromium: what is wrong with it, what it costs, and pictures of it.
 // run.sh starts it. Arguments: --situations NAME,NAME: these alone; --docs FOLDER: replaces the pictures there.
-import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { execFileSync } from 'node:child_process';
+import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { chromium } from 'playwright-core';
-import { endAll, node } from './stack.mjs';
+import { end, endAll, node } from './stack.mjs';
 import { accessible, fits, keyboard, live, lost, plain, still, watched } from './checks.mjs';
 
 const { REPOSITORY, BUILT } = process.env;
@@ -12,14 +13,38 @@ const { values: options } = parseArgs({ options: { situations: { type: 'string' 
 const own = (name) => join(REPOSITORY, 'tests/page/scenarios', `${name}.toml`);
 const other = (name) => join(REPOSITORY, 'tests/scenarios', `${name}.toml`);
 
-// What must be there before the page is judged, as the text of the page has it.
+// `until`: what must be there before the page is judged, as the text of the page has it. `before`: the scenario of the
+// node before a restart of the exporter.
 const SITUATIONS = [
   { name: 'no-gpu', scenario: other('no-gpu'), gpus: 0, until: 'The driver lists no GPU' },
   { name: 'one', scenario: other('still-1xh200'), gpus: 1, until: '1 GPU, ok' },
   { name: 'node', scenario: other('node-8xh200'), gpus: 8, until: 'GPU 5 faulty', docs: 'status-page' },
   { name: 'sixteen', scenario: own('sixteen'), gpus: 16, until: '16 GPUs, all ok' },
   { name: 'slices', scenario: own('slices'), gpus: 8, until: '8 GPUs, all ok', docs: 'status-page-mig' },
-  { name: 'faults', scenario: own('faults'), gpus: 8, until: 'wrong result', docs: 'status-page-faults' },
+  {
+    name: 'faults',
+    scenario: own('faults'),
+    gpus: 8,
+    until: [
+      'fallen off the bus', 'Xid 48', 'the driver asks for a reset of the GPU', 'a memory row waits for a GPU reset',
+      'the hardware slows it down for heat', 'wrong result', 'PCIe uses 8 of 16 lanes', 'the NVLink fabric reports',
+      'has not returned',
+    ],
+    docs: 'status-page-faults',
+  },
+  {
+    name: 'more-faults',
+    before: other('still-8xh200'),
+    scenario: own('more-faults'),
+    gpus: 8,
+    settings: { CANARY__PROGRESS_TIMEOUT: '30s', SAMPLER__NVLINK_INTERVAL: '2s' },
+    until: [
+      'the canary hangs in context', 'Xid 95', 'a memory row could not be replaced', 'SRAM errors exceed',
+      'an external power brake slows it down', 'the driver slows it down for heat', 'NVLink errors: ',
+      'has not joined the NVLink fabric', 'the driver does not list it any more', 'NVSwitch fault 20034',
+    ],
+  },
+  { name: 'driver-released', scenario: other('node-8xh200'), gpus: 8, until: 'driver released at', command: ['driver', 'release'] },
   { name: 'driver-gone', scenario: own('driver-gone'), gpus: 2, until: 'The driver is away' },
   { name: 'driver-stuck', scenario: own('driver-stuck'), gpus: 2, until: 'The driver is stuck' },
   { name: 'mismatch', scenario: other('library-mismatch'), gpus: 0, until: 'differ in version' },
@@ -61,7 +86,10 @@ async function visit(name, address, context, use) {
 async function look({ name, gpus, until, docs }, address) {
   const shot = (page, kind) => page.screenshot({ path: join(shots, `${name}-${kind}.png`), fullPage: true });
   await visit(name, address, {}, async (page) => {
-    await page.waitForFunction((text) => document.body.textContent.includes(text), until, { timeout: 180000, polling: 500 });
+    for (const text of [until].flat()) {
+      const shows = (wanted) => document.body.textContent.includes(wanted);
+      await page.waitForFunction(shows, text, { timeout: 180000, polling: 500 }).catch(() => { throw new Error(`the page never has "${text}"`); });
+    }
     const cards = await page.locator('article.gpu').count();
     if (cards !== gpus) throw new Error(`${cards} cards instead of ${gpus}`);
     // With charts, where anything is measured.
@@ -93,7 +121,7 @@ async function look({ name, gpus, until, docs }, address) {
     await accessible(page);
     await shot(page, '320');
   });
-  await visit(`${name} without script`, address, { javaScriptEnabled: false }, async (page) => {
+  await visit(`${name} without JavaScript`, address, { javaScriptEnabled: false }, async (page) => {
     await plain(page, gpus);
     await shot(page, 'plain');
   });
@@ -114,11 +142,18 @@ try {
   for (const situation of SITUATIONS.filter(({ name }) => chosen.includes(name))) {
     const started = Date.now();
     const folder = join(run, situation.name);
-    const child = await node({ scenario: situation.scenario, folder, port: PORT, built: BUILT, settings: SETTINGS, ready: false });
+    const { before, scenario, command } = situation;
+    const settings = { ...SETTINGS, ...situation.settings };
+    let child = await node({ scenario: before ?? scenario, folder, port: PORT, built: BUILT, settings, ready: Boolean(before ?? command) });
+    if (before) {
+      await end(child);
+      child = await child.again(scenario);
+    }
+    if (command) execFileSync(join(BUILT, 'gpu-node-exporter'), command, { env: { ...process.env, ...child.env } });
     const address = `http://127.0.0.1:${PORT}`;
     await look(situation, address);
     // The connection is lost while the page is open, and comes back.
-    if (situation.name === 'one') await visit(situation.name, address, {}, (page) => lost(page, child));
+    if (situation.name === 'one') await visit(situation.name, address, {}, (page) => lost(page, { end: () => end(child), again: child.again }));
     await endAll();
     const { paint, sum } = report[situation.name] ?? {};
     console.log(`${situation.name}: ${sum} bytes on the wire, first paint after ${paint} ms (${Math.round((Date.now() - started) / 1000)} s)`);

@@ -8,7 +8,7 @@ use super::report;
 use super::sources::{files, read};
 
 /// What is read: sources, tests, documents and configuration.
-const COVERED: [&str; 10] = [
+const COVERED: [&str; 11] = [
     "src",
     "crates",
     "tests",
@@ -19,17 +19,19 @@ const COVERED: [&str; 10] = [
     "dashboards/build",
     "dashboards/preview",
     "alerts",
+    "deploy",
 ];
 const COVERED_FILES: [&str; 6] =
     ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile", "Cargo.toml"];
 
 /// The list itself, recorded logs, machine code, packages of others. The prose of the table of codes is rewritten where that is
 /// redesigned; then this line goes.
-const EXCEPT: [&str; 8] = [
+const EXCEPT: [&str; 9] = [
     "tests/tree/banned.txt",
     "tests/data/",
     "docs/evidence/",
     "kernels/bin/",
+    "crates/exposition/vendor/",
     "dashboards/preview/node_modules/",
     "dashboards/preview/package-lock.json",
     "docs/boards/",
@@ -38,9 +40,34 @@ const EXCEPT: [&str; 8] = [
 ];
 
 /// Text files by their ending; others are machine code and pictures.
-const ENDINGS: [&str; 14] = [
-    ".rs", ".md", ".toml", ".py", ".sh", ".cu", ".h", ".c", ".cpp", ".txt", ".yml", ".service", ".conf",
+const ENDINGS: [&str; 27] = [
+    ".rs",
+    ".md",
+    ".toml",
+    ".py",
+    ".sh",
+    ".cu",
+    ".h",
+    ".c",
+    ".cpp",
+    ".go",
+    ".js",
+    ".mjs",
+    ".jsx",
+    ".css",
+    ".html",
+    ".txt",
+    ".json",
+    ".yml",
+    ".yaml",
+    ".tpl",
+    ".service",
+    ".socket",
+    ".conf",
     "/run",
+    "/postrm",
+    "/Containerfile",
+    "/.helmignore",
 ];
 
 #[test]

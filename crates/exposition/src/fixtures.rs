@@ -6,6 +6,7 @@ use std::time::Duration;
 use model::catalog::schema::{KnownLabel, LabelText};
 use model::catalog::{self as m, *};
 use model::clock::Mono;
+use model::health::AbsentGpu;
 use model::sample::{Gap, Missing, Rows};
 use model::snapshot::*;
 
@@ -21,6 +22,12 @@ const GIB: f64 = (1u64 << 30) as f64;
 /// GPU `index` of the node.
 pub fn gpu(index: usize) -> Gpu {
     Gpu { gpu: index as u32, uuid: format!("GPU-{index}a4c5e7f-0b1d-4c3e-9f2a-7b6c5d4e3f21").into() }
+}
+
+/// A GPU that the driver does not list any more; GPU 0 has its index now.
+pub fn absent() -> AbsentGpu {
+    let gpu = Gpu { gpu: 0, uuid: "GPU-fa11e4a0-0b1d-4c3e-9f2a-7b6c5d4e3f21".into() };
+    AbsentGpu::new(gpu, "0000:0a:00".into(), Some(1_794_990_000))
 }
 
 /// The node, published once, now.

@@ -1,5 +1,5 @@
-//! The status page `/`: the node's verdict, a card for each GPU, and what is around the GPUs. One HTML document, complete
-//! without script; with script it is live and has charts.
+//! The status page `/`: the node's verdict, a card for each GPU, and what is around the GPUs. One HTML document, which works
+//! without JavaScript; with JavaScript it is live and has charts.
 //!
 //! The verdicts are those of the snapshot. Every text is escaped by the templates. `live.js` loads the document again when
 //! a publication is announced and changes what has changed; `charts.js` draws `/page/history`.
@@ -20,7 +20,7 @@ use maud::{DOCTYPE, Markup, html};
 
 use crate::paths::PATHS;
 use model::catalog::{self as m, Node};
-use model::health::{GpuHealth, HealthLevel};
+use model::health::{Condition, GpuHealth, HealthLevel};
 use model::snapshot::Snapshot;
 use model::{text, window};
 
@@ -103,7 +103,7 @@ fn facts(snapshot: &Snapshot) -> Vec<String> {
     if let Some(start) = snapshot.number(&m::process_start_time_seconds, &node, ()) {
         facts.push(format!("up {}", text::duration(figures::seconds(snapshot.unix_seconds - start))));
     }
-    facts.push(format!("values of {}", text::time_of_day(snapshot.unix_seconds)));
+    facts.push(format!("updated {}", text::time_of_day(snapshot.unix_seconds)));
     facts
 }
 
@@ -116,19 +116,27 @@ fn verdict(snapshot: &Snapshot) -> Markup {
         section.verdict.(look.class) aria-label="Verdict" {
             // The word alone is announced: the text has times that go on.
             p { (mark(health.level)) " " strong role="status" { (look.word) } " " (health.text) }
-            @if ill().next().is_some() { ul { @for gpu in ill() { (reason(gpu)) } } }
+            @if ill().next().is_some() || !health.absent.is_empty() {
+                ul {
+                    @for (at, absent) in health.absent.iter().enumerate() {
+                        (reason(&absent.health, html! { a href={ "#missing-" (at) } { (absent.gpu.uuid) } }))
+                    }
+                    @for gpu in ill() { (reason(gpu, link(gpu.gpu.gpu))) }
+                }
+            }
             @for text in windows(snapshot) { p.facts { (mark(HealthLevel::Note)) " " (text) } }
         }
     }
 }
 
-fn reason(health: &GpuHealth) -> Markup {
+fn reason(health: &GpuHealth, link: Markup) -> Markup {
     html! {
         @if let Some(worst) = health.reasons.first() {
             li {
-                (mark(worst.level)) " " (link(health.gpu.gpu)) " " (worst.text)
-                // An event has its action in the text.
-                @if let Some(action) = figures::action(worst.action).filter(|_| !worst.text.contains("First: ")) {
+                (mark(worst.level)) " " (link) " " (worst.text)
+                // An event has its action in the text, as the driver's request is one.
+                @let is_named = worst.condition == Condition::RecoveryAction || worst.text.contains("First: ");
+                @if let Some(action) = worst.action.order().filter(|_| !is_named) {
                     " " strong { "First: " (action) }
                 }
                 @if health.reasons.len() > 1 { " " small { "and " (health.reasons.len() - 1) " more" } }
@@ -154,6 +162,7 @@ fn gpus(snapshot: &Snapshot) -> Markup {
         section #gpus tabindex="-1" aria-labelledby="gpus-title" {
             h2 #gpus-title { "GPUs" @if !snapshot.trends.step.is_zero() { " " small { (history_text(snapshot)) } } }
             @if snapshot.gpus.is_empty() { p.empty { "The driver lists no GPU" } }
+            @for (at, absent) in snapshot.health.absent.iter().enumerate() { (card::absent(at, absent)) }
             @for (view, health) in snapshot.gpus.iter().zip(&snapshot.health.gpus) {
                 (card::card(snapshot, view, health))
             }
@@ -164,7 +173,7 @@ fn gpus(snapshot: &Snapshot) -> Markup {
 /// The length of the sparklines.
 fn history_text(snapshot: &Snapshot) -> String {
     let length = snapshot.trends.step * model::trends::POINTS as u32;
-    format!("curves: the last {}", text::duration(length))
+    format!("last {}", text::duration(length))
 }
 
 fn footer() -> Markup {

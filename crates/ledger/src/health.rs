@@ -3,7 +3,7 @@
 use model::catalog::schema::{Entity, KnownLabel, Label, LabelText};
 use model::catalog::{self as m, Gpu, MetricId, Node, RecoveryAction, Subject, Tier, UnhealthyReason};
 use model::clock::Mono;
-use model::health::NodeHealth;
+use model::health::{AbsentGpu, NodeHealth};
 use model::sample::Row;
 use model::snapshot::{DriverState, GpuState, Snapshot};
 use model::verdict::{Findings, HealthEvidence};
@@ -32,14 +32,15 @@ impl Ledger {
         }
         let value =
             |metric: MetricId, subject: &Subject, labels: &[LabelText]| b.number(metric, subject, labels);
-        let evidence = HealthEvidence { snapshot, missing, value: &value };
+        let absent = self.absent(now, &snapshot.driver);
+        let evidence = HealthEvidence { snapshot, missing, absent, value: &value };
         let health = evidence.evaluate(|gpu| self.findings(gpu, moment, !is_listed(gpu, listed)));
         for gpu in health.gpus.iter().filter(|gpu| gpu.healthy.is_some()) {
             put(b, &gpu.gpu, |reason| gpu.has(reason));
         }
-        for gpu in self.absent(now, &snapshot.driver) {
-            b.put(&m::gpu_up, &gpu, (), 0.0);
-            put(b, &gpu, |reason| reason == UnhealthyReason::Missing);
+        for AbsentGpu { gpu, health, .. } in &health.absent {
+            b.put(&m::gpu_up, gpu, (), 0.0);
+            put(b, gpu, |reason| health.has(reason));
         }
         health
     }
@@ -60,15 +61,21 @@ impl Ledger {
         let listed = self.listed(now, driver);
         let fails = |state: &GpuState| matches!(state, GpuState::Failing { .. } | GpuState::Unread);
         let gone = states.iter().filter(|(gpu, state)| fails(state) && !is_listed(gpu, listed));
-        self.absent(now, driver).into_iter().chain(gone.map(|(gpu, _)| gpu.clone())).collect()
+        let absent = self.absent(now, driver).into_iter().map(|absent| absent.gpu);
+        absent.chain(gone.map(|(gpu, _)| gpu.clone())).collect()
     }
 
     /// GPUs that the driver does not list any more and of which the ledger holds nothing.
-    pub(super) fn absent(&self, now: Mono, driver: &DriverState) -> Vec<Gpu> {
-        match self.missing(now, driver) {
-            None | Some(0) => Vec::new(),
-            Some(_) => self.inventory.absent(|uuid| self.intake.gpu_by_uuid(uuid).is_some()).collect(),
+    fn absent(&self, now: Mono, driver: &DriverState) -> Vec<AbsentGpu> {
+        if self.missing(now, driver).unwrap_or(0) == 0 {
+            return Vec::new();
         }
+        let absent = self.inventory.absent(|uuid| self.intake.gpu_by_uuid(uuid).is_some());
+        let absent = absent.map(|gone| {
+            let gpu = Gpu { gpu: gone.index, uuid: gone.uuid.as_str().into() };
+            AbsentGpu::new(gpu, gone.pci.clone(), Some(gone.last_seen).filter(|seen| *seen > 0))
+        });
+        absent.collect()
     }
 
     fn findings(&self, gpu: &Gpu, moment: &LedgerMoment<'_>, missing: bool) -> Findings {

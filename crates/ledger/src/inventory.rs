@@ -8,6 +8,8 @@ use model::sample::Batch;
 
 /// Most GPUs remembered; far more than a node has.
 const MAX_GPUS: usize = 256;
+/// Seconds after which the time of the last answer is saved again. A daemon that ends saves it once more.
+const SAVED_EVERY: u64 = 3600;
 
 /// Gives whether there were never so many.
 fn count(seen: &mut SeenGpus, devices: usize) -> bool {
@@ -24,7 +26,8 @@ fn note(seen: &mut SeenGpus, gpu: &Gpu, pci: Option<String>) -> bool {
     let room = seen.gpus.len() < MAX_GPUS;
     let known = seen.gpus.iter_mut().find(|known| *known.uuid == *gpu.uuid);
     let pci = pci.or_else(|| known.as_ref().map(|known| known.pci.clone())).unwrap_or_default();
-    let now = Identity { index: gpu.gpu, uuid: gpu.uuid.to_string(), pci };
+    let last_seen = known.as_ref().map_or(0, |known| known.last_seen);
+    let now = Identity { index: gpu.gpu, uuid: gpu.uuid.to_string(), pci, last_seen };
     match known {
         Some(known) if *known == now => false,
         Some(known) => {
@@ -44,13 +47,15 @@ fn note(seen: &mut SeenGpus, gpu: &Gpu, pci: Option<String>) -> bool {
 pub struct GpuInventory {
     seen: SeenGpus,
     changed: bool,
+    /// The newest answer of any GPU, and the one that is saved.
+    last_seen: (u64, u64),
     /// 0: the most seen.
     configured: usize,
 }
 
 impl GpuInventory {
     pub fn new(seen: SeenGpus, configured: usize) -> GpuInventory {
-        GpuInventory { seen, changed: false, configured }
+        GpuInventory { seen, changed: false, last_seen: (0, 0), configured }
     }
 
     /// So many GPUs there should be; 0: the most seen.
@@ -74,9 +79,32 @@ impl GpuInventory {
         pci
     }
 
-    /// The GPUs seen, if they changed since the last call.
+    /// These GPUs answer at this time.
+    pub fn answers<'a>(&mut self, gpus: impl Iterator<Item = &'a Gpu>, unix_seconds: f64) {
+        let now = unix_seconds as u64;
+        for gpu in gpus {
+            if let Some(known) = self.seen.gpus.iter_mut().find(|known| *known.uuid == *gpu.uuid) {
+                known.last_seen = now;
+                self.last_seen.0 = now;
+            }
+        }
+    }
+
+    /// The GPUs seen, if they changed since the last call, or if the saved times are old.
     pub fn take_changed(&mut self) -> Option<SeenGpus> {
-        std::mem::take(&mut self.changed).then(|| self.seen.clone())
+        let (newest, saved) = self.last_seen;
+        let old = newest.saturating_sub(saved) >= SAVED_EVERY;
+        (std::mem::take(&mut self.changed) || old).then(|| self.saved())
+    }
+
+    /// The same at the end, with the times that are not saved.
+    pub fn take_last(&mut self) -> Option<SeenGpus> {
+        (self.changed || self.last_seen.0 != self.last_seen.1).then(|| self.saved())
+    }
+
+    fn saved(&mut self) -> SeenGpus {
+        self.last_seen.1 = self.last_seen.0;
+        self.seen.clone()
     }
 
     /// The most GPUs seen at the same time.
@@ -90,9 +118,8 @@ impl GpuInventory {
     }
 
     /// GPUs that an earlier daemon, or an earlier load of the driver, had seen and that are `known` no longer.
-    pub fn absent(&self, known: impl Fn(&str) -> bool) -> impl Iterator<Item = Gpu> {
-        let absent = self.seen.gpus.iter().filter(move |gone| !known(&gone.uuid));
-        absent.map(|gone| Gpu { gpu: gone.index, uuid: gone.uuid.as_str().into() })
+    pub fn absent(&self, known: impl Fn(&str) -> bool) -> impl Iterator<Item = &Identity> {
+        self.seen.gpus.iter().filter(move |gone| !known(&gone.uuid))
     }
 }
 
@@ -109,7 +136,25 @@ mod tests {
         assert!(!note(&mut seen, &gpu, None), "what is known of it stays");
         assert!(note(&mut seen, &Gpu { gpu: 2, ..gpu }, None));
         assert!(!note(&mut seen, &Gpu { gpu: 0, uuid: "".into() }, None));
-        let last = Identity { index: 2, uuid: "GPU-a".into(), pci: "0000:06:00".into() };
+        let last = Identity { index: 2, uuid: "GPU-a".into(), pci: "0000:06:00".into(), last_seen: 0 };
         assert_eq!(seen.gpus, [last]);
+    }
+
+    #[test]
+    fn the_time_of_the_last_answer_is_saved_seldom_and_at_the_end() {
+        let gpus = [3, 4].map(|index| Gpu { gpu: index, uuid: format!("GPU-{index}").into() });
+        let mut inventory = GpuInventory::new(SeenGpus::default(), 0);
+        inventory.changed = gpus.iter().all(|gpu| note(&mut inventory.seen, gpu, None));
+        let times = |seen: SeenGpus| seen.gpus.iter().map(|gpu| gpu.last_seen).collect::<Vec<_>>();
+        inventory.answers(gpus.iter(), 10_000.5);
+        assert_eq!(inventory.take_changed().map(times), Some(vec![10_000, 10_000]));
+        inventory.answers(gpus.iter(), 13_599.0);
+        assert_eq!(inventory.take_changed(), None);
+        inventory.answers(gpus[..1].iter(), 13_600.0);
+        assert_eq!(inventory.take_changed().map(times), Some(vec![13_600, 13_599]));
+        assert_eq!(inventory.take_last(), None, "all is saved");
+        inventory.answers(gpus[..1].iter(), 13_601.0);
+        assert_eq!(inventory.take_last().map(times), Some(vec![13_601, 13_599]));
+        assert!(!note(&mut inventory.seen, &gpus[0], None), "an identity that is read again changes nothing");
     }
 }

@@ -261,6 +261,11 @@ impl Ledger {
         self.inventory.take_changed()
     }
 
+    /// The same at the end, with the times at which they last answered.
+    pub fn last_seen(&mut self) -> Option<SeenGpus> {
+        self.inventory.take_last()
+    }
+
     /// The GPUs with faults that outlast the daemon, if there are others than at the last call.
     pub fn newly_faulty(&mut self) -> Option<PersistedFaults> {
         self.faults.take_changed()

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use model::catalog::{Gpu, Severity};
 use model::clock::Mono;
-use model::health::Condition;
+use model::health::{Condition, NOT_LISTED};
 use model::snapshot::{Event, EventKind, GpuState};
 use model::text::duration;
-use model::verdict::NOT_LISTED;
 
 /// GPUs that do not answer, and why.
 #[derive(Debug)]

@@ -50,6 +50,8 @@ impl Ledger {
         let driver = self.driver.state(now);
         let state = |gpu: &Gpu| (gpu.clone(), self.state_of(gpu, now, &driver));
         let states: Vec<(Gpu, GpuState)> = self.intake.gpus().map(state).collect();
+        let answering = states.iter().filter(|(_, state)| *state == GpuState::Up);
+        self.inventory.answers(answering.map(|(gpu, _)| gpu), unix_seconds);
         let unlisted = self.unlisted(now, &driver, &states);
         // Before what is due is logged: a loss is logged at once.
         for event in self.losses.follow(&states, &unlisted, now, unix_seconds) {
@@ -111,7 +113,7 @@ impl Ledger {
         snapshot.health = self.put_health(b, &moment, &snapshot);
         let unhealthy = snapshot.health.gpus.iter().filter(|gpu| gpu.healthy == Some(false));
         self.owners.unhealthy(unhealthy.map(|gpu| Arc::clone(&gpu.gpu.uuid)));
-        let absent = self.absent(now, &snapshot.driver);
+        let absent: Vec<Gpu> = snapshot.health.absent.iter().map(|absent| absent.gpu.clone()).collect();
         let listed = self.intake.listed_gpus(now).filter(|_| snapshot.driver == DriverState::Up);
         if let Some(event) = self.history.follow(&snapshot, listed, &absent, now) {
             self.faults.mention(event, now);

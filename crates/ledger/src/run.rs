@@ -21,7 +21,7 @@ pub struct Hooks {
     pub publish: Box<dyn FnMut(Snapshot) + Send>,
     /// Called after each publication: feeds the watchdog.
     pub beat: Box<dyn FnMut() + Send>,
-    /// Called when other GPUs were seen than before in this boot.
+    /// Called when other GPUs were seen than before in this boot, and now and then with the times of their last answers.
     pub seen: Box<dyn FnMut(SeenGpus) + Send>,
     /// Called when other faults are to outlast the daemon than before.
     pub faults: Box<dyn FnMut(PersistedFaults) + Send>,
@@ -62,6 +62,9 @@ pub fn run(settings: LedgerSettings, interval: Duration, inbox: &Inbox, mut hook
         let soon = last + SHORTEST.min(interval);
         let due = if urgent { beat.next().min(soon) } else { beat.next() };
         let Some(pending) = inbox.take(due) else {
+            if let Some(seen) = ledger.last_seen() {
+                (hooks.seen)(seen);
+            }
             if let Some(events) = ledger.last_events(unix_seconds()) {
                 (hooks.events)(events);
             }

@@ -534,7 +534,10 @@ fn a_reset_while_the_driver_is_released_is_no_incident() {
 #[test]
 fn a_gpu_that_is_not_listed_is_an_incident_after_a_minute() {
     let (mut l, known, gone) = (ledger(), gpu(0), gpu(1));
-    let identity = |gpu: &Gpu| Identity { index: gpu.gpu, uuid: gpu.uuid.to_string(), pci: String::new() };
+    let identity = |gpu: &Gpu| {
+        let (index, uuid, pci) = (gpu.gpu, gpu.uuid.to_string(), String::new());
+        Identity { index, uuid, pci, last_seen: 0 }
+    };
     let seen = SeenGpus { devices: 2, gpus: vec![identity(&known), identity(&gone)] };
     l.inventory = GpuInventory::new(seen, 0);
     let listed = |taken: u64, devices: f64| {

@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 use crate::catalog::schema::LabelText;
 use crate::catalog::{FaultAction, Gpu, MetricId, Severity, Subject, UnhealthyReason};
 
+/// The state of a GPU that is missing, for people.
+pub const NOT_LISTED: &str = "the driver does not list it any more";
+
 /// How serious a condition is. Later ones are more serious.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -184,6 +187,14 @@ impl GpuHealth {
     pub fn has(&self, reason: UnhealthyReason) -> bool {
         self.reasons.iter().any(|r| r.condition.unhealthy() == Some(reason))
     }
+
+    /// The GPU for people: by its UUID if the driver does not list it, as another GPU may have its index.
+    pub fn name(&self) -> String {
+        match self.has(UnhealthyReason::Missing) {
+            true => self.gpu.uuid.to_string(),
+            false => format!("GPU {}", self.gpu.gpu),
+        }
+    }
 }
 
 /// The verdicts of one snapshot.
@@ -196,4 +207,38 @@ pub struct NodeHealth {
     /// In the order of [`crate::snapshot::Snapshot::gpus`].
     #[serde(skip)]
     pub gpus: Vec<GpuHealth>,
+    /// GPUs that the driver does not list and that are in no list but this.
+    #[serde(skip)]
+    pub absent: Vec<AbsentGpu>,
+}
+
+/// A GPU that an earlier daemon, or an earlier load of the driver, knew in this boot and that the driver does not list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AbsentGpu {
+    /// With the index that it had last; another GPU may have that one now.
+    #[serde(flatten)]
+    pub gpu: Gpu,
+    /// As `0000:06:00`; empty if not known.
+    pub pci_address: String,
+    /// When it last answered, in seconds since 1970, if that is known.
+    pub last_seen_unix_seconds: Option<u64>,
+    pub health: GpuHealth,
+}
+
+impl AbsentGpu {
+    pub fn new(gpu: Gpu, pci_address: String, last_seen_unix_seconds: Option<u64>) -> AbsentGpu {
+        let condition = Condition::Missing;
+        let (level, action) = (condition.level(), condition.action());
+        let reasons = vec![HealthReason { condition, level, text: NOT_LISTED.to_owned(), action }];
+        let health = GpuHealth { gpu: gpu.clone(), level, word: "missing", reasons, healthy: Some(false) };
+        AbsentGpu { gpu, pci_address, last_seen_unix_seconds, health }
+    }
+
+    /// The board for people: its UUID, and its PCI address if that is known.
+    pub fn name(&self) -> String {
+        match self.pci_address.as_str() {
+            "" => self.gpu.uuid.to_string(),
+            address => format!("{} at {address}", self.gpu.uuid),
+        }
+    }
 }

@@ -50,6 +50,9 @@ pub struct Identity {
     pub uuid: String,
     /// PCI address as `0000:06:00`; empty if not known.
     pub pci: String,
+    /// When it last answered, in seconds since 1970; 0 if not known.
+    #[serde(default)]
+    pub last_seen: u64,
 }
 
 /// What faults say about GPUs until they are reset or the driver is loaded.

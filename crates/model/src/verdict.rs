@@ -9,13 +9,15 @@ use crate::catalog::{
     self as m, ClockEvent, EccCounter, EccError, FabricFault, FabricState, FaultAction, Gpu, NvLinkError,
     RecoveryAction, RepairPart, Severity, Subject, UnhealthyReason,
 };
-use crate::health::{Condition, GpuHealth, HealthLevel, HealthReason, NodeHealth, PublishedValue};
+use crate::health::{
+    AbsentGpu, Condition, GpuHealth, HealthLevel, HealthReason, NOT_LISTED, NodeHealth, PublishedValue,
+};
 use crate::sample::Missing;
 use crate::snapshot::{DriverState, EventKind, GpuState, GpuView, Snapshot};
 use crate::text::{capitalized, duration, plain};
 
-/// The state of a GPU that is missing, for people.
-pub const NOT_LISTED: &str = "the driver does not list it any more";
+/// Most missing GPUs that the node's sentence names: it is also the reason of a drained node.
+const MOST_ABSENT: usize = 2;
 /// Degrees to the slowdown temperature at which a GPU is near its limit.
 const NEAR_SLOWDOWN: f64 = 5.0;
 /// Seconds for which a fault is a reason.
@@ -96,17 +98,19 @@ pub struct HealthEvidence<'a> {
     pub snapshot: &'a Snapshot,
     /// GPUs that are expected and not listed.
     pub missing: usize,
+    /// Those of them that are known and not in the snapshot.
+    pub absent: Vec<AbsentGpu>,
     /// A published value.
     pub value: &'a PublishedValue<'a>,
 }
 
 impl HealthEvidence<'_> {
     /// The verdicts on GPUs and node.
-    pub fn evaluate(&self, findings: impl Fn(&Gpu) -> Findings) -> NodeHealth {
+    pub fn evaluate(self, findings: impl Fn(&Gpu) -> Findings) -> NodeHealth {
         let gpus: Vec<_> =
             self.snapshot.gpus.iter().map(|view| self.gpu(view, findings(&view.gpu))).collect();
         let (level, text) = self.node(&gpus);
-        NodeHealth { level, text, gpus }
+        NodeHealth { level, text, gpus, absent: self.absent }
     }
 
     fn gpu(&self, view: &GpuView, found: Findings) -> GpuHealth {
@@ -183,6 +187,11 @@ impl HealthEvidence<'_> {
         if self.missing > 0 {
             level = HealthLevel::Faulty;
             text += &format!(", {} missing", self.missing);
+            let names: Vec<String> = self.absent.iter().take(MOST_ABSENT).map(AbsentGpu::name).collect();
+            if !names.is_empty() {
+                let more = if self.absent.len() > MOST_ABSENT { ", ..." } else { "" };
+                text += &format!(" ({}{more})", names.join(", "));
+            }
         }
         if let [worst, rest @ ..] = ill.as_slice() {
             text += &format!(", GPU {} {}", worst.gpu.gpu, worst.word);
@@ -285,7 +294,13 @@ impl ReasonList<'_> {
                 RecoveryAction::NodeReboot => FaultAction::RebootNode,
                 _ => Condition::RecoveryAction.action(),
             };
-            let text = format!("the driver asks for: {}", plain(action.known()));
+            let text = match action {
+                RecoveryAction::None => return,
+                RecoveryAction::GpuReset => "the driver asks for a reset of the GPU",
+                RecoveryAction::NodeReboot => "the driver asks for a reboot of the node",
+                RecoveryAction::DrainP2p => "the driver asks to drain peer-to-peer traffic",
+                RecoveryAction::DrainAndReset => "the driver asks to drain the GPU, then to reset it",
+            };
             self.add_with(Condition::RecoveryAction, text, first);
         }
     }

@@ -91,9 +91,14 @@ export async function node({ scenario, folder, port, built, groups = [], setting
   const env = { GPU_SIM_KMSG: join(root, 'dev/kmsg'), GPU_SIM_SCENARIO: scenario, GPU_SIM_STATE: join(folder, 'state') };
   for (const [key, value] of Object.entries(settings)) env[`GPU_NODE_EXPORTER__${key}`] = value;
   const args = ['serve', '--listen', `127.0.0.1:${port}`, '--nvml-library', join(folder, 'lib/libnvidia-ml.so.1'), '--state-dir', join(folder, 'kept')];
-  const child = start(join(built, 'gpu-node-exporter'), args, { env, log: join(folder, 'log') });
-  await answers(`http://127.0.0.1:${port}/${ready ? 'readyz' : 'livez'}`, child);
-  return child;
+  // The same once more, after its end: with what it has kept, and on the node of another scenario if one is named.
+  const again = async (other) => {
+    if (other) Object.assign(env, { GPU_SIM_SCENARIO: other, GPU_SIM_STATE: join(folder, 'other-state') });
+    const child = start(join(built, 'gpu-node-exporter'), args, { env, log: join(folder, 'log') });
+    await answers(`http://127.0.0.1:${port}/${ready ? 'readyz' : 'livez'}`, child);
+    return Object.assign(child, { again, env });
+  };
+  return again();
 }
 
 /** A Prometheus that takes a history first; `scrape` makes it look at targets and evaluate rules. */

@@ -5,7 +5,8 @@
 //! exit_code    0, 1, 2 or 3
 //! text         the reasons in one line
 //! age_seconds  age of the snapshot; null: there is none
-//! gpus[]       gpu, uuid, status; level, word, healthy and reasons as in the snapshot: all GPUs, or those asked for
+//! gpus[]       gpu, uuid, status; level, word, healthy and reasons as in the snapshot: all GPUs, or those asked for; one
+//!              that the driver does not list any more is asked for by its UUID
 //! ```
 
 use std::sync::Arc;
@@ -58,13 +59,17 @@ impl HealthAnswer {
                 DriverState::Paused { .. } => HealthStatus::Unknown,
                 _ => node.level.into(),
             };
-            return HealthAnswer::new(status, &node.text, age, node.gpus.iter().map(GpuAnswer::of).collect());
+            let absent = node.absent.iter().map(|absent| &absent.health);
+            let gpus = node.gpus.iter().chain(absent).map(GpuAnswer::of).collect();
+            return HealthAnswer::new(status, &node.text, age, gpus);
         }
         let mut found: Vec<&GpuHealth> = Vec::new();
         for name in gpus {
             let named =
                 |of: &&GpuHealth| of.gpu.uuid.eq_ignore_ascii_case(name) || name.parse() == Ok(of.gpu.gpu);
-            match node.gpus.iter().find(named) {
+            // Another GPU may have the index of one that is missing.
+            let absent = || node.absent.iter().find(|absent| absent.gpu.uuid.eq_ignore_ascii_case(name));
+            match node.gpus.iter().find(named).or_else(|| absent().map(|absent| &absent.health)) {
                 Some(gpu) => found.push(gpu),
                 None => {
                     let text = format!("GPU {name} is not known here. {}", node.text);
@@ -103,7 +108,7 @@ fn sentence(of: &GpuHealth) -> String {
     let reasons = of.reasons.iter().filter(|reason| counts(reason.level)).map(|reason| reason.text.as_str());
     let reasons = reasons.collect::<Vec<_>>().join(", ");
     let colon = if reasons.is_empty() { "" } else { ": " };
-    format!("GPU {} {}{colon}{reasons}", of.gpu.gpu, of.word)
+    format!("{} {}{colon}{reasons}", of.name(), of.word)
 }
 
 #[cfg(test)]
@@ -139,6 +144,22 @@ mod tests {
         let answer = HealthAnswer::of(Ok(snapshot), &["99"]);
         assert_eq!((answer.status, answer.exit_code), (HealthStatus::Unknown, 3));
         assert!(answer.text.starts_with("GPU 99 is not known here"), "{}", answer.text);
+    }
+
+    #[test]
+    fn a_missing_gpu_is_asked_for_by_its_uuid() {
+        let mut snapshot = fixtures::node_taken(7, Mono::now());
+        snapshot.health.absent = vec![fixtures::absent()];
+        let snapshot = Arc::new(snapshot.evaluated());
+        let uuid = fixtures::absent().gpu.uuid;
+        let answer = HealthAnswer::of(Ok(Arc::clone(&snapshot)), &[&uuid]);
+        assert_eq!((answer.status, answer.gpus.len()), (HealthStatus::Critical, 1));
+        assert_eq!(answer.text, format!("{uuid} missing: the driver does not list it any more"));
+        let by_index = HealthAnswer::of(Ok(Arc::clone(&snapshot)), &["0"]);
+        assert_ne!(by_index.gpus[0].gpu.uuid, uuid, "that is the GPU listed there");
+        let node = HealthAnswer::of(Ok(snapshot), &[]);
+        assert_eq!(node.gpus.len(), 9);
+        assert_eq!(node.gpus[8].status, HealthStatus::Critical);
     }
 
     #[test]

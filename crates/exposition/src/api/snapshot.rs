@@ -17,6 +17,8 @@
 //!     checks[]        check, verdict, text, rate (unit and value)
 //!   gaps[]            call, metrics (names); missing: unsupported, failed, blank or out_of_range;
 //!                     error (kind of a failed call), text (what the driver said)
+//! missing_gpus[]      GPUs that an earlier daemon or load of the driver knew and that the driver does not list: gpu (its
+//!                     last index), uuid, pci_address, last_seen_unix_seconds (null: not known), health as of a GPU
 //! collectors[]        collector, up, age_seconds, text (what is wrong; empty if nothing is)
 //! metrics[]           name, labels, and either value or
 //!   histogram         buckets[] of le and count (cumulative), sum, count
@@ -27,7 +29,7 @@ use serde::{Serialize, Serializer};
 use crate::text::whole;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self, Gpu, MetricDef};
-use model::health::{GpuHealth, NodeHealth};
+use model::health::{AbsentGpu, GpuHealth, NodeHealth};
 use model::sample::{Gap, Missing};
 use model::snapshot::{CanaryView, CollectorView, GpuView, Histogram, PartView, Series, Snapshot, Value};
 
@@ -45,6 +47,7 @@ fn document(snapshot: &Snapshot) -> impl Serialize {
         driver: StateText,
         health: &'a NodeHealth,
         gpus: G,
+        missing_gpus: &'a [AbsentGpu],
         collectors: &'a [CollectorView],
         metrics: M,
     }
@@ -62,6 +65,7 @@ fn document(snapshot: &Snapshot) -> impl Serialize {
         driver: StateText { state, text },
         health: &snapshot.health,
         gpus: Seq(|| snapshot.gpus.iter().zip(&snapshot.health.gpus).map(|(view, of)| gpu(view, of, canary))),
+        missing_gpus: &snapshot.health.absent,
         collectors: &snapshot.collectors,
         metrics: Seq(|| {
             let node = &*snapshot.node_labels;
@@ -225,6 +229,30 @@ mod tests {
             "rate": { "unit": "bytes_per_second", "value": 3.5e12 },
         });
         assert_eq!(place["checks"][0], check);
+    }
+
+    #[test]
+    fn a_missing_gpu_is_listed_apart() {
+        let mut snapshot = fixtures::node_taken(1, model::clock::Mono(1));
+        let mut text = String::new();
+        encode(&snapshot, &mut text);
+        let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(document["missing_gpus"], serde_json::json!([]));
+        snapshot.health.absent = vec![fixtures::absent()];
+        text.clear();
+        encode(&snapshot, &mut text);
+        let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let reason = serde_json::json!({
+            "condition": "missing", "level": "faulty", "text": "the driver does not list it any more",
+            "action": "reboot_node",
+        });
+        let missing = serde_json::json!([{
+            "gpu": 0, "uuid": "GPU-fa11e4a0-0b1d-4c3e-9f2a-7b6c5d4e3f21", "pci_address": "0000:0a:00",
+            "last_seen_unix_seconds": 1_794_990_000,
+            "health": { "level": "faulty", "word": "missing", "reasons": [reason], "healthy": false },
+        }]);
+        assert_eq!(document["missing_gpus"], missing);
+        assert_eq!(document["gpus"].as_array().unwrap().len(), 8);
     }
 
     #[test]

@@ -49,17 +49,14 @@ pub fn line(snapshot: &Snapshot, gpu: &Gpu) -> Option<CanaryLine> {
         };
     }
     if let Some(reason) = places.iter().find_map(|place| place.skipped) {
-        found.text += &format!("; postponed: {}", plain(reason.known()));
+        found.text += &format!("; postponed: {}", figures::postponed(reason));
     }
     Some(found)
 }
 
 /// The worst result of a GPU, and with several instances the count of those that are ok.
 fn state(places: &[&PlaceView]) -> CanaryLine {
-    // A GPU with instances has no result of its own.
-    let divided = places.iter().any(|place| place.instance.is_some());
-    let own = places.iter().filter(|place| place.instance.is_some() == divided || place.hung.is_some());
-    let states: Vec<CanaryLine> = own.map(|place| of_place(place)).collect();
+    let states: Vec<CanaryLine> = with_results(places).map(of_place).collect();
     let Some(worst) = states.iter().max_by_key(|state| state.level).cloned() else {
         return CanaryLine { level: HealthLevel::Note, text: "never ran".into() };
     };
@@ -69,6 +66,12 @@ fn state(places: &[&PlaceView]) -> CanaryLine {
         all if well == all => CanaryLine { text: format!("all {all} instances ok"), ..worst },
         all => CanaryLine { text: format!("{well} of {all} instances ok; {}", worst.text), ..worst },
     }
+}
+
+/// A GPU with instances has no result of its own.
+fn with_results<'a>(places: &[&'a PlaceView]) -> impl Iterator<Item = &'a PlaceView> {
+    let divided = places.iter().any(|place| place.instance.is_some());
+    places.iter().copied().filter(move |place| place.instance.is_some() == divided || place.hung.is_some())
 }
 
 fn of_place(place: &PlaceView) -> CanaryLine {
@@ -88,8 +91,8 @@ fn of_place(place: &PlaceView) -> CanaryLine {
     match place.end {
         None => say(HealthLevel::Note, "never ran".into()),
         Some(CanaryEnd::CouldNotRun) => say(HealthLevel::Note, because("could not run", &place.text)),
-        Some(CanaryEnd::Abandoned) => say(HealthLevel::Note, "made way for other work".into()),
-        Some(CanaryEnd::Broken) => say(HealthLevel::Note, because("broke off", &place.text)),
+        Some(CanaryEnd::Abandoned) => say(HealthLevel::Note, "yielded to a job".into()),
+        Some(CanaryEnd::Broken) => say(HealthLevel::Note, because("failed", &place.text)),
         Some(_) if place.checks.iter().all(|check| check.verdict == CanaryVerdict::Ok) => {
             say(HealthLevel::Ok, "ok".into())
         }
@@ -108,9 +111,10 @@ fn because(end: &str, reason: &str) -> String {
 /// Every GPU and MIG instance with a report, with what each check found.
 pub fn table(snapshot: &Snapshot) -> Markup {
     let now = snapshot.unix_seconds;
-    let places = &snapshot.canary.places;
+    let all: Vec<&PlaceView> = snapshot.canary.places.iter().collect();
+    let places = || all.chunk_by(|a, b| a.gpu == b.gpu).flat_map(with_results);
     html! {
-        @if !places.is_empty() {
+        @if !all.is_empty() {
             section {
                 h2 #canary { "Canary" }
                 div.table tabindex="0" role="region" aria-labelledby="canary" {
@@ -119,17 +123,17 @@ pub fn table(snapshot: &Snapshot) -> Markup {
                             th scope="col" { "GPU" } th scope="col" { "Result" } th scope="col" { "Checks" }
                             th scope="col" { "Last run" } th scope="col" { "Next run" }
                         } }
-                        tbody { @for place in places {
+                        tbody { @for place in places() {
                             tr {
                                 th scope="row" {
                                     (link(place.gpu.gpu))
                                     @if let Some(at) = &place.instance { " " small { (at.profile) " #" (at.gpu_instance) } }
                                 }
                                 @let result = of_place(place);
-                                td { (mark(result.level)) " " (result.text) }
-                                td { (checks(place)) }
+                                td.result { (mark(result.level)) " " (result.text) }
+                                td.all { (checks(place)) }
                                 td.short { @if let Some(last) = place.last_run { (duration(figures::seconds(now - last))) " ago" } @else { "–" } }
-                                td.short { (next(place, now)) }
+                                td.next { (next(place, now)) }
                             }
                         } }
                     }
@@ -155,14 +159,14 @@ fn checks(place: &PlaceView) -> Markup {
 }
 
 fn next(place: &PlaceView, now: f64) -> Markup {
-    html! {
-        @match place.due {
-            Some(due) if due > now => { "in " (duration(figures::seconds(due - now))) },
-            Some(_) => { "due" },
-            None => { "–" },
-        }
-        @if let Some(reason) = place.skipped { ", postponed: " (plain(reason.known())) }
-    }
+    let due = match place.due {
+        Some(due) if due > now => Some(format!("in {}", duration(figures::seconds(due - now)))),
+        Some(_) => Some("due".to_owned()),
+        None => None,
+    };
+    let postponed = place.skipped.map(|reason| format!("postponed: {}", figures::postponed(reason)));
+    let parts: Vec<String> = due.into_iter().chain(postponed).collect();
+    html! { @if parts.is_empty() { "–" } @else { (parts.join(", ")) } }
 }
 
 #[cfg(test)]
@@ -238,6 +242,12 @@ mod tests {
             ),
             (
                 Idle,
+                PlaceView { end: Some(CanaryEnd::Abandoned), last_run: Some(NOW - 5.0), ..place() },
+                HealthLevel::Note,
+                "yielded to a job, 5.0 s ago",
+            ),
+            (
+                Idle,
                 ran(V::WrongResult, "SM 17"),
                 HealthLevel::Faulty,
                 "wrong result (sm_sdc), 12 min ago; next in 18 min",
@@ -265,15 +275,29 @@ mod tests {
         assert_eq!(line(&Snapshot::default(), &fixtures::gpu(0)), None, "no canary, no line");
     }
 
+    fn at(id: u32, place: PlaceView) -> PlaceView {
+        let (profile, mig_uuid) = ("3g.71gb".into(), format!("MIG-{id}"));
+        let instance = Instance { gpu_instance: id, compute_instance: 0, profile, mig_uuid };
+        PlaceView { instance: Some(instance), ..place }
+    }
+
+    #[test]
+    fn the_table_has_a_row_of_each_place_in_use() {
+        let due = |due| PlaceView { due: Some(due), ..place() };
+        let postponed = |place| PlaceView { skipped: Some(CanarySkip::Processes), ..place };
+        let table = |places| table(&snapshot(CanaryMode::Idle, places)).0;
+        let divided = table(vec![due(NOW), at(1, postponed(place())), at(2, ran(CanaryVerdict::Ok, ""))]);
+        assert_eq!(divided.matches("<th scope=\"row\">").count(), 2, "not of the whole GPU: {divided}");
+        assert!(divided.contains("<td class=\"next\">postponed: GPU in use</td>"), "{divided}");
+        let hung = PlaceView { hung: Some(CanaryStep::Context), ..place() };
+        assert_eq!(table(vec![hung, at(1, place())]).matches("<th scope=\"row\">").count(), 2);
+        let whole = table(vec![postponed(due(NOW + 60.0))]);
+        assert!(whole.contains("<td class=\"next\">in 60 s, postponed: GPU in use</td>"), "{whole}");
+        assert!(table(vec![place()]).contains("<td class=\"next\">–</td>"));
+    }
+
     #[test]
     fn instances_are_counted_and_the_worst_is_named() {
-        let instance = |id| Instance {
-            gpu_instance: id,
-            compute_instance: 0,
-            profile: "3g.71gb".into(),
-            mig_uuid: format!("MIG-{id}"),
-        };
-        let at = |id, place| PlaceView { instance: Some(instance(id)), ..place };
         let well = vec![at(1, ran(CanaryVerdict::Ok, "")), at(2, ran(CanaryVerdict::Ok, ""))];
         assert_eq!(says(CanaryMode::Idle, well.clone()).1, "all 2 instances ok, 12 min ago; next in 18 min");
         let mut planned = well.clone();

@@ -8,9 +8,10 @@ use model::catalog::schema::{LabelSet, Metric};
 use model::catalog::{
     self as m, ClockDomain, ClockEvent, EccCounter, EccError, Gpu, PowerLimit, RemapCause, Sensor, Subject,
 };
-use model::health::{GpuHealth, HealthLevel};
+use model::health::{AbsentGpu, GpuHealth, HealthLevel};
 use model::sample::Missing;
 use model::snapshot::{GpuState, GpuView, Snapshot, Value};
+use model::window;
 
 /// The card of one GPU.
 pub fn card(snapshot: &Snapshot, view: &GpuView, health: &GpuHealth) -> Markup {
@@ -23,23 +24,58 @@ pub fn card(snapshot: &Snapshot, view: &GpuView, health: &GpuHealth) -> Markup {
                 h3 id={ "name-" (gpu.gpu) } { "GPU " (gpu.gpu) }
                 p.state { (mark(health.level)) " " (health.word) }
                 p.id { (info("model")) }
-                p.id { code title=(gpu.uuid) { (short(&gpu.uuid)) } " " code { (info("pci_address")) } }
+                p.id { code { (uuid(&gpu.uuid)) } }
+                p.id { code { (info("pci_address")) } }
             }
-            (card.metrics())
-            (card.facts())
-            @if !health.reasons.is_empty() {
-                ul.reasons {
-                    @for reason in &health.reasons { li { (mark(reason.level)) " " (reason.text) } }
+            div.course {
+                (card.metrics())
+                @if !health.reasons.is_empty() {
+                    ul.reasons {
+                        @for reason in &health.reasons { li { (mark(reason.level)) " " (reason.text) } }
+                    }
                 }
             }
+            (card.facts())
             (super::mig::instances(snapshot, gpu))
         }
     }
 }
 
-/// `GPU-` and the first eight digits: enough to distinguish the boards of a node.
-fn short(uuid: &str) -> &str {
-    uuid.get(..12).unwrap_or(uuid)
+/// The card of a GPU that the driver does not list any more, the `at`-th of them: its index may be another's.
+pub fn absent(at: usize, absent: &AbsentGpu) -> Markup {
+    let AbsentGpu { gpu, pci_address, last_seen_unix_seconds, health } = absent;
+    html! {
+        article.gpu.absent.(look(health.level).class) id={ "missing-" (at) } aria-labelledby={ "missing-name-" (at) } {
+            header {
+                h3 id={ "missing-name-" (at) } { "Missing GPU" }
+                p.state { (mark(health.level)) " " (health.word) }
+                p.id { code { (uuid(&gpu.uuid)) } }
+                @if !pci_address.is_empty() { p.id { code { (pci_address) } } }
+            }
+            dl.facts {
+                div {
+                    dt { "Last seen" }
+                    dd {
+                        @match last_seen_unix_seconds {
+                            Some(seconds) => { (window::write(*seconds as f64)) " as GPU " (gpu.gpu) },
+                            None => { "in this boot as GPU " (gpu.gpu) },
+                        }
+                    }
+                }
+                @for reason in &health.reasons {
+                    div { dt { "Reason" } dd { (reason.text) } }
+                    @if let Some(action) = reason.action.order() { div { dt { "First" } dd { (action) } } }
+                }
+            }
+        }
+    }
+}
+
+/// A UUID in two lines.
+fn uuid(uuid: &str) -> Markup {
+    let halves = uuid.match_indices('-').nth(3).map(|(at, _)| uuid.split_at(at + 1));
+    let (first, second) = halves.unwrap_or((uuid, ""));
+    html! { (first) @if !second.is_empty() { wbr; (second) } }
 }
 
 struct Card<'a> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use model::canary::Rate;
 use model::catalog::schema::KnownLabel;
-use model::catalog::{ClockEvent, FaultAction};
+use model::catalog::{CanarySkip, ClockEvent};
 use model::text::plain;
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -64,17 +64,26 @@ pub fn clock_event(event: ClockEvent) -> String {
     }
 }
 
-/// The first action, as an order; none where nothing is to be done.
-pub fn action(action: FaultAction) -> Option<&'static str> {
-    match action {
-        FaultAction::Ignore => None,
-        FaultAction::RestartApp => Some("restart the application"),
-        FaultAction::ResetGpu => Some("reset the GPU"),
-        FaultAction::RebootNode => Some("reboot the node"),
-        FaultAction::CheckHardware => Some("check the hardware"),
-        FaultAction::UpdateSoftware => Some("update the software"),
-        FaultAction::ContactSupport => Some("contact support"),
-    }
+/// Why the canary put a run off.
+pub fn postponed(reason: CanarySkip) -> String {
+    let text = match reason {
+        CanarySkip::Processes => "GPU in use",
+        CanarySkip::Busy => "GPU busy",
+        CanarySkip::Memory => "GPU memory in use",
+        CanarySkip::Claimed => "GPU assigned to a job",
+        CanarySkip::RecentXid => "recent Xid",
+        CanarySkip::Unhealthy => "GPU unhealthy",
+        CanarySkip::Maintenance => "maintenance window",
+        CanarySkip::Interlock => "another diagnostic runs",
+        CanarySkip::Duty => "duty limit reached",
+        CanarySkip::Mps => "MPS",
+        CanarySkip::Unread => "no fresh values",
+        CanarySkip::ChildAlive => "an earlier run hangs",
+        CanarySkip::NoInstance => "no MIG instance",
+        CanarySkip::NoLibrary => "no CUDA library",
+        _ => return plain(reason.known()),
+    };
+    text.to_owned()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The course of a value as a small picture, drawn without script.
+//! The course of a value as a small picture, drawn without JavaScript.
 
 use std::fmt::Write;
 
@@ -11,15 +11,16 @@ const ROWS: f32 = 24.0;
 
 /// An area below `points`, where `top` is the upper edge; `text` writes a value for readers of the description.
 pub fn area(points: &[f32], top: f64, text: impl Fn(f64) -> String) -> Markup {
+    let size = format!("0 0 {COLUMNS} {ROWS}");
     let known = || points.iter().filter(|point| point.is_finite()).map(|point| f64::from(*point));
     let (Some(low), Some(high)) = (known().reduce(f64::min), known().reduce(f64::max)) else {
-        return html! { svg.spark aria-hidden="true" {} };
+        // As high as one with points.
+        return html! { svg.spark aria-hidden="true" viewBox=(size) {} };
     };
     let description = match (text(low), text(high)) {
         (low, high) if low == high => format!("History: {low}"),
         (low, high) => format!("History: {low} to {high}"),
     };
-    let size = format!("0 0 {COLUMNS} {ROWS}");
     html! {
         svg.spark role="img" aria-label=(description) viewBox=(size) preserveAspectRatio="none" {
             path d=(path(points, top)) {}

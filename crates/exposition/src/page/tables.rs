@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::{figures, link, mark};
 use crate::assets::ASSETS;
-use model::catalog::{self as m, Subject};
+use model::catalog::{self as m, Gpu, Subject};
 use model::health::HealthLevel;
 use model::snapshot::{Snapshot, Value};
 use model::text;
@@ -51,7 +51,7 @@ pub fn events(snapshot: &Snapshot) -> Markup {
                         @let level = if event.old { HealthLevel::Note } else { event.severity.into() };
                         tr {
                             td { (text::time_of_day(event.last_unix_seconds).trim_end_matches(" UTC")) }
-                            td { @if let Some(gpu) = &event.gpu { (link(gpu.gpu)) } @else { "–" } }
+                            td { @if let Some(gpu) = &event.gpu { (card_of(snapshot, gpu)) } @else { "–" } }
                             td {
                                 (mark(level)) " " (event.line())
                                 @if event.repeats > 0 { " (" (event.repeats + 1) " times)" }
@@ -61,6 +61,14 @@ pub fn events(snapshot: &Snapshot) -> Markup {
                 } }
             }
         }
+    }
+}
+
+/// A link to the card of a GPU, also of one that is missing.
+fn card_of(snapshot: &Snapshot, gpu: &Gpu) -> Markup {
+    match snapshot.health.absent.iter().position(|absent| absent.gpu == *gpu) {
+        Some(at) => html! { a href={ "#missing-" (at) } { "GPU " (gpu.gpu) } },
+        None => link(gpu.gpu),
     }
 }
 

@@ -9,6 +9,7 @@ use crate::assets::{ASSETS, PAGE_FILES};
 use crate::fixtures;
 use model::catalog::schema::Entity;
 use model::catalog::{CanaryMode, FaultAction, Severity};
+use model::health::HealthReason;
 use model::snapshot::{CanaryView, DriverState, Event, EventKind, GpuState};
 use model::trends::{FOLLOWED, POINTS, Trends};
 
@@ -37,7 +38,7 @@ fn with_history(mut snapshot: Snapshot) -> Snapshot {
 
 /// The tags that are open where each ends; panics where one closes that is not open.
 fn assert_well_formed(page: &str) {
-    const VOID: [&str; 3] = ["meta", "link", "!DOCTYPE"];
+    const VOID: [&str; 4] = ["meta", "link", "wbr", "!DOCTYPE"];
     let mut open: Vec<&str> = Vec::new();
     for tag in page.split('<').skip(1) {
         let (tag, _) = tag.split_once('>').expect("a tag ends");
@@ -75,11 +76,51 @@ fn every_gpu_has_a_card_that_says_how_it_is() {
         "<b>3g.71gb</b> <small>#1</small>",
         "41.0<small> of 69.8 GiB</small>",
         "Stuck driver calls",
-        "values of 11:06:40 UTC",
+        "updated 11:06:40 UTC",
         "<b>689</b> W <small>of 700</small>",
         "<b>64</b> °C <small>slowdown at 85</small>",
         "HW thermal slowdown</li>",
         "First: reset the GPU",
+    ] {
+        assert!(page.contains(text), "{text} in {page}");
+    }
+}
+
+#[test]
+fn what_the_driver_asks_for_is_said_once() {
+    let mut snapshot = fixtures::node_taken(1, model::clock::Mono(1));
+    let condition = Condition::RecoveryAction;
+    let (level, text) = (condition.level(), "the driver asks for a reset of the GPU".to_owned());
+    let health = &mut snapshot.health.gpus[0];
+    health.level = level;
+    health.reasons = vec![HealthReason { condition, level, text, action: FaultAction::ResetGpu }];
+    let page = page(&snapshot);
+    assert!(page.contains("GPU 0</a> the driver asks for a reset of the GPU</li>"), "{page}");
+}
+
+#[test]
+fn a_missing_gpu_has_a_card_with_its_identity() {
+    let mut snapshot = fixtures::node_taken(1, model::clock::Mono(1));
+    let mut never = fixtures::absent();
+    (never.pci_address, never.last_seen_unix_seconds) = (String::new(), None);
+    snapshot.health.absent = vec![fixtures::absent(), never];
+    let gone = Event {
+        gpu: Some(fixtures::absent().gpu),
+        ..Event::new(EventKind::GpuLost, snapshot.unix_seconds, Severity::Page, FaultAction::RebootNode)
+    };
+    snapshot.events = Arc::from([Arc::new(gone)]);
+    let page = page(&snapshot.evaluated());
+    assert_well_formed(&page);
+    assert_eq!(page.matches("<article").count(), 10);
+    for text in [
+        "<h3 id=\"missing-name-0\">Missing GPU</h3>",
+        "<code>GPU-fa11e4a0-0b1d-4c3e-<wbr>9f2a-7b6c5d4e3f21</code>",
+        "<code>0000:0a:00</code>",
+        "<dd>2026-11-18T08:20:00Z as GPU 0</dd>",
+        "<dd>in this boot as GPU 0</dd>",
+        "<td><a href=\"#missing-0\">GPU 0</a></td>",
+        "<a href=\"#missing-0\">GPU-fa11e4a0-0b1d-4c3e-9f2a-7b6c5d4e3f21</a> the driver does not list it any more \
+         <strong>First: reboot the node</strong>",
     ] {
         assert!(page.contains(text), "{text} in {page}");
     }
@@ -177,7 +218,7 @@ fn curves_are_drawn_where_there_is_a_history() {
     let page = page(&with_history(fixtures::node_taken(1, model::clock::Mono(1))));
     assert_eq!(page.matches("<path d=\"M0 24V").count(), 8 * 5, "of the whole hour");
     assert!(
-        page.contains("curves: the last 60 min") && page.contains("aria-label=\"History: 0 % to 100 %\"")
+        page.contains("<small>last 60 min</small>") && page.contains("aria-label=\"History: 0 % to 100 %\"")
     );
 }
 

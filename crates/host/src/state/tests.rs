@@ -78,7 +78,10 @@ fn in_child(test: &str, dir: &Path, shell: &str) -> std::process::Command {
 }
 
 fn large(devices: usize) -> Inventory {
-    let gpu = |index| model::persisted::Identity { index, uuid: "GPU-".repeat(8), pci: "0000:06:00".into() };
+    let gpu = |index| {
+        let (uuid, pci) = ("GPU-".repeat(8), "0000:06:00".into());
+        model::persisted::Identity { index, uuid, pci, last_seen: 1_795_000_000 }
+    };
     let gpus = (0..400).map(gpu).collect();
     Inventory { boot_id: "b".into(), seen: SeenGpus { devices, gpus } }
 }

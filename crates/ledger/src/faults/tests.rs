@@ -14,6 +14,7 @@ use model::clock::Mono;
 use model::fact::{
     DriverFact, Fact, FactKind, GpuFailure, KernelFact, KernelLine, NvlinkFault, RecoveryChange, XidDetail,
 };
+use model::health::AbsentGpu;
 use model::persisted::Identity;
 use model::sample::{Batch, BatchKey, Gap, Missing, Rows};
 use model::snapshot::{EventKind, Snapshot};
@@ -658,12 +659,16 @@ fn what_the_driver_reports_of_itself_counts_against_a_gpu() {
 
 #[test]
 fn a_gpu_of_an_earlier_daemon_that_is_not_listed_is_named() {
-    let gone = Identity { index: 1, uuid: "GPU-1".into(), pci: "0000:01:00".into() };
+    let gone = Identity { index: 1, uuid: "GPU-1".into(), pci: "0000:01:00".into(), last_seen: 900 };
     let mut b = Bench::with(SeenGpus { devices: 2, gpus: vec![gone] });
     b.identify(0);
     assert_eq!(b.publish().number(&m::gpu_devices_missing, &Node {}, ()), None, "nothing is listed yet");
     b.list(1);
     assert_eq!(b.publish().number(&m::gpu_devices_missing, &Node {}, ()), Some(1.0));
+    let health = b.publish().health;
+    assert_eq!(health.absent, [AbsentGpu::new(gpu(1), "0000:01:00".into(), Some(900))]);
+    assert!(health.text.starts_with("1 GPU, ok, 1 missing (GPU-1 at 0000:01:00)"), "{}", health.text);
+    assert_eq!(health.gpus.len(), 1, "it is listed apart");
     assert_eq!(b.reasons(&gpu(1)), Some(vec![UnhealthyReason::Missing]));
     assert_eq!(b.publish().number(&m::gpu_up, &gpu(1), ()), Some(0.0));
     assert_eq!(b.reasons(&gpu(0)), Some(vec![]));
@@ -671,6 +676,7 @@ fn a_gpu_of_an_earlier_daemon_that_is_not_listed_is_named() {
     b.list(2);
     assert_eq!(b.publish().number(&m::gpu_devices_missing, &Node {}, ()), Some(0.0));
     assert_eq!(b.reasons(&gpu(1)), Some(vec![]));
+    assert_eq!(b.publish().health.absent, []);
 }
 
 #[test]

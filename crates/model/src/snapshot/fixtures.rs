@@ -40,7 +40,9 @@ impl Snapshot {
             row_remap_failure: self.number(&m::gpu_row_remap_failure, gpu, ()) == Some(1.0),
             ..Findings::default()
         };
-        let evidence = HealthEvidence { snapshot: &self, missing: missing.max(0.0) as usize, value: &value };
+        let absent = self.health.absent.clone();
+        let missing = missing.max(0.0) as usize;
+        let evidence = HealthEvidence { snapshot: &self, missing, absent, value: &value };
         self.health = evidence.evaluate(findings);
         self
     }

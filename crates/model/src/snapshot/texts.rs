@@ -38,6 +38,21 @@ impl DriverState {
     }
 }
 
+impl FaultAction {
+    /// The action for people, as an order; none where nothing is to be done.
+    pub fn order(self) -> Option<&'static str> {
+        match self {
+            FaultAction::Ignore => None,
+            FaultAction::RestartApp => Some("restart the application"),
+            FaultAction::ResetGpu => Some("reset the GPU"),
+            FaultAction::RebootNode => Some("reboot the node"),
+            FaultAction::CheckHardware => Some("check the hardware"),
+            FaultAction::UpdateSoftware => Some("update the software"),
+            FaultAction::ContactSupport => Some("contact support"),
+        }
+    }
+}
+
 impl GpuState {
     /// The name of the state, and the state for people.
     pub fn texts(&self) -> (&'static str, String) {
@@ -98,10 +113,7 @@ impl Event {
         };
         let meaning =
             if self.meaning.is_empty() { plain(self.kind.known()) } else { self.meaning.to_owned() };
-        let first = match self.action {
-            FaultAction::Ignore => String::new(),
-            action => format!(" First: {}.", plain(action.known())),
-        };
+        let first = self.action.order().map(|action| format!(" First: {action}.")).unwrap_or_default();
         format!("{kind}{meaning}{}{first}", self.suspect())
     }
 
@@ -135,11 +147,20 @@ mod tests {
             let event = Event::new(EventKind::Xid, 1.0, row.severity, row.action);
             Event { code: Some(code.into()), meaning: "It failed.", app_can_cause, same_unit, ..event }.line()
         };
-        assert_eq!(line(39, None), "Xid 39: It failed. No program causes it. First: restart app.");
-        assert_eq!(line(109, None), "Xid 109: It failed. Programs cause it. First: reset gpu.");
-        assert_eq!(line(11, None), "Xid 11: It failed. A program can cause it. First: restart app.");
-        assert_eq!(line(32, None), "Xid 32: It failed. A program seldom causes it. First: restart app.");
-        assert_eq!(line(79, None), "Xid 79: It failed. First: reboot node.");
+        assert_eq!(
+            line(39, None),
+            "Xid 39: It failed. No program causes it. First: restart the application."
+        );
+        assert_eq!(line(109, None), "Xid 109: It failed. Programs cause it. First: reset the GPU.");
+        assert_eq!(
+            line(11, None),
+            "Xid 11: It failed. A program can cause it. First: restart the application."
+        );
+        assert_eq!(
+            line(32, None),
+            "Xid 32: It failed. A program seldom causes it. First: restart the application."
+        );
+        assert_eq!(line(79, None), "Xid 79: It failed. First: reboot the node.");
         assert!(
             line(13, Some(true)).contains("suspect the GPU")
                 && line(13, Some(false)).contains("suspect the program")

@@ -205,11 +205,55 @@ fn missing_gpus_and_collectors_that_are_down_are_named() {
     assert_eq!(text, "The driver lists no GPU, 1 missing; collector process is down.");
 }
 
+#[test]
+fn what_the_driver_asks_for_is_a_reason_in_its_own_words() {
+    let snapshot =
+        Snapshot { driver: DriverState::Up, gpus: vec![view(gpu(0), GpuState::Up)], ..Snapshot::default() };
+    for (action, text, first) in [
+        (RecoveryAction::GpuReset, "the driver asks for a reset of the GPU", FaultAction::ResetGpu),
+        (RecoveryAction::NodeReboot, "the driver asks for a reboot of the node", FaultAction::RebootNode),
+        (RecoveryAction::DrainP2p, "the driver asks to drain peer-to-peer traffic", FaultAction::ResetGpu),
+        (
+            RecoveryAction::DrainAndReset,
+            "the driver asks to drain the GPU, then to reset it",
+            FaultAction::ResetGpu,
+        ),
+    ] {
+        let found = Findings { recovery_action: Some(action), ..Findings::default() };
+        let evidence =
+            HealthEvidence { snapshot: &snapshot, missing: 0, absent: Vec::new(), value: &|_, _, _| None };
+        let reason = evidence.evaluate(|_| found.clone()).gpus.remove(0).reasons.remove(0);
+        assert_eq!((reason.text.as_str(), reason.action), (text, first));
+    }
+}
+
+#[test]
+fn missing_gpus_that_are_known_are_named() {
+    let sentence = |names: &[(&str, &str)]| {
+        let mut rows = Rows::default();
+        rows.of(&Node {}).put(&m::gpu_devices, (), 0.0).unwrap();
+        rows.of(&Node {}).put(&m::gpu_devices_expected, (), 8.0).unwrap();
+        let mut snapshot = Snapshot::with_rows(&rows);
+        snapshot.driver = DriverState::Up;
+        let absent = |(uuid, pci): &(&str, &str)| {
+            AbsentGpu::new(Gpu { gpu: 3, uuid: (*uuid).into() }, (*pci).to_owned(), None)
+        };
+        snapshot.health.absent = names.iter().map(absent).collect();
+        node(snapshot).1
+    };
+    let all = [("GPU-a", "0000:06:00"), ("GPU-b", ""), ("GPU-c", "")];
+    let begin = "The driver lists no GPU, 8 missing";
+    assert_eq!(sentence(&all[..1]), format!("{begin} (GPU-a at 0000:06:00)."));
+    assert_eq!(sentence(&all[..2]), format!("{begin} (GPU-a at 0000:06:00, GPU-b)."));
+    assert_eq!(sentence(&all), format!("{begin} (GPU-a at 0000:06:00, GPU-b, ...)."));
+}
+
 /// The reasons of `gpu_unhealthy_reason` on a GPU in this state; `None`: no verdict.
 fn unhealthy(state: GpuState, found: Findings) -> Option<Vec<UnhealthyReason>> {
     let snapshot =
         Snapshot { driver: DriverState::Up, gpus: vec![view(gpu(0), state)], ..Snapshot::default() };
-    let evidence = HealthEvidence { snapshot: &snapshot, missing: 0, value: &|_, _, _| None };
+    let evidence =
+        HealthEvidence { snapshot: &snapshot, missing: 0, absent: Vec::new(), value: &|_, _, _| None };
     let health = evidence.evaluate(|_| found.clone()).gpus.remove(0);
     let reasons: Vec<_> = UnhealthyReason::ALL.iter().copied().filter(|reason| health.has(*reason)).collect();
     assert_eq!(health.healthy.unwrap_or(reasons.is_empty()), reasons.is_empty());
@@ -283,7 +327,7 @@ fn after(kind: EventKind) -> Snapshot {
 }
 
 fn judged(snapshot: &Snapshot, found: &Findings) -> GpuHealth {
-    let evidence = HealthEvidence { snapshot, missing: 0, value: &|_, _, _| None };
+    let evidence = HealthEvidence { snapshot, missing: 0, absent: Vec::new(), value: &|_, _, _| None };
     evidence.evaluate(|_| found.clone()).gpus.remove(0)
 }
 
@@ -291,7 +335,7 @@ fn judged(snapshot: &Snapshot, found: &Findings) -> GpuHealth {
 fn a_recent_event_is_the_text_of_the_fatal_xid() {
     let mut snapshot = after(EventKind::Xid);
     for (unix_seconds, text) in [
-        (200.0, "Xid 79: the GPU has fallen off the bus First: reboot node."),
+        (200.0, "Xid 79: the GPU has fallen off the bus First: reboot the node."),
         (100.0 + 2.0 * RECENT_FAULT, "a fault came after which the GPU needs a reset"),
     ] {
         snapshot.unix_seconds = unix_seconds;
@@ -318,7 +362,7 @@ fn new_errors_of_nvlinks_are_a_reason_and_repaired_checksums_are_not() {
     let snapshot = after(EventKind::GpuLost);
     let health = |nvlink: &[NewLinkErrors]| {
         let value: &PublishedValue<'_> = &|metric, _, _| (metric == m::gpu_nvlink_links.id()).then_some(18.0);
-        let evidence = HealthEvidence { snapshot: &snapshot, missing: 0, value };
+        let evidence = HealthEvidence { snapshot: &snapshot, missing: 0, absent: Vec::new(), value };
         evidence.evaluate(|_| Findings { nvlink: nvlink.to_vec(), ..Findings::default() }).gpus.remove(0)
     };
     let errors = health(&[new(NvLinkError::Recovery, 3.0, 3.0, 1), new(NvLinkError::CrcFlit, 7.0, 7.0, 1)]);
