@@ -54,9 +54,9 @@ pub struct Overrides {
 impl Overrides {
     /// With the configuration file of the variable, if no flag names one.
     pub fn or_variable(mut self) -> Self {
-        self.config = self.config.or_else(|| {
-            std::env::var_os(FILE_VARIABLE).filter(|file| !file.is_empty()).map(PathBuf::from)
-        });
+        self.config = self
+            .config
+            .or_else(|| std::env::var_os(FILE_VARIABLE).filter(|file| !file.is_empty()).map(PathBuf::from));
         self
     }
 

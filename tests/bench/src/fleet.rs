@@ -177,7 +177,9 @@ pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         }
         wait(Duration::from_millis(300));
         for node in &nodes[from..] {
-            retried(|| if cost::children(node.pid()?)?.len() <= 1 { Ok(()) } else { Err("it starts".into()) })?;
+            retried(
+                || if cost::children(node.pid()?)?.len() <= 1 { Ok(()) } else { Err("it starts".into()) },
+            )?;
         }
     }
     let addrs: Vec<SocketAddr> = nodes.iter().map(|node| node.addr).collect();
