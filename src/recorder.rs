@@ -83,7 +83,7 @@ impl FlightRecorder {
         if self.ended {
             return;
         }
-        // Its stack is free once nobody can wait for the thread.
+        // Its stack is free once the thread can no longer be waited for.
         self.writer.take_if(|writer| writer.is_finished());
         self.trigger.forget(&std::mem::take(&mut *lock(&self.unwritten)));
         let due = self.trigger.look(snapshot);

@@ -288,7 +288,7 @@ fn names_of_owners_are_for_the_authenticated() {
     // A stream has no end.
     const STREAM: &[&str] = &["--header", "Accept: text/event-stream", "--max-time", "2"];
     let worker = "pod=\"hush-worker\"";
-    // What each document has for the authenticated; none: it names nobody.
+    // What each document has for the authenticated; none: no name is in it.
     let documents: [(&str, &[&str], &[&str]); 20] = [
         ("/", &[], &["hush-worker", "user/alice"]),
         ("/page/updates", STREAM, &[]),

@@ -22,10 +22,11 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// Starts Prometheus on a free port, scraping the target once a second.
+    /// Starts Prometheus on a free port, scraping the target. A scrape has as long as the interval: a second may be too short where all
+    /// tests run at once.
     fn start(target: SocketAddr) -> Server {
         Server::scraping(&format!(
-            "  - job_name: gpu-node-exporter\n    static_configs:\n      - targets: ['{target}']\n"
+            "  - job_name: gpu-node-exporter\n    scrape_interval: 3s\n    static_configs:\n      - targets: ['{target}']\n"
         ))
     }
 

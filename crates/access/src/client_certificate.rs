@@ -20,6 +20,31 @@ use x509_cert::ext::pkix::{ExtendedKeyUsage, SubjectAltName};
 
 use crate::web_config::ClientAuth;
 
+/// What a client has shown of itself in the handshake.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClientCertificate {
+    #[default]
+    None,
+    /// One that was not asked to be verified.
+    Unverified,
+    Verified,
+}
+
+impl ClientCertificate {
+    /// After a handshake that this kind of authentication has let through.
+    pub(crate) fn of(is_shown: bool, auth: ClientAuth) -> ClientCertificate {
+        match (is_shown, auth.verifies()) {
+            (false, _) => ClientCertificate::None,
+            (true, false) => ClientCertificate::Unverified,
+            (true, true) => ClientCertificate::Verified,
+        }
+    }
+}
+
+/// The certificates that a client has shown, its own first; none, if it has shown none.
+#[derive(Clone, Debug, Default)]
+pub struct ClientChain(pub(crate) Vec<CertificateDer<'static>>);
+
 /// When a certificate is valid, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Validity {

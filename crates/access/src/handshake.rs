@@ -6,40 +6,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use rustls::pki_types::CertificateDer;
 use rustls::server::Acceptor;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 use tokio_rustls::LazyConfigAcceptor;
 pub use tokio_rustls::server::TlsStream;
 
+use crate::client_certificate::{ClientCertificate, ClientChain};
 use crate::tls::Tls;
-use crate::web_config::ClientAuth;
-
-/// What a client has shown of itself in the handshake.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ClientCertificate {
-    #[default]
-    None,
-    /// One that was not asked to be verified.
-    Unverified,
-    Verified,
-}
-
-impl ClientCertificate {
-    /// After a handshake that this kind of authentication has let through.
-    pub(crate) fn of(is_shown: bool, auth: ClientAuth) -> ClientCertificate {
-        match (is_shown, auth.verifies()) {
-            (false, _) => ClientCertificate::None,
-            (true, false) => ClientCertificate::Unverified,
-            (true, true) => ClientCertificate::Verified,
-        }
-    }
-}
-
-/// The certificates that a client has shown, its own first; none, if it has shown none.
-#[derive(Clone, Debug, Default)]
-pub struct ClientChain(pub(crate) Vec<CertificateDer<'static>>);
 
 /// The first byte of a client that speaks TLS: the type of a handshake record.
 pub const TLS_FIRST_BYTE: u8 = 22;

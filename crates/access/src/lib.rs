@@ -27,7 +27,8 @@ use model::sync::lock;
 use ring::digest;
 use tokio::time::timeout;
 
-pub use handshake::{ClientCertificate, ClientChain, Handshakes, TLS_FIRST_BYTE, TlsStream};
+pub use client_certificate::{ClientCertificate, ClientChain};
+pub use handshake::{Handshakes, TLS_FIRST_BYTE, TlsStream};
 pub use password::{PasswordCheck, PasswordHash, Passwords};
 pub use tls::Tls;
 pub use web_config::RateLimit;

@@ -14,8 +14,7 @@ use rustls::server::NoServerSessionStorage;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
-use crate::client_certificate::{ClientVerifier, Validity};
-use crate::handshake::{ClientCertificate, ClientChain};
+use crate::client_certificate::{ClientCertificate, ClientChain, ClientVerifier, Validity};
 use crate::web_config::{ClientAuth, Pem, TlsSection};
 
 /// Longest file that is read.

@@ -209,7 +209,7 @@ fn is_of_present_files(peer: &ConnectedClient, grants: &Grants) -> bool {
 async fn changed(access: Arc<Access>, grants: Arc<Grants>) {
     while Arc::ptr_eq(&access.current(), &grants) {
         sleep(STREAM_LOOK).await;
-        // Nobody else may ask.
+        // No other client may ask.
         access.refresh().await;
     }
 }
