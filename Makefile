@@ -41,7 +41,7 @@ test: ## Everything that a change can break; one line a stage, the output of a s
 			--config "target.'cfg(all())'.runner='$(CURDIR)/tests/tools/test-runner.sh'" & others=$$!; \
 		$(BESIDE) 'end-to-end tests' tests/tools/linted.sh cargo test --workspace --test e2e; \
 		e2e=$$?; wait $$others && exit $$e2e
-	$(STAGE) 'systemd unit' tests/tools/verify-unit.sh $(TARGET)/debug/gpu-node-exporter
+	@SHOW='^exposure .* of gpu-node-exporter.service' tests/tools/stage.sh 'systemd unit' tests/tools/verify-unit.sh $(TARGET)/debug/gpu-node-exporter
 
 bench: ## Measure what serving, folding and sampling cost
 	@tests/tools/ensure-tools.sh build sim
@@ -121,7 +121,7 @@ prove-nvrx:
 prove-access:
 	@tests/tools/ensure-tools.sh build exporter-toolkit
 	@cargo build -q -p gpu-node-exporter
-	$(STAGE) 'web configurations' tests/tools/access.sh $(TARGET)/debug/gpu-node-exporter .tools/exporter-toolkit
+	@SHOW='accepted$$|refused$$|^  curl' tests/tools/stage.sh 'web configurations' tests/tools/access.sh $(TARGET)/debug/gpu-node-exporter .tools/exporter-toolkit
 
 # The status page in a browser: each size of node and each fault, both colour schemes, 320 pixels, keyboard, no JavaScript (5 minutes).
 prove-page:
