@@ -392,20 +392,25 @@ fn with_config(overrides: &Overrides, then: impl FnOnce(Loaded) -> ExitCode) -> 
     }
 }
 
+/// A line on stderr. A reader that has gone ends no command: the exit code is the answer.
+fn warn(text: &str) {
+    let _ = writeln!(io::stderr(), "gpu-node-exporter: warning: {text}");
+}
+
 /// The configuration of a command that asks the running daemon. That keeps the one before a configuration that cannot
 /// be used; the command warns, and has the keys of the new one that are right. It gives what is wrong as well.
 fn client_config(overrides: &Overrides) -> (Loaded, Vec<String>) {
     let (loaded, errors) = reload::load_known(overrides);
     for problem in &errors {
-        eprintln!("gpu-node-exporter: warning: {problem}");
+        warn(problem);
     }
     if !errors.is_empty() {
         let file = reload::main_file(overrides);
-        eprintln!(
-            "gpu-node-exporter: warning: the configuration cannot be used ({}, environment and flags); a running \
-             daemon keeps the one before, and its answer follows",
+        warn(&format!(
+            "the configuration cannot be used ({}, environment and flags); a running daemon keeps the one before, and \
+             its answer follows",
             file.display()
-        );
+        ));
     }
     (loaded, errors)
 }

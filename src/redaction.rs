@@ -11,6 +11,7 @@ const KEY: &str = r"[\w.-]*(?:passw(?:or)?d|passphrase|secret|token|credential|a
 const VALUE: &str = concat!(
     r#"(?:"""(?s:.*?)(?:"""|\z)|'''(?s:.*?)(?:'''|\z)"#,
     r#"|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|(?:"|'|\\+["'])[^\n]*"#,
+    r"|\[[^\]]*(?:\]|\z)",
     r"|[|>][-+0-9]*[ \t]*(?:\n[ \t]+[^\n]*)+",
     r"|(?:(?:bearer|basic|negotiate)\s+)?[^\s,;}]+)",
 );
@@ -25,7 +26,7 @@ pub fn without_secrets(text: &str) -> String {
             (format!(r#"(?i)(--{KEY}["']?[ \t,]+){VALUE}"#), "${1}\"[removed]\""),
             (r"(?i)\b(bearer|basic)\s+[A-Za-z0-9+/=._~-]{8,}".to_owned(), "${1} [removed]"),
             // User and password in an address: up to the last @, as a password may have one.
-            (r#"://[^/\s"']+@"#.to_owned(), "://[removed]@"),
+            (r#"://[^/\s"]+@"#.to_owned(), "://[removed]@"),
             (
                 r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\z)"
                     .to_owned(),
@@ -77,6 +78,8 @@ mod tests {
             ("password: |\n  a b\n  c\nn: 1", "password: \"[removed]\"\nn: 1"),
             (r#"sent {\"token\":\"a\\\"b\"}"#, r#"sent {\"token\":"[removed]""#),
             ("token := a b", "token := \"[removed]\" b"),
+            (r#"{"tokens":["a","b"],"n":1}"#, r#"{"tokens":"[removed]","n":1}"#),
+            ("tokens = [\n  \"a\",\n]\nn = 1", "tokens = \"[removed]\"\nn = 1"),
             ("-----BEGIN PRIVATE KEY-----\na\nb", "[removed]"),
         ] {
             assert_eq!(without_secrets(text), cleaned, "{text}");
@@ -87,6 +90,7 @@ mod tests {
     fn a_password_in_an_address_may_have_the_sign_that_ends_it() {
         for (text, cleaned) in [
             ("http://me:p@ss@host:1/x", "http://[removed]@host:1/x"),
+            ("http://me:p'ss@host:1/x", "http://[removed]@host:1/x"),
             ("http://me:p@ss@host/x@y z@w", "http://[removed]@host/x@y z@w"),
             (r#"["http://host","a@b"]"#, r#"["http://host","a@b"]"#),
         ] {

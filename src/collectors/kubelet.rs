@@ -55,8 +55,10 @@ pub fn start(context: Context, pods: Arc<Pods>) -> io::Result<JoinHandle<()>> {
             pods.set_status(KubeletStatus::Off);
             return context.switched_off(CollectorName::Kubelet, "owners.kubelet_socket");
         }
+        let is_relayed = *socket != Config::default().owners.kubelet_socket;
         let socket = Host::new(&context.config().host.root).path(socket);
         let mut collector = KubeletCollector {
+            is_relayed,
             context: &context,
             pods,
             runtime,
@@ -82,6 +84,9 @@ struct KubeletCollector<'a> {
     pods: Arc<Pods>,
     runtime: Runtime,
     socket: PathBuf,
+    /// Whether the socket is not where a kubelet makes its own: one that is missing says nothing of the kubelet then, and a
+    /// GPU may be assigned.
+    is_relayed: bool,
     errors: [u64; KubeletError::ALL.len()],
     /// The last answer, and when it came.
     answer: Option<(KubeletAnswer, Mono)>,
@@ -115,6 +120,10 @@ impl KubeletCollector<'_> {
     /// Asks, and takes in what came of it.
     fn visit(&mut self) {
         let outcome = match pod_resources::look(&self.socket) {
+            Ok(false) if self.is_relayed => Err(KubeletFailure {
+                error: Some(KubeletError::NoSocket),
+                text: "there is no socket; does its relay run?".into(),
+            }),
             Ok(false) => {
                 (self.answer, self.failed) = (None, 0);
                 self.pods.put(Claims::default());

@@ -95,4 +95,8 @@ fn the_relay_brings_the_kubelets_answers_also_from_one_that_starts_later_and_end
     kill(Pid::from_raw(process.id() as i32), Signal::SIGTERM).unwrap();
     assert!(process.wait().unwrap().success());
     assert!(!listen.exists(), "the socket goes with the relay");
+    node.wait_metrics("a kubelet without its relay is not an absent one", |m| {
+        m.value("gpu_exporter_collector_up", &[("collector", "kubelet")]) == Some(0.0)
+            && m.value("gpu_exporter_kubelet_errors_total", &[("error", "no_socket")]) > Some(0.0)
+    });
 }

@@ -219,7 +219,8 @@ settings! {
     owners: Owners {
         /// Look up the owners of GPU processes.
         enabled: bool = true;
-        /// The kubelet's pod-resources socket; "" for none.
+        /// The kubelet's pod-resources socket; "" for none. Where the default path is missing, there is no kubelet; where another
+        /// one is missing, the kubelet does not answer, and no canary runs.
         kubelet_socket: PathBuf = "/var/lib/kubelet/pod-resources/kubelet.sock".into(), Socket;
         /// Time that the counters of an owner stay after its end: longer than any scrape interval.
         @live retention: Duration = minutes(15), secs(1)..=hours(24);
