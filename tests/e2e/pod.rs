@@ -82,7 +82,9 @@ fn the_relay_brings_the_kubelets_answers_also_from_one_that_starts_later_and_end
     symlink(&listen, node.root().join("relay.sock")).unwrap();
     let mut process = relay(&listen, &socket(host.path()));
     node.wait_metrics("no kubelet behind the relay is no answer", |m| {
-        m.value("gpu_exporter_collector_up", &[("collector", "kubelet")]) == Some(0.0)
+        let failed = |error| m.value("gpu_exporter_kubelet_errors_total", &[("error", error)]) > Some(0.0);
+        (failed("refused") || failed("late") || failed("malformed"))
+            && m.value("gpu_exporter_collector_up", &[("collector", "kubelet")]) != Some(1.0)
     });
 
     let gpu = || vec![devices("nvidia.com/gpu", ["GPU-1".to_owned()])];
