@@ -196,16 +196,16 @@ fn relate(heights: &[f32], part: RepeatedUnit, whole: RepeatedUnit) -> Option<(f
         return None;
     }
     let more = (whole.explained - part.explained) / (1.0 - part.explained + SMEARED);
+    // The whole is known more exactly than its part.
+    let exact = whole.period / (whole.period / part.period).round().max(1.0);
     // Samples that meet every period of the whole at the same places, and those of the part at others, make the whole
     // look better than it is.
     let off = |period: f64| (period - period.round()).abs();
-    let aliased = part.period < SHARP
-        && off(part.period) > 0.5 * ALIASED
-        && off(whole.period) < ALIASED.min(0.7 * off(part.period))
-        && near(heights, part.period) > 0.5 * near(heights, whole.period);
+    let aliased = exact < SHARP
+        && off(exact) > 0.5 * ALIASED
+        && off(whole.period) < ALIASED.min(0.7 * off(exact))
+        && near(heights, exact) > 0.5 * near(heights, whole.period);
     let reach = f64::from(TEETH) * whole.period;
-    // The whole is known more exactly than its part.
-    let exact = whole.period / (whole.period / part.period).round().max(1.0);
     let alike = comb(heights, exact, reach) / comb(heights, whole.period, reach).max(f32::MIN_POSITIVE);
     let nearly = alike >= NEARLY as f32 && part.explained >= NEARLY * whole.explained;
     let blurred = part.period < BLURRED && alike >= BLURRED_ALIKE && more < BLURRED_MORE;

@@ -135,6 +135,17 @@ proptest! {
     }
 }
 
+/// Thirteen steps fill 66 samples: they meet their samples at the same places each time, one step does not.
+#[test]
+fn a_whole_number_of_samples_is_no_step() {
+    for (period, seed) in [(0.1015, 43), (0.10155, 100_046), (0.10155054174794634, 493_562)] {
+        let mut random = Random(seed);
+        let (_, beats) = beats(30, 0.02, |at: f64| (step(at, period) + 15.0 * random.normal()).max(0.0));
+        let last = beats.last().copied().flatten().map(|beat| beat.seconds);
+        assert!(last.is_some_and(|seconds| (seconds / period - 1.0).abs() < 0.03), "{last:?} for {period}");
+    }
+}
+
 #[test]
 fn a_gap_and_a_clock_that_goes_back_cost_time_only() {
     let mut heart = Heartbeat::default();
