@@ -65,9 +65,12 @@ impl Ledger {
         absent.chain(gone.map(|(gpu, _)| gpu.clone())).collect()
     }
 
-    /// GPUs that the driver does not list any more and of which the ledger holds nothing.
+    /// GPUs that the driver does not list any more and of which the ledger holds nothing. None before all that it lists
+    /// have told their UUIDs: those that are not asked yet would be among them.
     fn absent(&self, now: Mono, driver: &DriverState) -> Vec<AbsentGpu> {
-        if self.missing(now, driver).unwrap_or(0) == 0 {
+        let told = self.intake.gpus().filter(|gpu| !gpu.uuid.is_empty()).count();
+        let all_told = self.listed(now, driver).is_some_and(|listed| told >= listed);
+        if !all_told || self.missing(now, driver).unwrap_or(0) == 0 {
             return Vec::new();
         }
         let absent = self.inventory.absent(|uuid| self.intake.gpu_by_uuid(uuid).is_some());

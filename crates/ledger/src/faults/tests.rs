@@ -680,6 +680,28 @@ fn a_gpu_of_an_earlier_daemon_that_is_not_listed_is_named() {
 }
 
 #[test]
+fn a_gpu_that_is_not_asked_yet_is_not_missing() {
+    let seen = |index: u32| Identity {
+        index,
+        uuid: gpu(index).uuid.as_ref().into(),
+        pci: format!("0000:0{index}:00"),
+        last_seen: 900,
+    };
+    let mut b = Bench::with(SeenGpus { devices: 3, gpus: (0..3).map(seen).collect() });
+    b.list(2);
+    let absent = |b: &mut Bench| -> Vec<Gpu> {
+        let publication = b.publish();
+        assert_eq!(publication.number(&m::gpu_devices_missing, &Node {}, ()), Some(1.0));
+        publication.health.absent.into_iter().map(|absent| absent.gpu).collect()
+    };
+    assert_eq!(absent(&mut b), []);
+    b.identify(0);
+    assert_eq!(absent(&mut b), []);
+    b.identify(1);
+    assert_eq!(absent(&mut b), [gpu(2)]);
+}
+
+#[test]
 fn a_gpu_that_the_driver_lists_no_more_is_missing_and_no_other_is() {
     let mut b = Bench::new();
     b.list(2);
