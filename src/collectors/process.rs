@@ -72,7 +72,8 @@ struct StateFolder {
     /// A disk may hang.
     reader: DeadlineReader,
     cadence: Cadence,
-    writable: bool,
+    /// Why not all is kept.
+    unkept: Option<String>,
 }
 
 impl StateFolder {
@@ -81,7 +82,7 @@ impl StateFolder {
             store: context.state.clone(),
             reader: DeadlineReader::new("state-probe", PROBE_WITHIN, Arc::clone(&context.stop)),
             cadence: Cadence::new(every * PROBE_EVERY, Duration::ZERO),
-            writable: true,
+            unkept: None,
         }
     }
 
@@ -97,14 +98,21 @@ impl StateFolder {
                 kinds if kinds.is_empty() => Ok(()),
                 kinds => Err(format!("not saved, or not read at the start: {}", kinds.join(", "))),
             });
-            if let Err(error) = &found
-                && self.writable
+            let unkept = found.err();
+            if let Some(error) = &unkept
+                && unkept != self.unkept
             {
                 tracing::warn!(%error, "not all of state.dir is kept over restarts");
             }
-            self.writable = found.is_ok();
+            self.unkept = unkept;
         }
-        put_row(rows, &Node {}, &m::gpu_exporter_state_writable, (), f64::from(u8::from(self.writable)));
+        put_row(
+            rows,
+            &Node {},
+            &m::gpu_exporter_state_writable,
+            (),
+            f64::from(u8::from(self.unkept.is_none())),
+        );
     }
 }
 
