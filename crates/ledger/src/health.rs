@@ -66,11 +66,11 @@ impl Ledger {
     }
 
     /// GPUs that the driver does not list any more and of which the ledger holds nothing. None before all that it lists
-    /// have told their UUIDs: those that are not asked yet would be among them.
+    /// are identified: those that are not asked yet would be among them.
     fn absent(&self, now: Mono, driver: &DriverState) -> Vec<AbsentGpu> {
-        let told = self.intake.gpus().filter(|gpu| !gpu.uuid.is_empty()).count();
-        let all_told = self.listed(now, driver).is_some_and(|listed| told >= listed);
-        if !all_told || self.missing(now, driver).unwrap_or(0) == 0 {
+        let identified = self.intake.gpus().filter(|gpu| !gpu.uuid.is_empty()).count();
+        let all_are = self.listed(now, driver).is_some_and(|listed| identified >= listed);
+        if !all_are || self.missing(now, driver).unwrap_or(0) == 0 {
             return Vec::new();
         }
         let absent = self.inventory.absent(|uuid| self.intake.gpu_by_uuid(uuid).is_some());
