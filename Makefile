@@ -19,6 +19,8 @@ BESIDE := SHOW='^test result: .* [1-9][0-9]* passed' BESIDE=1 tests/tools/stage.
 # End-to-end tests mostly wait: four more than there are cores run at once, and the others compute beside them. Many more are too
 # many for the canary, whose budget is of real time.
 test: export RUST_TEST_THREADS = $(shell echo $$(($$(nproc) + 4)))
+# promtool and Prometheus run for seconds: a fifth of their time would be the collector's.
+test: export GOGC = 800
 # Property tests take the same cases each time, so that a failure is of the change; a plain `cargo test` takes others.
 test: export PROPTEST_RNG_SEED = 1
 # The newest Prometheus that is proven with; what .tools/bin has is Debian's, the oldest that rules are for.
