@@ -200,6 +200,7 @@ impl Setup {
             .spawn()
             .expect("the program starts");
         let (sender, lines) = channel();
+        let again = sender.clone();
         let stderr = process.stderr.take().unwrap();
         std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
@@ -218,6 +219,8 @@ impl Setup {
             }
             said.push(line);
         };
+        // What was said before belongs to the journal, too.
+        said.into_iter().for_each(|line| again.send(line).expect("the receiver is here"));
         Node { process, addr, dir, state, lines, environment, ended: false }
     }
 }
@@ -409,14 +412,16 @@ impl Node {
     /// Waits for a line of the journal with all of these in it, and gives that line.
     pub fn wait_said(&self, parts: &[&str]) -> String {
         let deadline = Instant::now() + PATIENCE;
+        let mut said = Vec::new();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let Ok(line) = self.lines.recv_timeout(left) else {
-                panic!("{parts:?} was not said in {PATIENCE:?}\n{}", self.get("/metrics").1)
+                panic!("{parts:?} was not said in {PATIENCE:?}, but {said:#?}\n{}", self.get("/metrics").1)
             };
             if parts.iter().all(|part| line.contains(part)) {
                 return line;
             }
+            said.push(line);
         }
     }
 
