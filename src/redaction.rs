@@ -20,6 +20,10 @@ const VALUE: &str = concat!(
 pub fn without_secrets(text: &str) -> String {
     static SECRETS: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         let rules = [
+            // `password: x y`, a line of YAML or a header, to its end.
+            (format!(r#"(?im)^([ \t-]*{KEY}:[ \t]+)[^"'|>\[\s][^\n]*"#), "${1}\"[removed]\""),
+            // `Digest username="x", response="y"`, to the end of the line.
+            (r"(?i)\b(digest)\s+\w+=[^\n]*".to_owned(), "${1} [removed]"),
             // `password = "x"`, `api-key: x`, `"token":"x"`, `secret => x`.
             (format!(r#"(?i)({KEY}\\*["']?\s*[:=]+>?\s*){VALUE}"#), "${1}\"[removed]\""),
             // `--password x`.
@@ -38,7 +42,7 @@ pub fn without_secrets(text: &str) -> String {
     });
     // Most texts of a recording have none of these.
     let lower = text.to_ascii_lowercase();
-    let marks = ["pass", "secret", "token", "cred", "key", "auth", "bearer", "basic", "://", "$2"];
+    let marks = ["pass", "secret", "token", "cred", "key", "auth", "bearer", "basic", "digest", "://", "$2"];
     let mut text = text.to_owned();
     if marks.iter().any(|mark| lower.contains(mark)) {
         for (rule, with) in SECRETS.iter() {
@@ -76,6 +80,13 @@ mod tests {
             ("token = \"a b\nsecret = \"c\"\nn = 1", "token = \"[removed]\"\nsecret = \"[removed]\"\nn = 1"),
             ("password = 'it\\'s c'\nn = 1", "password = \"[removed]\"\nn = 1"),
             ("password: |\n  a b\n  c\nn: 1", "password: \"[removed]\"\nn: 1"),
+            ("- password: it is c, d\n  n: 1", "- password: \"[removed]\"\n  n: 1"),
+            ("Authorization: Digest a=\"b\", c=\"d\"\nHost: e", "Authorization: \"[removed]\"\nHost: e"),
+            ("sent Digest username=\"a\", response=\"b\"\nn", "sent Digest [removed]\nn"),
+            (
+                "sent Authorization: Digest username=\"a\", c=\"d\"\nn",
+                "sent Authorization: \"[removed]\" [removed]\nn",
+            ),
             (r#"sent {\"token\":\"a\\\"b\"}"#, r#"sent {\"token\":"[removed]""#),
             ("token := a b", "token := \"[removed]\" b"),
             (r#"{"tokens":["a","b"],"n":1}"#, r#"{"tokens":"[removed]","n":1}"#),
