@@ -167,6 +167,7 @@ fn lacking(shared: &Shared, function: &'static str) {
 /// Makes a set without GPUs.
 fn new_set(shared: &Shared, nvml: &'static Nvml, caller: &mut Caller, sets: &mut u64) -> Option<EventSet> {
     const CREATE: &str = "nvmlEventSetCreate";
+    caller.set_allowed(shared.settings().call_deadline);
     match caller.call(CREATE, || events::new_set(nvml)) {
         Ok(set) => {
             // A wait without time, before any GPU is registered: it shows at once if the driver can wait. A refusal proves

@@ -47,10 +47,11 @@ pub fn start(shared: &Arc<Shared>) {
 
 fn run(shared: &Shared) {
     let slot = shared.table.writer(PEERS_SLOT);
-    let allowed = shared.settings().call_deadline;
-    let mut caller = Caller::new(slot, allowed);
+    let mut caller = Caller::new(slot, shared.settings().call_deadline);
     while !shared.stop.stopped() {
         let taken = Mono::now();
+        let allowed = shared.settings().call_deadline;
+        caller.set_allowed(allowed);
         if let Some(permit) = shared.expensive.try_acquire(taken, allowed) {
             let matrix = matrix(shared, &mut caller);
             drop(permit);
