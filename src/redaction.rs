@@ -16,14 +16,17 @@ const VALUE: &str = concat!(
     r"|(?:(?:bearer|basic|negotiate)\s+)?[^\s,;}]+)",
 );
 
+/// One of an HTTP header.
+const PARAMETER: &str = r#"\w+=(?:\\*"[^"\\\n]*\\*"|[^\s,"\\]+)"#;
+
 /// A text without secrets.
 pub fn without_secrets(text: &str) -> String {
     static SECRETS: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         let rules = [
             // `password: x y`, a line of YAML or a header, to its end.
             (format!(r#"(?im)^([ \t-]*{KEY}:[ \t]+)[^"'|>\[\s][^\n]*"#), "${1}\"[removed]\""),
-            // `Digest username="x", response="y"`, to the end of the line.
-            (r"(?i)\b(digest)\s+\w+=[^\n]*".to_owned(), "${1} [removed]"),
+            // `Digest username="x", response=y`, within a text of JSON, too.
+            (format!(r"(?i)\b(digest)\s+{PARAMETER}(?:\s*,\s*{PARAMETER})*"), "${1} [removed]"),
             // `password = "x"`, `api-key: x`, `"token":"x"`, `secret => x`.
             (format!(r#"(?i)({KEY}\\*["']?\s*[:=]+>?\s*){VALUE}"#), "${1}\"[removed]\""),
             // `--password x`.
@@ -83,6 +86,7 @@ mod tests {
             ("- password: it is c, d\n  n: 1", "- password: \"[removed]\"\n  n: 1"),
             ("Authorization: Digest a=\"b\", c=\"d\"\nHost: e", "Authorization: \"[removed]\"\nHost: e"),
             ("sent Digest username=\"a\", response=\"b\"\nn", "sent Digest [removed]\nn"),
+            (r#"{"a":"Digest b=\"c\", d=1","n":1}"#, r#"{"a":"Digest [removed]","n":1}"#),
             (
                 "sent Authorization: Digest username=\"a\", c=\"d\"\nn",
                 "sent Authorization: \"[removed]\" [removed]\nn",
