@@ -69,8 +69,9 @@ impl Ledger {
     /// are identified: those that are not asked yet would be among them.
     fn absent(&self, now: Mono, driver: &DriverState) -> Vec<AbsentGpu> {
         let identified = self.intake.gpus().filter(|gpu| !gpu.uuid.is_empty()).count();
-        let all_are = self.listed(now, driver).is_some_and(|listed| identified >= listed);
-        if !all_are || self.missing(now, driver).unwrap_or(0) == 0 {
+        if self.listed(now, driver).is_none_or(|listed| identified < listed)
+            || self.missing(now, driver) == Some(0)
+        {
             return Vec::new();
         }
         let absent = self.inventory.absent(|uuid| self.intake.gpu_by_uuid(uuid).is_some());
