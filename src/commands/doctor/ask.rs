@@ -106,10 +106,13 @@ impl Asked {
         (1..=devices).filter(heard).count()
     }
 
+    /// Whether each tier of a GPU was visited in its newest epoch: a visit that finds another MIG layout, the first one too,
+    /// voids those before, but the identity.
     fn all_of(&self, gpu: &Gpu, tiers: &[Tier]) -> bool {
-        let visited = |tier: &Tier| {
-            self.batches.keys().any(|part| part.gpu.as_ref() == Some(gpu) && part.tier == *tier)
-        };
+        let of_gpu = || self.batches.values().filter(|batch| batch.part.gpu.as_ref() == Some(gpu));
+        let newest = of_gpu().map(|batch| batch.epoch).max();
+        let counts = |batch: &Batch| batch.part.tier == Tier::Identity || Some(batch.epoch) == newest;
+        let visited = |tier: &Tier| of_gpu().any(|batch| batch.part.tier == *tier && counts(batch));
         self.lost(gpu).is_some() || tiers.iter().all(visited)
     }
 
@@ -257,4 +260,26 @@ pub fn label(row: &Row, name: &str) -> String {
 pub fn does_not_return(hung: &StuckCall) -> String {
     let gpu = hung.gpu().map(|gpu| format!(" on GPU {gpu}")).unwrap_or_default();
     format!("{} does not return{gpu}", hung.call)
+}
+
+#[cfg(test)]
+mod tests {
+    use model::catalog::CollectorName;
+
+    use super::*;
+
+    #[test]
+    fn what_was_read_before_a_change_of_the_layout_is_read_again() {
+        let gpu = Gpu { gpu: 0, uuid: "GPU-0".into() };
+        let mut asked = Asked::default();
+        let mut visited = |tier: Tier, epoch: u64| {
+            let part = BatchKey { collector: CollectorName::Nvml, gpu: Some(gpu.clone()), tier };
+            asked.batches.insert(part.clone(), Batch::new(part, epoch, Mono(0), None));
+            asked.all_of(&gpu, &[Tier::Identity, Tier::Normal, Tier::Slow])
+        };
+        assert!(!visited(Tier::Identity, 1) && !visited(Tier::Normal, 1));
+        assert!(!visited(Tier::Slow, 2), "the mode was switched: Normal has not seen the instances");
+        assert!(!visited(Tier::Normal, 3), "it has found some: Slow has not seen them");
+        assert!(visited(Tier::Slow, 3));
+    }
 }
