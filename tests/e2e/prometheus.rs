@@ -88,7 +88,8 @@ impl Server {
 fn scraped_without_loss(target: std::net::SocketAddr) -> Server {
     let server = Server::start(target);
     server.wait_number("count_over_time(up[1m]) >= 3");
-    assert_eq!(server.wait_number("min_over_time(up[1m])"), 1.0, "no scrape failed");
+    let durations = server.query("scrape_duration_seconds[1m]");
+    assert_eq!(server.wait_number("min_over_time(up[1m])"), 1.0, "a scrape failed: {durations:?}");
     let scraped = server.wait_number("scrape_samples_scraped");
     let kept = server.wait_number("scrape_samples_post_metric_relabeling");
     let series = server.wait_number("gpu_exporter_series");
