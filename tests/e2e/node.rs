@@ -503,7 +503,11 @@ pub fn signal(pid: i32, signal: nix::sys::signal::Signal) {
 /// Whether a process is there (a zombie is not).
 pub fn alive(pid: i32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    !stat.rsplit(") ").next().unwrap_or("").starts_with('Z')
+    let mut fields = stat.rsplit(") ").next().unwrap_or("").split(' ');
+    // The first thread may be over before the others, which hold files and sockets open. proc(5): state is field 3, num_threads 20.
+    let is_over = fields.next() == Some("Z");
+    let threads: u32 = fields.nth(16).and_then(|threads| threads.parse().ok()).unwrap_or(0);
+    !is_over || threads > 1
 }
 
 fn children(parent: i32) -> Vec<i32> {
