@@ -297,7 +297,7 @@ fn a_running_process_is_watched() {
     let record = dir.path().join("owner.json");
     let mut hot = Command::new(&HOT.0).arg("1000000").stdout(Stdio::null()).spawn().unwrap();
     let (pid, file) = (hot.id().to_string(), record.to_str().unwrap());
-    let output = assess(&["--pid", &pid, "--for", "2s", "--format", "json", "--record", file], &[]).output();
+    let output = assess(&["--pid", &pid, "--for", "5s", "--format", "json", "--record", file], &[]).output();
     hot.kill().unwrap();
     hot.wait().unwrap();
     let output = output.unwrap();
