@@ -70,7 +70,7 @@ impl Server {
     }
 
     /// The scrapes that failed, with the reasons.
-    fn failed_scrapes(&self) -> String {
+    pub fn failed_scrapes(&self) -> String {
         let log = fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
         log.lines().filter(|line| line.contains("err=")).collect::<Vec<_>>().join("\n")
     }
