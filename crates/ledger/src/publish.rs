@@ -219,8 +219,9 @@ impl Ledger {
                 _ => self.intake.trouble(source, moment.now),
             };
             let up = answered.is_some() && text.is_none();
-            // Before the first answer there is nothing to say.
-            if answered.is_some() || (nvml && snapshot.driver != DriverState::Waiting) {
+            // There is nothing to say before the first answer, or the reason why none comes.
+            let failed = if nvml { snapshot.driver != DriverState::Waiting } else { text.is_some() };
+            if answered.is_some() || failed {
                 b.flag(&m::gpu_exporter_collector_up, &Node {}, (source,), up);
             }
             if let Some(at) = answered {

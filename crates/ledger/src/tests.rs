@@ -350,6 +350,18 @@ fn a_failed_call_is_counted_by_kind_and_an_unsupported_one_is_listed() {
 }
 
 #[test]
+fn a_collector_that_never_answers_is_down_once_it_has_a_reason_and_is_not_switched_off() {
+    let mut l = ledger();
+    let mut up_with = |reason: Option<&str>| {
+        l.event(LedgerEvent::CollectorUnavailable(CollectorName::Kmsg, reason.map(str::to_owned)));
+        publish(&mut l, SECOND).number(&m::gpu_exporter_collector_up, &Node {}, (CollectorName::Kmsg,))
+    };
+    assert_eq!(up_with(None), None);
+    assert_eq!(up_with(Some("no permission")), Some(0.0));
+    assert_eq!(up_with(Some("switched off (events.kernel_log)")), None);
+}
+
+#[test]
 fn a_gpu_under_another_index_is_the_same_gpu() {
     let mut l = ledger();
     let (before, after) = (gpu(0), Gpu { gpu: 5, uuid: "GPU-0".into() });
