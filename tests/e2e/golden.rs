@@ -5,9 +5,15 @@ use std::path::{Path, PathBuf};
 
 use super::node::Setup;
 
-/// Series that come as they come: which tier of which GPU is first to find out something depends on who gets
-/// the right to make expensive calls first.
-const LEFT_OUT: &[&str] = &["gpu_exporter_driver_calls_total{", "gpu_exporter_driver_call_seconds_total{"];
+/// Lines that come as they come: which tier of which GPU is first to find out something depends on who gets
+/// the right to make expensive calls first, and the canary plans its first run when it has looked at the GPUs.
+const LEFT_OUT: &[&str] = &[
+    "gpu_exporter_driver_calls_total{",
+    "gpu_exporter_driver_call_seconds_total{",
+    "# HELP gpu_canary_next_due_timestamp_seconds",
+    "# TYPE gpu_canary_next_due_timestamp_seconds",
+    "gpu_canary_next_due_timestamp_seconds",
+];
 
 /// Families whose values depend on time or on the machine; their names and labels are compared all the same.
 const MOVING: &[&str] = &[
@@ -17,7 +23,6 @@ const MOVING: &[&str] = &[
     "gpu_exporter_collector_last_success_timestamp_seconds",
     "gpu_exporter_sample_timestamp_seconds",
     "gpu_exporter_driver_call_duration_seconds",
-    "gpu_canary_next_due_timestamp_seconds",
     "gpu_exporter_publication",
     "gpu_exporter_publish_duration_seconds",
     "gpu_exporter_http_",
@@ -37,7 +42,6 @@ const MOVING: &[&str] = &[
     "gpu_utilization_sample_ratio_",
     "gpu_busy_seconds_total",
     "gpu_last_busy_timestamp_seconds",
-    "gpu_canary_next_due_timestamp_seconds",
     "gpu_energy_sampled_joules_total",
     "gpu_exporter_samples_total",
     // On a busy machine two threads may make the same fast visit; the older of the two is thrown away.
@@ -56,6 +60,8 @@ fn golden(scenario: &str) {
 fn seen(scenario: &str, settings: &[(&str, &str)], edit: impl Fn(&str) -> String) -> String {
     let setup = Setup::new(&format!("tests/scenarios/{scenario}.toml")).with("OWNERS__ENABLED", "false");
     let node = settings.iter().fold(setup, |setup, (key, value)| setup.with(key, value)).start();
+    // Each GPU that the driver lists is there, and each collector has its answer or reason.
+    node.wait_ready();
     // A window needs two visits, and the node is looked at last.
     node.wait_metrics("windows of every length", |m| {
         let switches = [("call", "nvswitch/devices")];
