@@ -107,7 +107,7 @@ fn it_comes_back_after_a_restart() {
 
 #[test]
 fn whatever_it_does_is_counted_and_scrapes_do_not_wait() {
-    let node = start("150ms");
+    let node = start("2s");
     node.wait_ready();
     let kubelet = one_gpu(&node);
     let bad = |what: &str, error: &str, before: f64| {
