@@ -18,9 +18,9 @@ def count(condition: str, collected: str = "$ANSWERING") -> str:
     return or_zero(f"count(max by ($BY_NODE) ({condition}))", collected)
 
 
-def lost(*counters: str) -> str:
-    """How often something was lost in the time shown, of all nodes."""
-    return " + ".join(f"sum(increase({counter}{{$NODE}}[$__range]))" for counter in counters)
+def lost(*counters: str, collected: str = "$ANSWERING") -> str:
+    """How often something was lost in the time shown, of all nodes. Some counters have no series before the first loss."""
+    return " + ".join(f"({or_zero(f'sum(increase({counter}{{$NODE}}[$__range]))', collected)})" for counter in counters)
 
 
 def grown(counter: str) -> str:
@@ -162,11 +162,14 @@ dashboard.row("Errors", no_value=SILENT, width=3).panels(
     .query(lost("gpu_exporter_series_dropped_total"), "lost"),
     stat("Readings dropped", steps=ODD, no_value="no GPU is read", decimals=0)
     .help("Values of the driver out of range, and counters that went backwards, in the time shown.")
-    .query(lost("gpu_exporter_readings_dropped_total", "gpu_exporter_reading_regressions_total"), "lost"),
+    .query(
+        lost("gpu_exporter_readings_dropped_total", "gpu_exporter_reading_regressions_total", collected="gpu_up{$NODE}"),
+        "lost",
+    ),
     stat("Gaps in samples", unit="percentunit", steps=steps(GREEN, 0.01, YELLOW, 0.1, ORANGE),
         no_value="no GPU is sampled", decimals=2)
     .help("Share of time without samples in the driver's buffers, the worst GPU.")
-    .query("max(rate(gpu_exporter_sample_gap_seconds_total{$NODE}[$__rate_interval]))", "share"),
+    .query(or_zero("max(rate(gpu_exporter_sample_gap_seconds_total{$NODE}[$__rate_interval]))", "gpu_up{$NODE}"), "share"),
     stat("HTTP refused", steps=ODD, decimals=0)
     .help("HTTP connections refused because too many were open, in the time shown.")
     .query(lost("gpu_exporter_http_connections_refused_total"), "lost"),

@@ -1,6 +1,6 @@
 // The processes: exporters on simulated nodes, Prometheus, and the server that plays recordings and serves the page.
 import { execFileSync, spawn } from 'node:child_process';
-import { createReadStream, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync, copyFileSync, openSync } from 'node:fs';
+import { createReadStream, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync, openSync } from 'node:fs';
 import { createServer, request } from 'node:http';
 import { extname, join, normalize } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -59,7 +59,8 @@ export async function node({ scenario, folder, port, built, groups = [], setting
   const root = join(folder, 'root');
   execFileSync(join(built, 'simhost'), [root, readFileSync('/proc/uptime', 'utf8').split(' ')[0]]);
   for (const dir of ['dev', 'sys/module/nvidia', 'proc/sys/kernel/random']) mkdirSync(join(root, dir), { recursive: true });
-  for (const file of ['proc/stat', 'proc/sys/kernel/random/boot_id']) copyFileSync(`/${file}`, join(root, file));
+  // Not copyFileSync: files of /proc have a size of 0, and some systems copy as many bytes.
+  for (const file of ['proc/stat', 'proc/sys/kernel/random/boot_id']) writeFileSync(join(root, file), readFileSync(`/${file}`));
   writeFileSync(join(root, 'dev/kmsg'), '');
   writeFileSync(join(root, 'sys/module/nvidia/version'), '580.159.04\n');
   writeFileSync(join(root, 'sys/module/nvidia/initstate'), 'live\n');
