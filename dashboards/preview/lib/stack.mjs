@@ -16,14 +16,33 @@ function start(program, args, { env, log }) {
   return child;
 }
 
-/** Ends a process that this program started, and waits for its end. */
+/** A process and all below it, as names that no later process has. */
+function family(pid) {
+  try {
+    const begun = readFileSync(`/proc/${pid}/stat`, 'utf8').replace(/.*\) /s, '').split(' ')[19];
+    const below = readdirSync(`/proc/${pid}/task`).flatMap((task) => readFileSync(`/proc/${pid}/task/${task}/children`, 'utf8').split(' ').filter(Boolean));
+    return [`${pid} ${begun}`, ...below.flatMap(family)];
+  } catch {
+    return []; // It has ended.
+  }
+}
+
+/** Ends a process that this program started, and waits for its end. An exporter leaves children in a driver call; they end here. */
 export async function end(child) {
   if (!children.has(child)) return;
   const gone = new Promise((resolve) => child.on('exit', resolve));
+  const below = family(child.pid).slice(1);
   child.kill('SIGTERM');
   const late = setTimeout(() => child.kill('SIGKILL'), 20000);
   await gone;
   clearTimeout(late);
+  for (const [name, pid] of below.map((name) => [name, Number.parseInt(name, 10)])) {
+    try {
+      if (family(pid).includes(name)) process.kill(pid, 'SIGKILL');
+    } catch {
+      // It has just ended.
+    }
+  }
 }
 
 /** Ends all of them. */
