@@ -138,13 +138,10 @@ fn a_healthy_gpu_is_reported_in_a_table_and_in_json() {
     assert!(said.out.starts_with("GPU 0  NVIDIA H200  GPU-"), "{}", said.out);
     assert!(said.out.contains("FMA/clk/SM") && said.out.contains("TB/s"), "{}", said.out);
     assert!(said.out.ends_with("Nothing is wrong with what was run.\n"), "{}", said.out);
-    assert!(
-        !format!("{}{}", said.out, said.err).contains(['\x1b', '\r']),
-        "no colours, no progress: {}",
-        said.err
-    );
     // A kernel of the simulated driver may take seconds where all tests run at once.
-    assert!(said.err.lines().all(|line| line.contains("a canary makes no progress")), "{}", said.err);
+    let slow = |line: &&str| line.contains("a canary makes no progress");
+    let err: Vec<_> = said.err.lines().filter(|line| !slow(line)).collect();
+    assert!(!said.out.contains('\x1b') && err.is_empty(), "no colours, no progress: {err:?}");
     assert!(!bench.path("state").exists(), "the command remembers nothing");
 
     let said = bench.json(&["--check", "sm_rate,overlap,transform", "--gpu", "0"]);

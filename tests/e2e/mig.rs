@@ -277,7 +277,12 @@ fn a_thousand_layouts_leave_nothing_behind() {
     let resident = || [node.pid(), sampler].map(resident_kib);
     let (mut before, mut most) = ([0; 2], 0);
     let mut met = BTreeSet::new();
-    for n in 0..LAYOUTS {
+    let mut opened = 0;
+    // On a busy machine many layouts pass between two visits: more of them, up to twice as many.
+    let few = |opened| opened < 2 * LAYOUTS && node.sim().calls_of("nvmlDeviceGetName") <= LAYOUTS as u64 / 5;
+    while opened < LAYOUTS || few(opened) {
+        let n = opened;
+        opened += 1;
         node.sim().open_gate(&format!("shape{}", n % (shapes.len() - 1))).unwrap();
         pause();
         // Not in step with the shapes, so that each is met.
@@ -311,10 +316,9 @@ fn a_thousand_layouts_leave_nothing_behind() {
         assert!(after - before < 3 * 1024, "{role} grew from {before} to {after} KiB");
     }
     assert!(met.len() > shapes.len() / 2, "{met:?}");
-    // On a busy machine many layouts pass between two visits.
-    assert!(seen > LAYOUTS as u64 / 20, "only {seen} devices were named");
+    assert!(seen > LAYOUTS as u64 / 5, "only {seen} devices were named");
     // The last layout is the one that is there, whole and alone.
-    let last = &shapes[1 + (LAYOUTS - 1) % (shapes.len() - 1)];
+    let last = &shapes[1 + (opened - 1) % (shapes.len() - 1)];
     let m = node.wait_metrics("the last layout", |m| {
         shape(m) == *last && m.value("gpu_mig_slices_used", &[]).is_some()
     });
