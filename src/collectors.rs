@@ -125,7 +125,7 @@ impl Turns {
             (self.config, self.cadence) = (Arc::clone(&config), None);
         }
         let begin = || Cadence::new(interval(&self.config), Duration::ZERO);
-        self.cadence.get_or_insert_with(begin).take(Mono::now())
+        self.cadence.get_or_insert_with(begin).tick(Mono::now())
     }
 
     /// Sleeps until then, or until there is another configuration than at the last look.
@@ -205,7 +205,7 @@ pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(CollectorName,
 
 /// Adds a number. A value outside the limits of its unit, which no counter of a live machine has, is no series.
 fn put_row<E: Entity, L: LabelSet>(rows: &mut Rows, of: &E, metric: &Metric<E, L>, labels: L, value: f64) {
-    if rows.of(of).put(metric, labels, value).is_err() {
+    if rows.entity(of).record(metric, labels, value).is_err() {
         tracing::warn!(metric = metric.def().name, value, "value out of range");
     }
 }

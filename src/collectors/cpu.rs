@@ -172,7 +172,7 @@ impl<K: CounterBackend> CpuCollector<'_, K> {
         for (event, outcome) in &self.machine.outcomes {
             for known in PerfState::ALL {
                 let is = *known == state(outcome);
-                rows.of(&Node {}).flag(&m::gpu_host_cpu_event_state, (*event, *known), is);
+                rows.entity(&Node {}).flag(&m::gpu_host_cpu_event_state, (*event, *known), is);
             }
         }
         for (event, ratio) in self.machine.ratios() {

@@ -196,7 +196,8 @@ impl KubeletCollector<'_> {
         }
         let mut rows = Rows::default();
         for (error, count) in KubeletError::ALL.iter().zip(self.errors) {
-            let _ = rows.of(&Node {}).put(&m::gpu_exporter_kubelet_errors_total, (*error,), count as f64);
+            let _ =
+                rows.entity(&Node {}).record(&m::gpu_exporter_kubelet_errors_total, (*error,), count as f64);
         }
         if let Some((answer, _)) = &self.answer {
             device_rows(&answer.pods, answer.allocatable.as_ref().ok(), &mut rows);
@@ -323,15 +324,19 @@ fn device_rows(list: &ListResponse, allocatable: Option<&AllocatableResponse>, r
         given.insert(DRIVER.into(), devices.len());
     }
     let all = allocatable.map(|answer| count(&answer.devices)).unwrap_or_default();
-    let mut of = rows.of(&Node {});
+    let mut of = rows.entity(&Node {});
     for (resource, devices) in all.iter().take(MAX_RESOURCES) {
         // What can be given out and is not, is 0 of it.
         given.entry(Arc::clone(resource)).or_insert(0);
-        let _ =
-            of.put(&m::gpu_kubelet_allocatable_devices, (Resource(Arc::clone(resource)),), *devices as f64);
+        let _ = of.record(
+            &m::gpu_kubelet_allocatable_devices,
+            (Resource(Arc::clone(resource)),),
+            *devices as f64,
+        );
     }
     for (resource, devices) in given.iter().take(MAX_RESOURCES) {
-        let _ = of.put(&m::gpu_kubelet_allocated_devices, (Resource(Arc::clone(resource)),), *devices as f64);
+        let _ =
+            of.record(&m::gpu_kubelet_allocated_devices, (Resource(Arc::clone(resource)),), *devices as f64);
     }
 }
 

@@ -96,11 +96,11 @@ impl ModuleReader<'_> {
             [(VersionAgainst::Declared, Some(declared)), (VersionAgainst::Library, on_disk.as_deref())];
         for (against, other) in against {
             if let Some(matches) = same(version, other.unwrap_or("")) {
-                rows.of(&Node {}).flag(&m::gpu_driver_version_matches, (against,), matches);
+                rows.entity(&Node {}).flag(&m::gpu_driver_version_matches, (against,), matches);
             }
         }
         for (service, runs) in self.services.look(&self.host, self.fabric.current(), taken) {
-            rows.of(&Node {}).flag(&m::gpu_host_service_up, (service,), runs);
+            rows.entity(&Node {}).flag(&m::gpu_host_service_up, (service,), runs);
         }
         // That there is no module is an answer.
         self.context.send(CollectorName::Module, taken, every, rows);

@@ -84,7 +84,7 @@ impl NcclCollector {
                 }
                 self.outcomes[outcome as usize] += 1;
             }
-            if cadence.take(Mono::now()) || asks {
+            if cadence.tick(Mono::now()) || asks {
                 self.send();
             }
         }

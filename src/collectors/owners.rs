@@ -150,7 +150,7 @@ impl OwnersCollector {
         while !self.context.stop.stopped() {
             let (sequence, work) = self.work.wait_for_newer(seen, LOOK);
             let now = Mono::now();
-            let due = cadence.take(now);
+            let due = cadence.tick(now);
             if due {
                 self.refresh();
             }

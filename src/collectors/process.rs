@@ -87,7 +87,7 @@ impl StateFolder {
     }
 
     fn put(&mut self, rows: &mut Rows, now: Mono) {
-        if self.cadence.take(now) {
+        if self.cadence.tick(now) {
             let store = self.store.clone();
             // One that hangs is enough.
             let found = match self.reader.read(1, move || store.probe()) {

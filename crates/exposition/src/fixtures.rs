@@ -88,7 +88,7 @@ fn view(index: usize) -> GpuView {
 }
 
 fn put_node(rows: &mut Rows) {
-    let mut of = rows.of(&Node {});
+    let mut of = rows.entity(&Node {});
     let driver = DriverInfo {
         driver_version: "580.95.05".into(),
         driver_branch: "r580_00".into(),
@@ -97,25 +97,26 @@ fn put_node(rows: &mut Rows) {
     };
     of.info(&m::gpu_driver_info, driver);
     of.info(&m::gpu_exporter_build_info, BuildInfo { version: "0.1.0".into(), revision: "0a1b2c3".into() });
-    of.put(&m::gpu_driver_up, (), 1.0).unwrap();
-    of.put(&m::gpu_driver_stuck, (), 0.0).unwrap();
-    of.put(&m::gpu_devices, (), 8.0).unwrap();
-    of.put(&m::gpu_devices_expected, (), 8.0).unwrap();
-    of.put(&m::process_start_time_seconds, (), 1_794_820_000.5).unwrap();
+    of.record(&m::gpu_driver_up, (), 1.0).unwrap();
+    of.record(&m::gpu_driver_stuck, (), 0.0).unwrap();
+    of.record(&m::gpu_devices, (), 8.0).unwrap();
+    of.record(&m::gpu_devices_expected, (), 8.0).unwrap();
+    of.record(&m::process_start_time_seconds, (), 1_794_820_000.5).unwrap();
     for call in ["nvmlDeviceGetPowerUsage", "nvmlDeviceGetFieldValues"] {
-        of.put(&m::gpu_exporter_driver_calls_total, (Call(call.into()), Tier::Normal), 1_234_567.0).unwrap();
-        of.put(&m::gpu_exporter_driver_call_seconds_total, (Call(call.into()), Tier::Normal), 12.345678)
+        of.record(&m::gpu_exporter_driver_calls_total, (Call(call.into()), Tier::Normal), 1_234_567.0)
+            .unwrap();
+        of.record(&m::gpu_exporter_driver_call_seconds_total, (Call(call.into()), Tier::Normal), 12.345678)
             .unwrap();
     }
     for code in HttpStatus::ALL {
-        of.put(&m::gpu_exporter_http_requests_total, (*code,), 3.0).unwrap();
+        of.record(&m::gpu_exporter_http_requests_total, (*code,), 3.0).unwrap();
     }
 }
 
 fn put_gpu(rows: &mut Rows, index: usize) {
     let gpu = gpu(index);
     let up = index != STUCK;
-    let mut of = rows.of(&gpu);
+    let mut of = rows.entity(&gpu);
     let info = GpuInfo {
         model: "NVIDIA H200".into(),
         architecture: "hopper".into(),
@@ -133,10 +134,14 @@ fn put_gpu(rows: &mut Rows, index: usize) {
         virtualization_mode: "none".into(),
     };
     of.info(&m::gpu_info, info);
-    of.put(&m::gpu_up, (), f64::from(u8::from(up))).unwrap();
+    of.record(&m::gpu_up, (), f64::from(u8::from(up))).unwrap();
     if !up {
-        of.put(&m::gpu_exporter_driver_call_stuck_seconds, (Call("nvmlDeviceGetPowerUsage".into()),), 12.0)
-            .unwrap();
+        of.record(
+            &m::gpu_exporter_driver_call_stuck_seconds,
+            (Call("nvmlDeviceGetPowerUsage".into()),),
+            12.0,
+        )
+        .unwrap();
         return;
     }
     put_gpu_values(rows, &gpu, index);
@@ -148,8 +153,8 @@ fn put_gpu(rows: &mut Rows, index: usize) {
 
 fn put_gpu_values(rows: &mut Rows, gpu: &Gpu, index: usize) {
     let busy = [0.97, 0.99, 0.0, 0.0, 1.0, 0.0, 0.42, 0.88][index];
-    let mut of = rows.of(gpu);
-    let mut put = |metric: &schema::Metric<Gpu, ()>, value: f64| of.put(metric, (), value).unwrap();
+    let mut of = rows.entity(gpu);
+    let mut put = |metric: &schema::Metric<Gpu, ()>, value: f64| of.record(metric, (), value).unwrap();
     put(&m::gpu_memory_total_bytes, 140.4 * GIB);
     put(&m::gpu_memory_used_bytes, if index == MIG { 57.4 * GIB } else { (busy * 131.7 + 0.6) * GIB });
     put(&m::gpu_memory_free_bytes, (131.7 - busy * 131.7) * GIB);
@@ -185,46 +190,51 @@ fn put_gpu_values(rows: &mut Rows, gpu: &Gpu, index: usize) {
             ClockEvent::HwThermalSlowdown | ClockEvent::HwSlowdown => index == 4,
             _ => false,
         };
-        of.put(&m::gpu_clock_event_active, (*event,), f64::from(u8::from(active))).unwrap();
-        of.put(&m::gpu_clock_event_seconds_total, (*event,), 12.25).unwrap();
+        of.record(&m::gpu_clock_event_active, (*event,), f64::from(u8::from(active))).unwrap();
+        of.record(&m::gpu_clock_event_seconds_total, (*event,), 12.25).unwrap();
     }
     for (domain, mhz) in ClockDomain::ALL.iter().zip([1980.0, 1980.0, 3201.0, 1545.0]) {
         let now = if busy == 0.0 { 345.0 } else { mhz - if capped { 240.0 } else { 0.0 } };
-        of.put(&m::gpu_clock_hertz, (*domain,), now * 1e6).unwrap();
-        of.put(&m::gpu_clock_max_hertz, (*domain,), mhz * 1e6).unwrap();
+        of.record(&m::gpu_clock_hertz, (*domain,), now * 1e6).unwrap();
+        of.record(&m::gpu_clock_max_hertz, (*domain,), mhz * 1e6).unwrap();
     }
-    of.put(&m::gpu_temperature_celsius, (Sensor::Gpu,), (29.0 + busy * 36.0).floor()).unwrap();
-    of.put(&m::gpu_temperature_celsius, (Sensor::Memory,), (38.0 + busy * 40.0).floor()).unwrap();
-    of.put(&m::gpu_processes, (ProcessType::Compute,), (busy * 1.9).ceil()).unwrap();
-    of.put(&m::gpu_processes, (ProcessType::Graphics,), 0.0).unwrap();
+    of.record(&m::gpu_temperature_celsius, (Sensor::Gpu,), (29.0 + busy * 36.0).floor()).unwrap();
+    of.record(&m::gpu_temperature_celsius, (Sensor::Memory,), (38.0 + busy * 40.0).floor()).unwrap();
+    of.record(&m::gpu_processes, (ProcessType::Compute,), (busy * 1.9).ceil()).unwrap();
+    of.record(&m::gpu_processes, (ProcessType::Graphics,), 0.0).unwrap();
     for limit in PowerLimit::ALL {
-        of.put(&m::gpu_power_limit_watts, (*limit,), if *limit == PowerLimit::Min { 200.0 } else { 700.0 })
-            .unwrap();
+        of.record(
+            &m::gpu_power_limit_watts,
+            (*limit,),
+            if *limit == PowerLimit::Min { 200.0 } else { 700.0 },
+        )
+        .unwrap();
     }
     of.state(&m::gpu_compute_mode, ComputeMode::Default);
 }
 
 /// One row for each value of the labels that are all known, so that a GPU has as many series as a real one.
 fn put_every_label(rows: &mut Rows, gpu: &Gpu) {
-    let mut of = rows.of(gpu);
+    let mut of = rows.entity(gpu);
     for threshold in TemperatureThreshold::ALL {
-        of.put(&m::gpu_temperature_threshold_celsius, (*threshold,), 87.0 + *threshold as u8 as f64).unwrap();
+        of.record(&m::gpu_temperature_threshold_celsius, (*threshold,), 87.0 + *threshold as u8 as f64)
+            .unwrap();
     }
     for counter in EccCounter::ALL {
         for error in EccError::ALL {
-            of.put(&m::gpu_ecc_total_errors, (*counter, *error), 0.0).unwrap();
+            of.record(&m::gpu_ecc_total_errors, (*counter, *error), 0.0).unwrap();
             for memory in EccMemory::ALL {
-                of.put(&m::gpu_ecc_errors, (*counter, *error, *memory), 0.0).unwrap();
+                of.record(&m::gpu_ecc_errors, (*counter, *error, *memory), 0.0).unwrap();
             }
         }
     }
     for cause in RemapCause::ALL {
-        of.put(&m::gpu_remapped_rows, (*cause,), 0.0).unwrap();
+        of.record(&m::gpu_remapped_rows, (*cause,), 0.0).unwrap();
     }
     for tier in Tier::ALL {
-        of.put(&m::gpu_exporter_sample_timestamp_seconds, (*tier,), 1_795_000_000.123).unwrap();
+        of.record(&m::gpu_exporter_sample_timestamp_seconds, (*tier,), 1_795_000_000.123).unwrap();
     }
-    of.put(&m::gpu_exporter_driver_errors_total, (), 0.0).unwrap();
+    of.record(&m::gpu_exporter_driver_errors_total, (), 0.0).unwrap();
 }
 
 fn put_instances(rows: &mut Rows, gpu: &Gpu) {
@@ -234,9 +244,9 @@ fn put_instances(rows: &mut Rows, gpu: &Gpu) {
         let (index, uuid, profile) = (gpu.gpu, gpu.uuid.clone(), Arc::<str>::from(profile));
         let instance =
             GpuInstance { gpu: index, uuid: uuid.clone(), gpu_instance: id, profile: profile.clone() };
-        let mut of = rows.of(&instance);
-        of.put(&m::gpu_mig_memory_total_bytes, (), gib * GIB).unwrap();
-        of.put(&m::gpu_mig_memory_used_bytes, (), used * GIB).unwrap();
+        let mut of = rows.entity(&instance);
+        of.record(&m::gpu_mig_memory_total_bytes, (), gib * GIB).unwrap();
+        of.record(&m::gpu_mig_memory_used_bytes, (), used * GIB).unwrap();
         let device = ComputeInstance {
             gpu: index,
             uuid,
@@ -249,7 +259,7 @@ fn put_instances(rows: &mut Rows, gpu: &Gpu) {
             mig_profile: profile.to_string(),
             name: format!("NVIDIA H200 MIG {profile}"),
         };
-        rows.of(&device).info(&m::gpu_mig_info, info);
+        rows.entity(&device).info(&m::gpu_mig_info, info);
     }
 }
 

@@ -30,7 +30,7 @@ enum Actual {
 pub fn put(b: &mut Builder<'_>, declared: &DeclaredLayout, moment: &LedgerMoment<'_>, gpu: &Gpu, up: bool) {
     let id = |label| moment.intake.info_of(gpu, label).as_deref().and_then(pci_id);
     let ids = id("pci_device_id").map(|device| PciIds { device, subsystem: id("pci_subsystem_id") });
-    let wanted = declared.of(gpu.gpu, ids);
+    let wanted = declared.wanted(gpu.gpu, ids);
     if let Wanted::Devices(profiles) = wanted {
         for (profile, count) in profiles {
             let labels = (ProfileName(profile.as_str().into()),);
@@ -106,7 +106,7 @@ mod tests {
     fn mode(on: bool) -> Batch {
         let mut rows = Rows::default();
         let gpu = Gpu { gpu: 0, uuid: "GPU-0".into() };
-        rows.of(&gpu).flag(&m::gpu_mig_mode_enabled, (), on);
+        rows.entity(&gpu).flag(&m::gpu_mig_mode_enabled, (), on);
         held(rows, Vec::new())
     }
 
@@ -116,7 +116,7 @@ mod tests {
         for (gi, devices) in (1..).zip(list) {
             let (uuid, profile) = ("GPU-0".into(), "3g.71gb".into());
             let instance = GpuInstance { gpu: 0, uuid, gpu_instance: gi, profile };
-            rows.of(&instance).put(&m::gpu_mig_placement_start, (), 0.0).unwrap();
+            rows.entity(&instance).record(&m::gpu_mig_placement_start, (), 0.0).unwrap();
             for (compute_instance, device) in (0..).zip(*devices) {
                 let compute = ComputeInstance {
                     gpu: 0,
@@ -126,7 +126,7 @@ mod tests {
                     compute_instance,
                 };
                 let info = MigInfo { mig_profile: (*device).to_owned(), ..MigInfo::default() };
-                rows.of(&compute).info(&m::gpu_mig_info, info);
+                rows.entity(&compute).info(&m::gpu_mig_info, info);
             }
         }
         rows

@@ -278,12 +278,12 @@ impl Ledger {
 
     /// The events of the last days, if there are others than at the last call: once in ten seconds at most.
     pub fn new_events(&mut self, now: Mono, unix_seconds: f64) -> Option<EventHistory> {
-        self.faults.take_events(now).then(|| EventHistory::of(&self.faults.list(), unix_seconds))
+        self.faults.take_events(now).then(|| EventHistory::newest(&self.faults.list(), unix_seconds))
     }
 
     /// The events of the last days at the end, if there are others than at the last call.
     pub fn last_events(&mut self, unix_seconds: f64) -> Option<EventHistory> {
-        self.faults.take_last_events().then(|| EventHistory::of(&self.faults.list(), unix_seconds))
+        self.faults.take_last_events().then(|| EventHistory::newest(&self.faults.list(), unix_seconds))
     }
 
     /// The records of owners that have ended, if there are others than at the last call: once in ten seconds at most.

@@ -137,10 +137,10 @@ mod tests {
     fn take(links: &mut LinkHistory, minute: u64, replays: &[f64]) -> Option<(f64, f64, u32)> {
         links.take(&batch(minute, |rows, gpu| {
             let kind = (NvLinkError::Replay,);
-            rows.of(gpu).put(&m::gpu_nvlink_errors_total, kind, replays.iter().sum()).unwrap();
+            rows.entity(gpu).record(&m::gpu_nvlink_errors_total, kind, replays.iter().sum()).unwrap();
             for (link, n) in (0..).zip(replays).filter(|(_, n)| **n > 0.0) {
                 let link = Link { gpu: 0, uuid: "GPU-0".into(), link };
-                rows.of(&link).put(&m::gpu_nvlink_link_errors_total, kind, *n).unwrap();
+                rows.entity(&link).record(&m::gpu_nvlink_link_errors_total, kind, *n).unwrap();
             }
         }));
         links.of("GPU-0", at(minute)).first().map(|new| (new.all, new.worst, new.links))
@@ -176,7 +176,7 @@ mod tests {
         let mut new = |minute, sums: &[(NvLinkError, f64)]| {
             links.take(&batch(minute, |rows, gpu| {
                 for (kind, n) in sums {
-                    rows.of(gpu).put(&m::gpu_nvlink_errors_total, (*kind,), *n).unwrap();
+                    rows.entity(gpu).record(&m::gpu_nvlink_errors_total, (*kind,), *n).unwrap();
                 }
             }));
             let new = links.of("GPU-0", at(minute));
@@ -197,7 +197,7 @@ mod tests {
         let mut new = |minute, n: f64| {
             links.take(&batch(minute, |rows, gpu| {
                 for kind in [NvLinkError::Recovery, NvLinkError::RecoveryFailed] {
-                    rows.of(gpu).put(&m::gpu_nvlink_errors_total, (kind,), n).unwrap();
+                    rows.entity(gpu).record(&m::gpu_nvlink_errors_total, (kind,), n).unwrap();
                 }
             }));
             let new = links.of("GPU-0", at(minute));

@@ -86,7 +86,7 @@ pub fn run(settings: LedgerSettings, interval: Duration, inbox: &Inbox, mut hook
         }
         ledger.lost(pending.lost);
         let (now, unix_seconds) = clocks(&mut offset);
-        if beat.take(now) || (urgent && now >= soon) {
+        if beat.tick(now) || (urgent && now >= soon) {
             (hooks.publish)(ledger.publish(now, unix_seconds));
             last = now;
             urgent = false;

@@ -56,13 +56,13 @@ fn batch(gpu: &Gpu, tier: Tier, epoch: u64, taken: u64, fill: impl Fn(&mut Rows)
 
 fn power(gpu: &Gpu, epoch: u64, taken: u64, watts: f64) -> Batch {
     batch(gpu, Tier::Normal, epoch, taken, |rows| {
-        rows.of(gpu).put(&m::gpu_power_watts, (), watts).unwrap();
+        rows.entity(gpu).record(&m::gpu_power_watts, (), watts).unwrap();
     })
 }
 
 fn energy(gpu: &Gpu, epoch: u64, taken: u64, joules: f64) -> Batch {
     batch(gpu, Tier::Slow, epoch, taken, |rows| {
-        rows.of(gpu).put(&m::gpu_energy_joules_total, (), joules).unwrap();
+        rows.entity(gpu).record(&m::gpu_energy_joules_total, (), joules).unwrap();
     })
 }
 
@@ -73,7 +73,7 @@ fn away() -> LedgerEvent {
 
 fn identity(gpu: &Gpu, epoch: u64) -> Batch {
     batch(gpu, Tier::Identity, epoch, 1, |rows| {
-        rows.of(gpu).info(&m::gpu_info, m::GpuInfo { model: "H200".into(), ..Default::default() });
+        rows.entity(gpu).info(&m::gpu_info, m::GpuInfo { model: "H200".into(), ..Default::default() });
     })
 }
 
@@ -89,8 +89,8 @@ fn watts(snapshot: &Snapshot, gpu: &Gpu) -> Option<f64> {
 fn a_batch_replaces_its_part_as_a_whole() {
     let (mut l, g) = (ledger(), gpu(0));
     l.fold(batch(&g, Tier::Normal, 1, SECOND, |rows| {
-        rows.of(&g).put(&m::gpu_power_watts, (), 100.0).unwrap();
-        rows.of(&g).put(&m::gpu_utilization_ratio, (), 0.5).unwrap();
+        rows.entity(&g).record(&m::gpu_power_watts, (), 100.0).unwrap();
+        rows.entity(&g).record(&m::gpu_utilization_ratio, (), 0.5).unwrap();
     }));
     l.fold(power(&g, 1, 2 * SECOND, 200.0));
     let s = publish(&mut l, 2 * SECOND);
@@ -114,7 +114,7 @@ fn a_failed_call_of_an_answered_visit_is_no_reason_of_a_loss() {
         let (mut l, g) = (ledger(), gpu(0));
         l.fold(power(&g, 1, SECOND, 100.0));
         let mut denied = batch(&g, tier, 1, SECOND, |rows| {
-            rows.of(&g).put(&m::gpu_power_watts, (), 100.0).unwrap();
+            rows.entity(&g).record(&m::gpu_power_watts, (), 100.0).unwrap();
         });
         denied.lifetime_nanos = Some(if tier == Tier::Rare { 180 } else { 3 } * SECOND);
         denied.gaps = vec![Gap {
@@ -151,7 +151,7 @@ fn a_fast_visit_that_was_hung_up_comes_too_late() {
     let (mut l, g) = (ledger(), gpu(0));
     let fast = |tenth: u64| {
         batch(&g, Tier::Fast, 1, 10 * SECOND + tenth * SECOND / 10, |rows| {
-            rows.of(&g).flag(&m::gpu_clock_event_active, (m::ClockEvent::GpuIdle,), true);
+            rows.entity(&g).flag(&m::gpu_clock_event_active, (m::ClockEvent::GpuIdle,), true);
         })
     };
     l.fold(energy(&g, 1, 10 * SECOND, 1.0));
@@ -397,7 +397,7 @@ fn a_visit_that_asks_nothing_does_not_hide_that_every_call_fails() {
 fn a_gpu_whose_mig_mode_alone_was_read_is_not_published_yet() {
     let (mut l, g) = (ledger(), gpu(0));
     let mode = |epoch| {
-        batch(&g, Tier::Slow, epoch, SECOND, |rows| rows.of(&g).flag(&m::gpu_mig_mode_enabled, (), true))
+        batch(&g, Tier::Slow, epoch, SECOND, |rows| rows.entity(&g).flag(&m::gpu_mig_mode_enabled, (), true))
     };
     let up = |l: &mut Ledger| publish(l, SECOND).number(&m::gpu_up, &g, ());
     l.fold(mode(1));
@@ -554,7 +554,7 @@ fn a_gpu_that_is_not_listed_is_an_incident_after_a_minute() {
     l.inventory = GpuInventory::new(seen, 0);
     let listed = |taken: u64, devices: f64| {
         let mut listed = batch(&known, Tier::Slow, 1, taken * SECOND, |rows| {
-            rows.of(&Node {}).put(&m::gpu_devices, (), devices).unwrap();
+            rows.entity(&Node {}).record(&m::gpu_devices, (), devices).unwrap();
         });
         listed.part.gpu = None;
         listed

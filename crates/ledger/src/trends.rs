@@ -128,18 +128,18 @@ mod tests {
         let mut rows = Rows::default();
         let up = *state == GpuState::Up;
         for gpu in (0..gpus).map(gpu).filter(|_| up) {
-            let mut of = rows.of(&gpu);
-            of.put(&m::gpu_utilization_ratio, (), value).unwrap();
-            of.put(&m::gpu_memory_used_bytes, (), value).unwrap();
-            of.put(&m::gpu_power_watts, (), value).unwrap();
-            of.put(&m::gpu_temperature_celsius, (m::Sensor::Gpu,), value).unwrap();
-            of.put(&m::gpu_temperature_celsius, (m::Sensor::Memory,), value + 0.5).unwrap();
-            of.put(&m::gpu_clock_hertz, (m::ClockDomain::Sm,), value).unwrap();
+            let mut of = rows.entity(&gpu);
+            of.record(&m::gpu_utilization_ratio, (), value).unwrap();
+            of.record(&m::gpu_memory_used_bytes, (), value).unwrap();
+            of.record(&m::gpu_power_watts, (), value).unwrap();
+            of.record(&m::gpu_temperature_celsius, (m::Sensor::Gpu,), value).unwrap();
+            of.record(&m::gpu_temperature_celsius, (m::Sensor::Memory,), value + 0.5).unwrap();
+            of.record(&m::gpu_clock_hertz, (m::ClockDomain::Sm,), value).unwrap();
             for id in 0..instances {
-                let mut of = rows.of(&instance(&gpu, id));
-                of.put(&m::gpu_mig_placement_start, (), f64::from(id)).unwrap();
-                of.put(&m::gpu_mig_memory_used_bytes, (), value).unwrap();
-                of.put(&m::gpu_mig_gpm_active_ratio, (m::GpmUnit::Graphics,), value).unwrap();
+                let mut of = rows.entity(&instance(&gpu, id));
+                of.record(&m::gpu_mig_placement_start, (), f64::from(id)).unwrap();
+                of.record(&m::gpu_mig_memory_used_bytes, (), value).unwrap();
+                of.record(&m::gpu_mig_gpm_active_ratio, (m::GpmUnit::Graphics,), value).unwrap();
             }
         }
         let view = |index| GpuView {

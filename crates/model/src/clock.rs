@@ -75,7 +75,7 @@ impl Cadence {
     }
 
     /// Whether a tick is due; if so, moves on to the first tick after `now`.
-    pub fn take(&mut self, now: Mono) -> bool {
+    pub fn tick(&mut self, now: Mono) -> bool {
         if now.0 < self.next {
             return false;
         }
@@ -104,7 +104,7 @@ mod tests {
             for step in steps {
                 now += step;
                 let due = cadence.next().0 <= now;
-                prop_assert_eq!(cadence.take(Mono(now)), due);
+                prop_assert_eq!(cadence.tick(Mono(now)), due);
                 prop_assert!(cadence.next().0 > now, "the next tick is in the future");
                 prop_assert!(cadence.next().0 - now <= interval, "and at most one interval away");
                 if due {
@@ -119,10 +119,10 @@ mod tests {
     #[test]
     fn the_first_tick_is_at_once_and_later_ones_are_on_the_grid() {
         let mut cadence = Cadence::new(Duration::from_nanos(100), Duration::from_nanos(30));
-        assert!(cadence.take(Mono(1005)));
+        assert!(cadence.tick(Mono(1005)));
         assert_eq!(cadence.next(), Mono(1030));
-        assert!(!cadence.take(Mono(1029)));
-        assert!(cadence.take(Mono(1342)));
+        assert!(!cadence.tick(Mono(1029)));
+        assert!(cadence.tick(Mono(1342)));
         assert_eq!(cadence.next(), Mono(1430));
     }
 }

@@ -37,7 +37,7 @@ pub struct StoredEvent {
 impl EventHistory {
     /// The newest of a list that are not too old and have room. The list may have any order: old lines of the kernel's log
     /// come after the events of earlier daemons.
-    pub fn of(list: &[Arc<Event>], unix_seconds: f64) -> EventHistory {
+    pub fn newest(list: &[Arc<Event>], unix_seconds: f64) -> EventHistory {
         let young = |event: &&Arc<Event>| unix_seconds - event.last_unix_seconds < MAX_AGE;
         let mut young: Vec<&Arc<Event>> = list.iter().filter(young).collect();
         young.sort_by(|one, other| one.unix_seconds.total_cmp(&other.unix_seconds));
@@ -48,7 +48,7 @@ impl EventHistory {
             room > 0
         };
         let mut events: Vec<StoredEvent> =
-            young.into_iter().rev().take_while(fits).map(StoredEvent::of).collect();
+            young.into_iter().rev().take_while(fits).map(StoredEvent::new).collect();
         events.reverse();
         EventHistory { events }
     }
@@ -65,7 +65,7 @@ impl EventHistory {
 }
 
 impl StoredEvent {
-    fn of(event: &Arc<Event>) -> StoredEvent {
+    fn new(event: &Arc<Event>) -> StoredEvent {
         let Event { gpu, nvml, kmsg, .. } = &**event;
         StoredEvent { gpu: gpu.clone(), nvml: *nvml, kmsg: *kmsg, event: Event::clone(event) }
     }
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_comes_back_as_it_was() {
-        let kept = EventHistory::of(&[event(7, 100.0), event(8, 200.0)], 300.0);
+        let kept = EventHistory::newest(&[event(7, 100.0), event(8, 200.0)], 300.0);
         let json = serde_json::to_string(&kept).unwrap();
         let back: EventHistory = serde_json::from_str(&json).unwrap();
         let back: Vec<Event> = back.into_events().collect();
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn what_a_later_version_knows_is_passed_over() {
         let mut json =
-            serde_json::to_value(EventHistory::of(&[event(7, 100.0), event(8, 200.0)], 300.0)).unwrap();
+            serde_json::to_value(EventHistory::newest(&[event(7, 100.0), event(8, 200.0)], 300.0)).unwrap();
         json["events"][0]["event"]["kind"] = "of a later version".into();
         json["events"][1]["event"]["more"] = 1.into();
         let back: EventHistory = serde_json::from_value(json).unwrap();
@@ -116,20 +116,20 @@ mod tests {
     #[test]
     fn the_oldest_give_way_to_age_and_size() {
         let list: Vec<_> = (0..5000).map(|n| event(n, n as f64)).collect();
-        let kept = EventHistory::of(&list, 5000.0);
+        let kept = EventHistory::newest(&list, 5000.0);
         assert_eq!(kept.events.last().unwrap().event.id, 4999);
         assert!(
             (100..5000).contains(&kept.events.len())
                 && serde_json::to_string(&kept).unwrap().len() < MAX_BYTES
         );
-        assert_eq!(EventHistory::of(&list, 4990.0 + MAX_AGE).events.len(), 9);
+        assert_eq!(EventHistory::newest(&list, 4990.0 + MAX_AGE).events.len(), 9);
     }
 
     #[test]
     fn an_old_line_behind_newer_events_drops_none_of_them() {
         let (day, now) = (86_400.0, 10.0 * 86_400.0);
         let list = [event(1, now - day), event(2, now - 8.0 * day), event(3, now - 2.0 * day)];
-        let kept = EventHistory::of(&list, now);
+        let kept = EventHistory::newest(&list, now);
         assert_eq!(kept.into_events().map(|event| event.id).collect::<Vec<_>>(), [3, 1]);
     }
 }

@@ -223,7 +223,7 @@ pub struct Rows {
 
 impl Rows {
     /// The rows about one entity, to add to.
-    pub fn of<E: Entity>(&mut self, entity: &E) -> RowsOf<'_, E> {
+    pub fn entity<E: Entity>(&mut self, entity: &E) -> RowsOf<'_, E> {
         let subject = entity.subject();
         let at = match self.groups.iter().position(|(s, _)| *s == subject) {
             Some(at) => at,
@@ -311,7 +311,7 @@ pub struct RowsOf<'a, E> {
 impl<E: Entity> RowsOf<'_, E> {
     /// Adds a value, in the metric's unit. A value outside the unit's limits is not added; the caller
     /// that can name its source reports it as a gap.
-    pub fn put<L: LabelSet>(
+    pub fn record<L: LabelSet>(
         &mut self,
         metric: &Metric<E, L>,
         labels: L,
@@ -355,21 +355,27 @@ mod tests {
     #[test]
     fn impossible_values_are_refused() {
         let mut rows = Rows::default();
-        assert_eq!(rows.of(&gpu()).put(&m::gpu_utilization_ratio, (), 2.5), Err(DropReason::OutOfRange));
-        assert_eq!(rows.of(&gpu()).put(&m::gpu_utilization_ratio, (), f64::NAN), Err(DropReason::OutOfRange));
         assert_eq!(
-            rows.of(&gpu()).put(&m::gpu_memory_used_bytes, (), i64::MAX as f64),
+            rows.entity(&gpu()).record(&m::gpu_utilization_ratio, (), 2.5),
+            Err(DropReason::OutOfRange)
+        );
+        assert_eq!(
+            rows.entity(&gpu()).record(&m::gpu_utilization_ratio, (), f64::NAN),
+            Err(DropReason::OutOfRange)
+        );
+        assert_eq!(
+            rows.entity(&gpu()).record(&m::gpu_memory_used_bytes, (), i64::MAX as f64),
             Err(DropReason::OutOfRange)
         );
         assert!(rows.is_empty());
-        assert_eq!(rows.of(&gpu()).put(&m::gpu_utilization_ratio, (), 1.0), Ok(()));
+        assert_eq!(rows.entity(&gpu()).record(&m::gpu_utilization_ratio, (), 1.0), Ok(()));
         assert_eq!(rows.len(), 1);
     }
 
     #[test]
     fn a_state_set_has_one_active_state() {
         let mut rows = Rows::default();
-        rows.of(&gpu()).state(&m::gpu_compute_mode, ComputeMode::Prohibited);
+        rows.entity(&gpu()).state(&m::gpu_compute_mode, ComputeMode::Prohibited);
         let values: Vec<_> = rows.groups()[0].1.iter().map(|r| r.value).collect();
         assert_eq!(values, [0.0, 0.0, 1.0, 0.0]);
     }
@@ -377,7 +383,7 @@ mod tests {
     #[test]
     fn rows_that_the_catalogue_does_not_allow_do_not_conform() {
         let mut good = Rows::default();
-        good.of(&gpu()).put(&m::gpu_temperature_celsius, (Sensor::Gpu,), 40.0).unwrap();
+        good.entity(&gpu()).record(&m::gpu_temperature_celsius, (Sensor::Gpu,), 40.0).unwrap();
         assert!(good.conform());
         let row = good.groups[0].1[0].clone();
         let with = |f: &dyn Fn(&mut Row)| {

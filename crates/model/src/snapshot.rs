@@ -303,7 +303,7 @@ pub struct CanaryView {
 
 impl CanaryView {
     /// The places on one GPU.
-    pub fn of<'a>(&'a self, gpu: &'a Gpu) -> impl Iterator<Item = &'a PlaceView> {
+    pub fn places_on<'a>(&'a self, gpu: &'a Gpu) -> impl Iterator<Item = &'a PlaceView> {
         self.places.iter().filter(move |place| place.gpu == *gpu)
     }
 }

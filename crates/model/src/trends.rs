@@ -32,17 +32,17 @@ impl Followed {
 
 /// The values that are followed: first those of GPUs that have a chart.
 pub static FOLLOWED: LazyLock<[Followed; 7]> = LazyLock::new(|| {
-    fn of<E: Entity, L: LabelSet>(metric: &Metric<E, L>, labels: L) -> Followed {
+    fn follow<E: Entity, L: LabelSet>(metric: &Metric<E, L>, labels: L) -> Followed {
         Followed { metric: metric.id(), labels: labels.texts() }
     }
     [
-        of(&gpu_utilization_ratio, ()),
-        of(&gpu_memory_used_bytes, ()),
-        of(&gpu_power_watts, ()),
-        of(&gpu_temperature_celsius, (Sensor::Gpu,)),
-        of(&gpu_clock_hertz, (ClockDomain::Sm,)),
-        of(&gpu_mig_memory_used_bytes, ()),
-        of(&gpu_mig_gpm_active_ratio, (GpmUnit::Graphics,)),
+        follow(&gpu_utilization_ratio, ()),
+        follow(&gpu_memory_used_bytes, ()),
+        follow(&gpu_power_watts, ()),
+        follow(&gpu_temperature_celsius, (Sensor::Gpu,)),
+        follow(&gpu_clock_hertz, (ClockDomain::Sm,)),
+        follow(&gpu_mig_memory_used_bytes, ()),
+        follow(&gpu_mig_gpm_active_ratio, (GpmUnit::Graphics,)),
     ]
 });
 

@@ -307,7 +307,7 @@ impl ReasonList<'_> {
 
     fn canary(&mut self, found: &Findings) {
         let snapshot = self.evidence.snapshot;
-        for place in snapshot.canary.of(self.gpu) {
+        for place in snapshot.canary.places_on(self.gpu) {
             let on = match &place.instance {
                 Some(instance) => format!(" on {} #{}", instance.profile, instance.gpu_instance),
                 None => String::new(),

@@ -98,7 +98,7 @@ pub fn register(v: &mut Visit<'_>, registered: &mut Option<u64>, slot: usize) {
     }
     // A GPU whose events are not waited for is not registered.
     if registered.is_some() && waiting != Waiting::Untried {
-        v.rows.of(v.gpu).flag(&m::gpu_driver_events_registered, (), waiting == Waiting::Works);
+        v.rows.entity(v.gpu).flag(&m::gpu_driver_events_registered, (), waiting == Waiting::Works);
     }
 }
 

@@ -73,7 +73,7 @@ fn run(shared: &Shared) {
             cadence = Cadence::new(now.intervals.fast, Duration::ZERO);
             settings = now;
         }
-        if cadence.take(Mono::now()) {
+        if cadence.tick(Mono::now()) {
             // No lock is held during a call.
             let attached = lock(&shared.attached).clone();
             let mut visited = 0;

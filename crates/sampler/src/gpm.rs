@@ -154,7 +154,7 @@ impl GpmReader {
         if tier == Tier::Rare {
             return windows(&mut self.rare, &RARE, v, on, instances, stopped);
         }
-        v.rows.of(v.gpu).flag(&m::gpu_gpm_enabled, (), on);
+        v.rows.entity(v.gpu).flag(&m::gpu_gpm_enabled, (), on);
         windows(&mut self.slow, &SLOW, v, on, instances, stopped);
     }
 
@@ -254,7 +254,7 @@ fn window<E: Entity + 'static>(
             Err(error) => Err(classify(&error).missing()),
         };
         let put = ratio.and_then(|ratio| {
-            let put = v.rows.of(entity).put(metrics.active, (*unit,), ratio);
+            let put = v.rows.entity(entity).record(metrics.active, (*unit,), ratio);
             put.map(|()| ratio).map_err(Missing::Dropped)
         });
         match put {

@@ -7,7 +7,7 @@
 macro_rules! field {
     ($id:ident, $metric:ident, $labels:expr, $scale:expr) => {
         Field::new(field_id::$id, m::$metric.id(), $scale, |rows, gpu, _, value| {
-            rows.of(gpu).put(&m::$metric, $labels, value)
+            rows.entity(gpu).record(&m::$metric, $labels, value)
         })
     };
 }
@@ -145,7 +145,7 @@ fn fast(v: &mut Visit<'_>) {
     v.state.slowdown.seen |= bits.is_none_or(|bits| bits & slowdown::BITS != 0);
     if let Some(bits) = bits {
         for (event, bit) in ClockEvent::ALL.iter().zip(CLOCK_EVENT_BITS) {
-            v.rows.of(v.gpu).flag(&m::gpu_clock_event_active, (*event,), bits & bit != 0);
+            v.rows.entity(v.gpu).flag(&m::gpu_clock_event_active, (*event,), bits & bit != 0);
         }
     }
 }
@@ -323,7 +323,7 @@ fn slow(v: &mut Visit<'_>) {
             NvmlComputeMode::Prohibited => ComputeMode::Prohibited,
             NvmlComputeMode::ExclusiveProcess => ComputeMode::ExclusiveProcess,
         };
-        v.rows.of(v.gpu).state(&m::gpu_compute_mode, mode);
+        v.rows.entity(v.gpu).state(&m::gpu_compute_mode, mode);
     }
 }
 
@@ -440,7 +440,7 @@ fn platform(v: &mut Visit<'_>) {
             host_id: place.hostId.to_string(),
             module_id: place.moduleId.to_string(),
         };
-        v.rows.of(v.gpu).info(&m::gpu_platform_info, info);
+        v.rows.entity(v.gpu).info(&m::gpu_platform_info, info);
     }
 }
 
@@ -461,7 +461,7 @@ fn board(v: &mut Visit<'_>) {
         inforom_ecc_version: version(InfoRom::ECC),
         inforom_power_version: version(InfoRom::Power),
     };
-    v.rows.of(v.gpu).info(&m::gpu_board_info, info);
+    v.rows.entity(v.gpu).info(&m::gpu_board_info, info);
 }
 
 fn identity(v: &mut Visit<'_>) {
@@ -492,7 +492,7 @@ fn identity(v: &mut Visit<'_>) {
         gsp_firmware_version: text(v, "nvmlDeviceGetGspFirmwareVersion", |d| d.gsp_firmware_version()),
         virtualization_mode: text(v, "nvmlDeviceGetVirtualizationMode", virtualization),
     };
-    v.rows.of(v.gpu).info(&m::gpu_info, info);
+    v.rows.entity(v.gpu).info(&m::gpu_info, info);
 }
 
 /// Whether the GPU is in a virtual machine, or offered to some.

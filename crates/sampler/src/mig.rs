@@ -106,7 +106,7 @@ impl MigReader {
     pub fn refresh_mode(&mut self, v: &mut Visit<'_>) -> bool {
         let Some(mode) = self.read_mode(v) else { return false };
         // The ledger compares it with the declared layout, so it is sent also if it is not to be published.
-        v.rows.of(v.gpu).flag(&m::gpu_mig_mode_enabled, (), mode.current == 1);
+        v.rows.entity(v.gpu).flag(&m::gpu_mig_mode_enabled, (), mode.current == 1);
         v.put(MODE, &m::gpu_mig_mode_pending_enabled, (), mode.pending, Scale::ONE);
         self.switched(v, &mode)
     }
@@ -249,7 +249,7 @@ impl MigReader {
             let compute = layout.compute_instance(v.gpu, mig);
             // As the mode: the ledger compares it.
             if v.wants(&[m::gpu_mig_info.id(), m::gpu_mig_layout_matches.id()]) {
-                v.rows.of(&compute).info(&m::gpu_mig_info, mig.info.clone());
+                v.rows.entity(&compute).info(&m::gpu_mig_info, mig.info.clone());
             }
             let whole =
                 layout.instance(mig.handle.gpu_instance).and_then(|i| i.multiprocessors).filter(|n| *n > 0);

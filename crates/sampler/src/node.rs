@@ -75,13 +75,13 @@ pub fn run(shared: &Arc<Shared>, more: &Receiver<(usize, Option<GpuSlot>)>) {
                 node.attach(slot, gpu_slot);
             }
         }
-        if cadence.take(Mono::now()) {
+        if cadence.tick(Mono::now()) {
             if !known {
                 known = node.identity();
             }
             node.devices();
         }
-        if switches.take(Mono::now()) {
+        if switches.tick(Mono::now()) {
             node.switches();
         }
         // Also wakes for a GPU that may be asked again.
@@ -138,7 +138,7 @@ impl NodeWorker<'_> {
         let failed = gaps.iter().any(|gap| matches!(gap.missing, Missing::Failed { .. }));
         let mut rows = Rows::default();
         if !failed {
-            rows.of(&Node {}).info(&m::gpu_driver_info, info);
+            rows.entity(&Node {}).info(&m::gpu_driver_info, info);
         }
         self.shared.report_node(Tier::Identity, taken, rows, gaps, &mut self.caller);
         !failed
@@ -152,7 +152,7 @@ impl NodeWorker<'_> {
         const COUNT: &str = "nvmlDeviceGetCount_v2";
         match self.caller.call(COUNT, || nvml.device_count()) {
             Ok(count) => {
-                if rows.of(&Node {}).put(&m::gpu_devices, (), f64::from(count)).is_err() {
+                if rows.entity(&Node {}).record(&m::gpu_devices, (), f64::from(count)).is_err() {
                     gaps.push(gap(COUNT, m::gpu_devices.id(), Missing::Dropped(DropReason::OutOfRange)));
                 }
                 self.shared.listed.store(count as usize, Ordering::Relaxed);
@@ -180,7 +180,7 @@ impl NodeWorker<'_> {
         match self.caller.call(CALL, || nvswitches(&self.shared.host.path(NVSWITCHES)).map_err(file_error)) {
             Ok(switches) => {
                 for switch in switches {
-                    rows.of(&Node {}).info(&m::gpu_nvswitch_info, switch);
+                    rows.entity(&Node {}).info(&m::gpu_nvswitch_info, switch);
                 }
             }
             // Without the driver there is nothing to report.

@@ -85,7 +85,8 @@ fn matrix(shared: &Shared, caller: &mut Caller) -> Option<(Rows, Vec<Gap>)> {
                 Ok(info) => {
                     for (of, peer) in [(&a.gpu, &b.gpu), (&b.gpu, &a.gpu)] {
                         let (peer_gpu, peer_uuid) = (peer.gpu.to_string(), peer.uuid.to_string());
-                        rows.of(of).info(&m::gpu_peer_info, PeerInfo { peer_gpu, peer_uuid, ..info.clone() });
+                        rows.entity(of)
+                            .info(&m::gpu_peer_info, PeerInfo { peer_gpu, peer_uuid, ..info.clone() });
                     }
                 }
                 Err((call, failure)) => {

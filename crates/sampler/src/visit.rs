@@ -437,7 +437,7 @@ impl<'a> Visit<'a> {
             return;
         }
         let put = value.number().ok_or(DropReason::Blank);
-        let put = put.and_then(|number| self.rows.of(entity).put(metric, labels, scale.apply(number)));
+        let put = put.and_then(|number| self.rows.entity(entity).record(metric, labels, scale.apply(number)));
         if let Err(drop) = put {
             self.dropped(call, metric.id(), drop);
         }

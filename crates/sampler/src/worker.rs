@@ -392,7 +392,7 @@ impl TierSchedule {
         self.change(tier, |e| {
             e.next = match &mut e.cadence {
                 Some(cadence) => {
-                    cadence.take(now);
+                    cadence.tick(now);
                     cadence.next()
                 }
                 None if failed => now + retry,

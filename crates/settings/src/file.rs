@@ -45,11 +45,11 @@ impl Config {
     pub fn apply(&mut self, new: &Config) -> ChangedKeys {
         let mut changed = ChangedKeys::default();
         let mut before = self.clone();
-        for key in keys().filter(|key| (key.take)(&mut before, new)) {
+        for key in keys().filter(|key| (key.adopt)(&mut before, new)) {
             let names = if key.is_live { &mut changed.applied } else { &mut changed.waiting };
             names.push(key.name);
             if key.is_live {
-                (key.take)(self, new);
+                (key.adopt)(self, new);
             }
         }
         changed

@@ -11,7 +11,7 @@ pub(super) struct Section {
     pub keys: &'static [Key],
 }
 
-type Condition = fn(&Config) -> bool;
+type Comparison = fn(&Config) -> bool;
 
 /// One setting.
 pub(super) struct Key {
@@ -25,11 +25,11 @@ pub(super) struct Key {
     /// The value in TOML.
     pub toml: fn(&Config) -> String,
     /// The setting that must not be greater, if any, and whether it is.
-    pub floor: &'static [(&'static str, Condition)],
+    pub floor: &'static [(&'static str, Comparison)],
     /// Whether a new value applies without a restart.
     pub is_live: bool,
     /// Takes the value of another configuration; gives whether it was another one.
-    pub take: fn(&mut Config, &Config) -> bool,
+    pub adopt: fn(&mut Config, &Config) -> bool,
 }
 
 /// Declares sections and their keys: the structs with their defaults, and [`SECTIONS`].
@@ -75,7 +75,7 @@ macro_rules! settings {
                     |config| config.$section.$key < config.$section.$floor,
                 ))?],
                 is_live: settings!(@is $($live)?),
-                take: |into, from| {
+                adopt: |into, from| {
                     let differs = into.$section.$key != from.$section.$key;
                     into.$section.$key = from.$section.$key.clone();
                     differs

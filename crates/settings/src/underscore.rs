@@ -52,7 +52,7 @@ fn warning(name: &str) -> String {
 mod tests {
     use super::*;
 
-    fn of(names: &[&str]) -> Vec<String> {
+    fn warnings_for(names: &[&str]) -> Vec<String> {
         warnings(names.iter().map(|name| ((*name).into(), "x".into())))
     }
 
@@ -74,12 +74,13 @@ mod tests {
             "GPU_NODE_EXPORTER__HTTP__LISTEN",
             "PATH",
         ];
-        assert_eq!(of(&kubernetes), [""; 0]);
+        assert_eq!(warnings_for(&kubernetes), [""; 0]);
     }
 
     #[test]
     fn one_underscore_is_named_with_what_was_meant() {
-        let said = of(&["GPU_NODE_EXPORTER_LISTEN", "GPU_NODE_EXPORTER_LOG_LEVEL", "GPU_NODE_EXPORTER_X"]);
+        let said =
+            warnings_for(&["GPU_NODE_EXPORTER_LISTEN", "GPU_NODE_EXPORTER_LOG_LEVEL", "GPU_NODE_EXPORTER_X"]);
         assert_eq!(said.len(), 3, "{said:?}");
         assert!(
             said[0].contains("GPU_NODE_EXPORTER_LISTEN ") && said[0].contains("__HTTP__LISTEN?"),

@@ -293,7 +293,7 @@ impl Allocations {
                 pod,
                 container,
             };
-            rows.of(at).info(&m::gpu_claim_info, info);
+            rows.entity(at).info(&m::gpu_claim_info, info);
         }
         let mut counts = [0.0; SlurmGpus::ALL.len()];
         for (id, group) in &self.jobs {
@@ -326,7 +326,7 @@ impl Allocations {
         for (_, at, holder) in ranked.into_iter().take(most) {
             let [namespace, pod, container, slurm_job, slurm_account, user] = holder.clone();
             let info = AllocationInfo { namespace, pod, container, slurm_job, slurm_account, user };
-            rows.of(at).info(&m::gpu_allocation_info, info);
+            rows.entity(at).info(&m::gpu_allocation_info, info);
         }
     }
 

@@ -62,7 +62,7 @@ impl HpcJobs {
             let Some((gpu, _)) = work.gpus.iter().find(|(gpu, _)| gpu.gpu == *index) else { continue };
             let at = AllocatedGpu::new(gpu, *instance);
             for job in jobs {
-                rows.of(&at).info(&m::gpu_hpc_job_info, HpcJobInfo { hpc_job: job.clone() });
+                rows.entity(&at).info(&m::gpu_hpc_job_info, HpcJobInfo { hpc_job: job.clone() });
             }
         }
     }

@@ -117,8 +117,8 @@ mod tests {
     fn the_worst_of_a_family_is_reported_with_its_reason() {
         let mut rows = Rows::default();
         let gpu = Gpu { gpu: 0, uuid: "GPU-0".into() };
-        rows.of(&gpu).put(&m::gpu_power_watts, (), 70.0).unwrap();
-        rows.of(&gpu).put(&m::gpu_utilization_ratio, (), 0.5).unwrap();
+        rows.entity(&gpu).record(&m::gpu_power_watts, (), 70.0).unwrap();
+        rows.entity(&gpu).record(&m::gpu_utilization_ratio, (), 0.5).unwrap();
         let failed = |error, text: &str| Missing::Failed { error, text: text.into() };
         let gaps = vec![
             gap(m::gpu_utilization_ratio.id(), Missing::Unsupported),

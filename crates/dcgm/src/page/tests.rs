@@ -357,10 +357,10 @@ fn with_mig_counts_of_xids_are_0_and_the_last_one_is_there() {
     let names = ["DCGM_EXP_XID_ERRORS_COUNT", "DCGM_EXP_XID_ERRORS_TOTAL", "DCGM_FI_DEV_XID_ERRORS"];
     let mut rows = Rows::default();
     let code = (XidCode("79".into()), Severity::Page, FaultAction::ResetGpu);
-    let mut of = rows.of(&gpu(1));
-    of.put(&m::gpu_xid_errors_total, code, 3.0).unwrap();
-    of.put(&m::gpu_xid_window_errors, (XidCode("79".into()),), 2.0).unwrap();
-    of.put(&m::gpu_xid_last_code, (), 79.0).unwrap();
+    let mut of = rows.entity(&gpu(1));
+    of.record(&m::gpu_xid_errors_total, code, 3.0).unwrap();
+    of.record(&m::gpu_xid_window_errors, (XidCode("79".into()),), 2.0).unwrap();
+    of.record(&m::gpu_xid_last_code, (), 79.0).unwrap();
     let mut node = node::mig();
     for family in Snapshot::with_rows(&rows).families {
         node.families.retain(|known| !std::ptr::eq(known.def, family.def));
@@ -477,8 +477,8 @@ fn an_empty_snapshot_is_an_empty_page() {
 fn labels_and_help_are_escaped() {
     let mut rows = Rows::default();
     let info = GpuInfo { model: "a\"b\\c\nd".into(), ..GpuInfo::default() };
-    rows.of(&gpu(0)).info(&m::gpu_info, info);
-    rows.of(&gpu(0)).put(&m::gpu_power_watts, (), 1.0).unwrap();
+    rows.entity(&gpu(0)).info(&m::gpu_info, info);
+    rows.entity(&gpu(0)).record(&m::gpu_power_watts, (), 1.0).unwrap();
     let mut fields = FieldList::default();
     fields.add("test", "DCGM_FI_DEV_POWER_USAGE", FamilyType::Gauge, "a\\b\nc\"d", Release::V4_8);
     let config = PageConfig { fields, ..config(Release::V4_8, Values::Faithful) };

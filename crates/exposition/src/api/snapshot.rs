@@ -102,7 +102,7 @@ fn gpu<'a>(view: &'a GpuView, health: &'a GpuHealth, canary: &'a CanaryView) -> 
         text,
         health,
         parts: &view.parts,
-        canary: Seq(|| canary.of(&view.gpu)),
+        canary: Seq(|| canary.places_on(&view.gpu)),
         gaps: Seq(|| view.gaps.iter().map(gap)),
     }
 }

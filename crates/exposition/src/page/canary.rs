@@ -19,7 +19,7 @@ pub struct CanaryLine {
 
 /// The newest result on a GPU and its age; `None` if there is no canary.
 pub fn line(snapshot: &Snapshot, gpu: &Gpu) -> Option<CanaryLine> {
-    let places: Vec<&PlaceView> = snapshot.canary.of(gpu).collect();
+    let places: Vec<&PlaceView> = snapshot.canary.places_on(gpu).collect();
     let mode = snapshot.canary.mode;
     if mode.is_none() && places.is_empty() {
         return None;

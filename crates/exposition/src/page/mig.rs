@@ -114,13 +114,13 @@ mod tests {
         for (metric, value) in
             [(&m::gpu_mig_slices, 4.0), (&m::gpu_mig_slices_used, 2.0), (&m::gpu_mig_slices_unplaceable, 1.0)]
         {
-            rows.of(&gpu).put(metric, (), value).unwrap();
+            rows.entity(&gpu).record(metric, (), value).unwrap();
         }
         // The second comes first on the board, and has no compute instance.
         for (gpu_instance, start) in [(3, 3.0), (5, 0.0)] {
             let (uuid, profile) = (gpu.uuid.clone(), "1g.6gb".into());
             let instance = GpuInstance { gpu: gpu.gpu, uuid, gpu_instance, profile };
-            rows.of(&instance).put(&m::gpu_mig_placement_start, (), start).unwrap();
+            rows.entity(&instance).record(&m::gpu_mig_placement_start, (), start).unwrap();
         }
         let strip = instances(&Snapshot::with_rows(&rows), &gpu).0;
         assert_eq!(strip.matches("<li class=\"w1\">").count(), 2, "{strip}");

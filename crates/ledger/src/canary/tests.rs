@@ -66,7 +66,7 @@ impl Bench {
     ) {
         let mut rows = Rows::default();
         if tier == Tier::Normal {
-            rows.of(&gpu()).put(&m::gpu_power_watts, (), 100.0).unwrap();
+            rows.entity(&gpu()).record(&m::gpu_power_watts, (), 100.0).unwrap();
         }
         fill(&mut rows);
         self.0.fold(Batch {
@@ -86,7 +86,7 @@ impl Bench {
 
     /// MIG devices in the GPU instances with these ids.
     fn divided(&mut self, epoch: u64, devices: &[(u32, &str)]) {
-        self.visit(Tier::Slow, epoch, 1, |rows| rows.of(&gpu()).flag(&m::gpu_mig_mode_enabled, (), true));
+        self.visit(Tier::Slow, epoch, 1, |rows| rows.entity(&gpu()).flag(&m::gpu_mig_mode_enabled, (), true));
         self.visit(Tier::Normal, epoch, 1, |rows| {
             for (id, uuid) in devices {
                 let device = ComputeInstance {
@@ -97,7 +97,7 @@ impl Bench {
                     compute_instance: 0,
                 };
                 let info = MigInfo { mig_uuid: (*uuid).into(), ..MigInfo::default() };
-                rows.of(&device).info(&m::gpu_mig_info, info);
+                rows.entity(&device).info(&m::gpu_mig_info, info);
             }
         });
     }
@@ -403,7 +403,7 @@ fn an_instance_that_is_gone_has_no_series() {
     assert_eq!(s.canary.places[0].due, Some(3000.0), "what is planned is published of the whole");
     assert!(s.canary.places[0].checks.is_empty());
     // A new handle: what there is now was not read yet.
-    bench.visit(Tier::Slow, 3, 1, |rows| rows.of(&gpu()).flag(&m::gpu_mig_mode_enabled, (), true));
+    bench.visit(Tier::Slow, 3, 1, |rows| rows.entity(&gpu()).flag(&m::gpu_mig_mode_enabled, (), true));
     assert!(bench.publish().series(&m::gpu_mig_canary_verdict).is_empty());
     bench.divided(3, &[(1, "MIG-a"), (2, "MIG-c")]);
     let s = bench.publish();
@@ -426,7 +426,7 @@ fn of_several_compute_instances_the_worst_holds() {
     bench.visit(Tier::Normal, 1, 1, |rows| {
         for ci in [0, 1] {
             let info = MigInfo { mig_uuid: format!("MIG-{ci}"), ..MigInfo::default() };
-            rows.of(&device(ci)).info(&m::gpu_mig_info, info);
+            rows.entity(&device(ci)).info(&m::gpu_mig_info, info);
         }
     });
     let place = |ci| {
@@ -476,7 +476,7 @@ fn the_canarys_own_time_is_neither_busy_nor_idle() {
     list.iter_mut().filter(|(at, _)| (113_200_000..=115_000_000).contains(at)).for_each(|s| s.1 = 1.0);
     bench.drain(Tier::Slow, 1, 120, canary, |_| ());
     bench.visit(Tier::Normal, 1, 116, |rows| {
-        rows.of(&gpu()).put(&m::gpu_utilization_ratio, (), 0.9).unwrap();
+        rows.entity(&gpu()).record(&m::gpu_utilization_ratio, (), 0.9).unwrap();
     });
     let s = bench.publish_at(120);
     assert_eq!(busy(&s), (Some(0.0), Some(0.0)));
@@ -499,7 +499,7 @@ fn work_is_seen_by_processes_and_by_utilization_and_remembered() {
     let ago = |seconds: f64| Some(1_795_000_000.0 - seconds);
     let processes = |count: f64| {
         move |rows: &mut Rows| {
-            rows.of(&gpu()).put(&m::gpu_processes, (m::ProcessType::Compute,), count).unwrap();
+            rows.entity(&gpu()).record(&m::gpu_processes, (m::ProcessType::Compute,), count).unwrap();
         }
     };
     bench.visit(Tier::Slow, 1, 10, processes(0.0));
@@ -508,7 +508,7 @@ fn work_is_seen_by_processes_and_by_utilization_and_remembered() {
     bench.visit(Tier::Slow, 1, 30, processes(0.0));
     assert_eq!(last(&bench.publish_at(31)), ago(11.0));
     bench.visit(Tier::Normal, 1, 40, |rows| {
-        rows.of(&gpu()).put(&m::gpu_utilization_ratio, (), 0.1).unwrap();
+        rows.entity(&gpu()).record(&m::gpu_utilization_ratio, (), 0.1).unwrap();
     });
     // Another sampler, and a driver that is away meanwhile.
     bench.visit(Tier::Normal, 9, 50, |_| ());
@@ -522,7 +522,7 @@ fn work_is_seen_by_processes_and_by_utilization_and_remembered() {
         compute_instance: 0,
     };
     bench.visit(Tier::Slow, 9, 60, |rows| {
-        rows.of(&device).put(&m::gpu_mig_compute_processes, (), 2.0).unwrap();
+        rows.entity(&device).record(&m::gpu_mig_compute_processes, (), 2.0).unwrap();
     });
     assert_eq!(last(&bench.publish_at(60)), ago(0.0));
 }

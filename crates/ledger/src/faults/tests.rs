@@ -94,7 +94,7 @@ impl Bench {
         let g = gpu(index);
         let identity = batch(Some(g.clone()), Tier::Identity, self.now, |rows| {
             let pci_address = format!("0000:0{index}:00.0");
-            rows.of(&g).info(&m::gpu_info, m::GpuInfo { pci_address, ..Default::default() });
+            rows.entity(&g).info(&m::gpu_info, m::GpuInfo { pci_address, ..Default::default() });
         });
         self.ledger.fold(identity);
         self.fast(index);
@@ -107,7 +107,7 @@ impl Bench {
 
     fn list(&mut self, devices: u32) {
         let listed = batch(None, Tier::Slow, self.now, |rows| {
-            rows.of(&Node {}).put(&m::gpu_devices, (), f64::from(devices)).unwrap();
+            rows.entity(&Node {}).record(&m::gpu_devices, (), f64::from(devices)).unwrap();
         });
         self.ledger.fold(listed);
     }
@@ -488,7 +488,7 @@ fn a_gpu_that_was_reset_as_the_driver_asked_is_healthy_again() {
     let asks = |b: &mut Bench, action: A| {
         let now = b.now;
         b.ledger.fold(batch(Some(gpu(0)), Tier::Slow, now, |rows| {
-            rows.of(&gpu(0)).state(&m::gpu_recovery_action, action);
+            rows.entity(&gpu(0)).state(&m::gpu_recovery_action, action);
         }));
     };
     asks(&mut b, A::None);
@@ -509,7 +509,7 @@ fn a_reset_counts_once_by_the_line_or_by_the_visit() {
     let asks = |b: &mut Bench, action: A| {
         let now = b.now;
         b.ledger.fold(batch(Some(gpu(0)), Tier::Slow, now, |rows| {
-            rows.of(&gpu(0)).state(&m::gpu_recovery_action, action);
+            rows.entity(&gpu(0)).state(&m::gpu_recovery_action, action);
         }));
     };
     let resets = |b: &mut Bench| {
@@ -550,7 +550,7 @@ fn a_fault_outlasts_a_restart_and_an_unwatched_reset_ends_it() {
     let asks = |b: &mut Bench, action: A| {
         let now = b.now;
         b.ledger.fold(batch(Some(gpu(0)), Tier::Slow, now, |rows| {
-            rows.of(&gpu(0)).state(&m::gpu_recovery_action, action);
+            rows.entity(&gpu(0)).state(&m::gpu_recovery_action, action);
         }));
     };
     let mut b = Bench::new();
@@ -594,7 +594,7 @@ fn a_gpu_that_was_lost_before_a_restart_and_answers_after_it_was_reset() {
     let normal = |b: &mut Bench| {
         let now = b.now;
         b.ledger.fold(batch(Some(gpu(0)), Tier::Normal, now, |rows| {
-            rows.of(&gpu(0)).put(&m::gpu_power_watts, (), 1.0).unwrap();
+            rows.entity(&gpu(0)).record(&m::gpu_power_watts, (), 1.0).unwrap();
         }));
     };
     assert_eq!(b.reasons(&gpu(0)), Some(vec![UnhealthyReason::FatalXid]), "other visits show nothing");
@@ -646,12 +646,12 @@ fn what_the_driver_reports_of_itself_counts_against_a_gpu() {
     let g = gpu(0);
     let now = b.now;
     b.ledger.fold(batch(Some(g.clone()), Tier::Slow, now, |rows| {
-        rows.of(&g).state(&m::gpu_recovery_action, m::RecoveryAction::None);
+        rows.entity(&g).state(&m::gpu_recovery_action, m::RecoveryAction::None);
     }));
     assert_eq!(b.reasons(&gpu(0)), Some(vec![]));
     b.ledger.fold(batch(Some(g.clone()), Tier::Slow, now, |rows| {
-        rows.of(&g).state(&m::gpu_recovery_action, m::RecoveryAction::GpuReset);
-        rows.of(&g).flag(&m::gpu_row_remap_failure, (), true);
+        rows.entity(&g).state(&m::gpu_recovery_action, m::RecoveryAction::GpuReset);
+        rows.entity(&g).flag(&m::gpu_row_remap_failure, (), true);
     }));
     let both = vec![UnhealthyReason::RecoveryAction, UnhealthyReason::RowRemapFailure];
     assert_eq!(b.reasons(&gpu(0)), Some(both));

@@ -54,7 +54,7 @@ impl Bench {
         let mut bench = Bench { ledger, now: 100.0, sampled: 0 };
         let identity = bench.batch(Tier::Identity, |rows| {
             let info = m::GpuInfo { pci_address: "0000:06:00.0".into(), ..m::GpuInfo::default() };
-            rows.of(&gpu()).info(&m::gpu_info, info);
+            rows.entity(&gpu()).info(&m::gpu_info, info);
         });
         bench.ledger.fold(identity);
         bench.publish();
@@ -84,10 +84,10 @@ impl Bench {
     fn second(&mut self, processes: &[GpuProcess], busy: f64, watts: f64, free: f64) {
         self.now += 1.0;
         let mut batch = self.batch(Tier::Normal, |rows| {
-            let mut of = rows.of(&gpu());
-            of.put(&m::gpu_power_watts, (), watts).unwrap();
-            of.put(&m::gpu_memory_total_bytes, (), 100e9).unwrap();
-            of.put(&m::gpu_memory_free_bytes, (), free * 100e9).unwrap();
+            let mut of = rows.entity(&gpu());
+            of.record(&m::gpu_power_watts, (), watts).unwrap();
+            of.record(&m::gpu_memory_total_bytes, (), 100e9).unwrap();
+            of.record(&m::gpu_memory_free_bytes, (), free * 100e9).unwrap();
         });
         batch.processes = Some(processes.to_vec());
         let stamps = |every: f64| {
@@ -258,7 +258,7 @@ fn what_is_listed_no_more_is_not_published() {
     for _ in 0..20 {
         bench.now += 1.0;
         let batch = bench.batch(Tier::Normal, |rows| {
-            rows.of(&gpu()).put(&m::gpu_power_watts, (), 300.0).unwrap();
+            rows.entity(&gpu()).record(&m::gpu_power_watts, (), 300.0).unwrap();
         });
         bench.ledger.fold(batch);
     }
@@ -329,7 +329,7 @@ fn a_slice_on_the_cache_of_another_is_far_on_a_machine_of_one_node() {
     for second in 0..4 {
         bench.now += 1.0;
         let mut batch = bench.batch(Tier::Normal, |rows| {
-            rows.of(&gpu()).put(&m::gpu_memory_total_bytes, (), 100e9).unwrap();
+            rows.entity(&gpu()).record(&m::gpu_memory_total_bytes, (), 100e9).unwrap();
             for instance in 1..=3 {
                 let slice = m::ComputeInstance {
                     gpu: 0,
@@ -339,7 +339,8 @@ fn a_slice_on_the_cache_of_another_is_far_on_a_machine_of_one_node() {
                     compute_instance: 0,
                 };
                 let mig_profile = "2g.35gb".into();
-                rows.of(&slice).info(&m::gpu_mig_info, m::MigInfo { mig_profile, ..m::MigInfo::default() });
+                rows.entity(&slice)
+                    .info(&m::gpu_mig_info, m::MigInfo { mig_profile, ..m::MigInfo::default() });
             }
         });
         let on = |pid, instance| GpuProcess { pid, instance: Some((instance, 0)), memory: Some(1 << 30) };

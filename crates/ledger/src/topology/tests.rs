@@ -58,7 +58,7 @@ impl Bench {
         let mut bench = Bench(ledger);
         bench.visit(Tier::Identity, 1, |rows| {
             let info = GpuInfo { pci_address: "00000000:06:00.0".into(), ..GpuInfo::default() };
-            rows.of(&gpu()).info(&m::gpu_info, info);
+            rows.entity(&gpu()).info(&m::gpu_info, info);
         });
         bench
     }
@@ -66,7 +66,7 @@ impl Bench {
     fn visit(&mut self, tier: Tier, at: u64, fill: impl FnOnce(&mut Rows)) {
         let mut rows = Rows::default();
         if tier == Tier::Normal {
-            rows.of(&gpu()).put(&m::gpu_power_watts, (), 100.0).unwrap();
+            rows.entity(&gpu()).record(&m::gpu_power_watts, (), 100.0).unwrap();
         }
         fill(&mut rows);
         self.0.fold(Batch {
@@ -96,7 +96,7 @@ impl Bench {
     /// The page of a second in which the GPU answers, at work or at rest.
     fn second(&mut self, at: u64, busy: bool) -> Snapshot {
         self.visit(Tier::Normal, at, |rows| {
-            rows.of(&gpu()).put(&m::gpu_utilization_ratio, (), f64::from(u8::from(busy))).unwrap();
+            rows.entity(&gpu()).record(&m::gpu_utilization_ratio, (), f64::from(u8::from(busy))).unwrap();
         });
         self.0.publish(Mono(at * SECOND), 1_795_000_000.0)
     }
@@ -133,7 +133,9 @@ fn the_width_must_match_and_the_driver_is_fresher_than_sysfs() {
     bench.update(node());
     let width = |page: Snapshot| page.number(&m::gpu_host_pcie_link_matches, &gpu(), (LinkAspect::Width,));
     assert_eq!(width(bench.second(1, false)), Some(1.0));
-    bench.visit(Tier::Slow, 1, |rows| rows.of(&gpu()).put(&m::gpu_pcie_link_width_lanes, (), 8.0).unwrap());
+    bench.visit(Tier::Slow, 1, |rows| {
+        rows.entity(&gpu()).record(&m::gpu_pcie_link_width_lanes, (), 8.0).unwrap()
+    });
     assert_eq!(width(bench.second(2, false)), Some(0.0));
     let mut narrow = node();
     narrow.devices[1].port = Some(LinkCapability { generation: 5, lanes: 8 });
@@ -176,7 +178,7 @@ fn a_generation_that_is_lower_at_rest_is_no_mismatch() {
     // The driver's word, which is as old as its tier.
     let mut asked = |at| {
         bench.visit(Tier::Slow, at, |rows| {
-            rows.of(&gpu()).put(&m::gpu_pcie_link_generation, (), 1.0).unwrap()
+            rows.entity(&gpu()).record(&m::gpu_pcie_link_generation, (), 1.0).unwrap()
         });
         (at..at + 40).map(|at| of(bench.second(at, true))).all(|verdicts| verdicts == Some(1.0))
     };
@@ -200,7 +202,7 @@ fn slices_share_the_cpus_of_their_gpu_along_caches() {
             for slice in slices {
                 let mig_uuid = format!("MIG-{}", slice.gpu_instance);
                 let info = MigInfo { mig_uuid, mig_profile: slice.profile.to_string(), name: String::new() };
-                rows.of(slice).info(&m::gpu_mig_info, info);
+                rows.entity(slice).info(&m::gpu_mig_info, info);
             }
         });
         let page = bench.0.publish(Mono(SECOND), 1_795_000_000.0);

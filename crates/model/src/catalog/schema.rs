@@ -8,7 +8,7 @@
 //! use model::sample::Rows;
 //! let gpu = Gpu { gpu: 0, uuid: "GPU-1".into() };
 //! let mut rows = Rows::default();
-//! rows.of(&gpu).put(&m::gpu_temperature_celsius, (Sensor::Gpu,), 37.0);
+//! rows.entity(&gpu).record(&m::gpu_temperature_celsius, (Sensor::Gpu,), 37.0);
 //! ```
 //! A label too few:
 //! ```compile_fail,E0308
@@ -16,7 +16,7 @@
 //! use model::sample::Rows;
 //! let gpu = Gpu { gpu: 0, uuid: "GPU-1".into() };
 //! let mut rows = Rows::default();
-//! rows.of(&gpu).put(&m::gpu_temperature_celsius, (), 37.0);
+//! rows.entity(&gpu).record(&m::gpu_temperature_celsius, (), 37.0);
 //! ```
 //! A label of another kind:
 //! ```compile_fail,E0308
@@ -24,14 +24,14 @@
 //! use model::sample::Rows;
 //! let gpu = Gpu { gpu: 0, uuid: "GPU-1".into() };
 //! let mut rows = Rows::default();
-//! rows.of(&gpu).put(&m::gpu_temperature_celsius, (ClockDomain::Sm,), 37.0);
+//! rows.entity(&gpu).record(&m::gpu_temperature_celsius, (ClockDomain::Sm,), 37.0);
 //! ```
 //! A metric of another entity:
 //! ```compile_fail,E0308
 //! use model::catalog::{self as m, Node};
 //! use model::sample::Rows;
 //! let mut rows = Rows::default();
-//! rows.of(&Node {}).put(&m::gpu_power_watts, (), 37.0);
+//! rows.entity(&Node {}).record(&m::gpu_power_watts, (), 37.0);
 //! ```
 
 use std::marker::PhantomData;

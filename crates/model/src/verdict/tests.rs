@@ -31,7 +31,7 @@ fn texts(verdict: &GpuHealth) -> Vec<(HealthLevel, &str)> {
 }
 
 fn event(event: ClockEvent) -> GpuHealth {
-    on(|rows, gpu| rows.of(gpu).put(&m::gpu_clock_event_active, (event,), 1.0).unwrap())
+    on(|rows, gpu| rows.entity(gpu).record(&m::gpu_clock_event_active, (event,), 1.0).unwrap())
 }
 
 #[test]
@@ -43,19 +43,19 @@ fn a_gpu_without_conditions_is_ok() {
 
 #[test]
 fn memory_faults_are_reasons() {
-    let verdict = on(|rows, gpu| rows.of(gpu).put(&m::gpu_row_remap_pending, (), 1.0).unwrap());
+    let verdict = on(|rows, gpu| rows.entity(gpu).record(&m::gpu_row_remap_pending, (), 1.0).unwrap());
     assert_eq!(verdict.word, "degraded");
     assert_eq!(texts(&verdict), [(HealthLevel::Degraded, "a memory row waits for a GPU reset")]);
 
     let verdict = on(|rows, gpu| {
-        rows.of(gpu).put(&m::gpu_row_remap_pending, (), 1.0).unwrap();
-        rows.of(gpu).put(&m::gpu_row_remap_failure, (), 1.0).unwrap();
+        rows.entity(gpu).record(&m::gpu_row_remap_pending, (), 1.0).unwrap();
+        rows.entity(gpu).record(&m::gpu_row_remap_failure, (), 1.0).unwrap();
     });
     assert_eq!((verdict.word, verdict.reasons.len()), ("faulty", 2));
     assert!(verdict.reasons[0].text.contains("candidate for return"), "the heavier reason first");
 
     let errors = |counter, error| {
-        on(|rows, gpu| rows.of(gpu).put(&m::gpu_ecc_total_errors, (counter, error), 2.0).unwrap())
+        on(|rows, gpu| rows.entity(gpu).record(&m::gpu_ecc_total_errors, (counter, error), 2.0).unwrap())
     };
     let verdict = errors(EccCounter::Volatile, EccError::Uncorrected);
     assert_eq!(
@@ -88,7 +88,7 @@ fn slow_clocks_are_reasons_by_cause() {
 fn the_general_slowdown_is_no_reason_beside_its_cause() {
     let verdict = on(|rows, gpu| {
         for event in [ClockEvent::HwSlowdown, ClockEvent::HwThermalSlowdown] {
-            rows.of(gpu).put(&m::gpu_clock_event_active, (event,), 1.0).unwrap();
+            rows.entity(gpu).record(&m::gpu_clock_event_active, (event,), 1.0).unwrap();
         }
     });
     assert_eq!(verdict.reasons.len(), 1);
@@ -96,8 +96,9 @@ fn the_general_slowdown_is_no_reason_beside_its_cause() {
 
 #[test]
 fn heat_is_measured_against_the_device() {
-    let margin =
-        |celsius| on(|rows, gpu| rows.of(gpu).put(&m::gpu_temperature_margin_celsius, (), celsius).unwrap());
+    let margin = |celsius| {
+        on(|rows, gpu| rows.entity(gpu).record(&m::gpu_temperature_margin_celsius, (), celsius).unwrap())
+    };
     assert_eq!(texts(&margin(2.0)), [(HealthLevel::Degraded, "2 °C left until it slows down for heat")]);
     assert_eq!(margin(6.0).word, "ok");
 }
@@ -106,12 +107,12 @@ fn heat_is_measured_against_the_device() {
 fn a_narrow_link_is_a_fault_and_a_slow_one_only_worth_knowing() {
     let link = |busy: f64, generation: f64, width: f64| {
         on(|rows, gpu| {
-            let mut of = rows.of(gpu);
-            of.put(&m::gpu_utilization_ratio, (), busy).unwrap();
-            of.put(&m::gpu_pcie_link_generation, (), generation).unwrap();
-            of.put(&m::gpu_pcie_link_max_generation, (), 5.0).unwrap();
-            of.put(&m::gpu_pcie_link_width_lanes, (), width).unwrap();
-            of.put(&m::gpu_pcie_link_max_width_lanes, (), 16.0).unwrap();
+            let mut of = rows.entity(gpu);
+            of.record(&m::gpu_utilization_ratio, (), busy).unwrap();
+            of.record(&m::gpu_pcie_link_generation, (), generation).unwrap();
+            of.record(&m::gpu_pcie_link_max_generation, (), 5.0).unwrap();
+            of.record(&m::gpu_pcie_link_width_lanes, (), width).unwrap();
+            of.record(&m::gpu_pcie_link_max_width_lanes, (), 16.0).unwrap();
         })
     };
     assert_eq!(texts(&link(0.5, 5.0, 8.0)), [(HealthLevel::Degraded, "PCIe uses 8 of 16 lanes")]);
@@ -193,8 +194,8 @@ fn the_node_is_one_sentence() {
 #[test]
 fn missing_gpus_and_collectors_that_are_down_are_named() {
     let mut rows = Rows::default();
-    rows.of(&Node {}).put(&m::gpu_devices, (), 7.0).unwrap();
-    rows.of(&Node {}).put(&m::gpu_devices_expected, (), 8.0).unwrap();
+    rows.entity(&Node {}).record(&m::gpu_devices, (), 7.0).unwrap();
+    rows.entity(&Node {}).record(&m::gpu_devices_expected, (), 8.0).unwrap();
     let mut snapshot = Snapshot::with_rows(&rows);
     snapshot.driver = DriverState::Up;
     let down = CollectorView { name: "process", up: false, age: None, text: "/proc is not there".into() };
@@ -231,8 +232,8 @@ fn what_the_driver_asks_for_is_a_reason_in_its_own_words() {
 fn missing_gpus_that_are_known_are_named() {
     let sentence = |names: &[(&str, &str)]| {
         let mut rows = Rows::default();
-        rows.of(&Node {}).put(&m::gpu_devices, (), 0.0).unwrap();
-        rows.of(&Node {}).put(&m::gpu_devices_expected, (), 8.0).unwrap();
+        rows.entity(&Node {}).record(&m::gpu_devices, (), 0.0).unwrap();
+        rows.entity(&Node {}).record(&m::gpu_devices_expected, (), 8.0).unwrap();
         let mut snapshot = Snapshot::with_rows(&rows);
         snapshot.driver = DriverState::Up;
         let absent = |(uuid, pci): &(&str, &str)| {
@@ -392,21 +393,21 @@ fn links_fabric_sram_and_repairs_are_reasons() {
         health.reasons[0].text.clone()
     };
     let text_of = |metric: &Metric<Gpu, ()>, value: f64| {
-        text(&|rows: &mut Rows, gpu: &Gpu| rows.of(gpu).put(metric, (), value).unwrap())
+        text(&|rows: &mut Rows, gpu: &Gpu| rows.entity(gpu).record(metric, (), value).unwrap())
     };
     assert!(text_of(&m::gpu_ecc_sram_threshold_exceeded, 1.0).contains("SRAM"));
     assert!(text_of(&m::gpu_fabric_status, 9.0).contains("status 9"));
     assert!(text_of(&m::gpu_retired_pages_pending, 1.0).contains("retired"));
     let fault = text(&|rows: &mut Rows, gpu: &Gpu| {
-        rows.of(gpu).put(&m::gpu_fabric_fault, (FabricFault::RouteUnhealthy,), 1.0).unwrap();
+        rows.entity(gpu).record(&m::gpu_fabric_fault, (FabricFault::RouteUnhealthy,), 1.0).unwrap();
     });
     assert_eq!(fault, "the NVLink fabric reports: route unhealthy");
     let state = text(&|rows: &mut Rows, gpu: &Gpu| {
-        rows.of(gpu).put(&m::gpu_fabric_state, (FabricState::InProgress,), 1.0).unwrap();
+        rows.entity(gpu).record(&m::gpu_fabric_state, (FabricState::InProgress,), 1.0).unwrap();
     });
     assert!(state.contains("not joined"));
     let repair = text(&|rows: &mut Rows, gpu: &Gpu| {
-        rows.of(gpu).put(&m::gpu_repair_pending, (RepairPart::ALL[0],), 1.0).unwrap();
+        rows.entity(gpu).record(&m::gpu_repair_pending, (RepairPart::ALL[0],), 1.0).unwrap();
     });
     assert!(repair.contains("waits for a GPU reset"));
 }

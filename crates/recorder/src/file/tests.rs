@@ -19,7 +19,7 @@ fn gpu(index: u32) -> Gpu {
 fn batch(gpu: &Gpu, second: u64, watts: impl Fn(u64) -> f64) -> Batch {
     let part = BatchKey { collector: CollectorName::Nvml, gpu: Some(gpu.clone()), tier: Tier::Normal };
     let mut rows = Rows::default();
-    rows.of(gpu).put(&m::gpu_power_watts, (), watts(0)).unwrap();
+    rows.entity(gpu).record(&m::gpu_power_watts, (), watts(0)).unwrap();
     let stamp = |n: u64| second * 1_000_000 + n * 20_000 + 3_600_000_000;
     let samples = (0..50).map(|n| (stamp(n), watts(n))).collect();
     let drained =

@@ -21,7 +21,7 @@ pub(super) fn recovery_action(
 ) -> Result<(), DropReason> {
     let action = RecoveryAction::ALL.iter().zip(0u8..).find(|(_, n)| f64::from(*n) == number);
     let (action, _) = action.ok_or(DropReason::OutOfRange)?;
-    rows.of(gpu).state(&m::gpu_recovery_action, *action);
+    rows.entity(gpu).state(&m::gpu_recovery_action, *action);
     Ok(())
 }
 

@@ -22,7 +22,7 @@ pub(super) fn slow(v: &mut Visit<'_>) {
     let Some(info) = v.read(CALL, &feeds, fabric::fabric_info) else { return };
     match FabricState::ALL.get(usize::from(info.state)) {
         None => v.dropped(CALL, m::gpu_fabric_state.id(), DropReason::OutOfRange),
-        Some(state) if v.wants(&feeds[..1]) => v.rows.of(v.gpu).state(&m::gpu_fabric_state, *state),
+        Some(state) if v.wants(&feeds[..1]) => v.rows.entity(v.gpu).state(&m::gpu_fabric_state, *state),
         Some(_) => {}
     }
     if joined(info.state) {
@@ -48,7 +48,7 @@ pub(super) fn rare(v: &mut Visit<'_>) {
     // Before it has joined, cluster and clique are not set.
     if joined(info.state) {
         let info = FabricInfo { cluster_uuid: uuid(info.clusterUuid), clique_id: info.cliqueId.to_string() };
-        v.rows.of(v.gpu).info(&m::gpu_fabric_info, info);
+        v.rows.entity(v.gpu).info(&m::gpu_fabric_info, info);
     }
 }
 

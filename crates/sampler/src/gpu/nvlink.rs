@@ -40,7 +40,7 @@ macro_rules! of_link {
         Field::new(field_id::$id, m::$metric.id(), $scale, |rows, gpu, link, value| {
             let link = Link { gpu: gpu.gpu, uuid: gpu.uuid.clone(), link };
             $(let value = $decode(value);)?
-            rows.of(&link).put(&m::$metric, $labels, value)
+            rows.entity(&link).record(&m::$metric, $labels, value)
         })
     };
 }
@@ -405,7 +405,7 @@ fn info(v: &mut Visit<'_>, link: &Link, remote_link: String) {
         remote_pci_address: address.map(|a| remote_address(&a)).unwrap_or_default(),
         remote_link,
     };
-    v.rows.of(link).info(&m::gpu_nvlink_info, info);
+    v.rows.entity(link).info(&m::gpu_nvlink_info, info);
 }
 
 fn remote_type(kind: u32) -> &'static str {

@@ -74,7 +74,7 @@ pub(super) fn slow(v: &mut Visit<'_>) {
                     gpu_instance: id(gpu_instance),
                     compute_instance: id(compute_instance),
                 };
-                v.rows.of(&process).info(&m::gpu_process_info, info);
+                v.rows.entity(&process).info(&m::gpu_process_info, info);
             }
         }
         if let Some(memory) = one.memory {

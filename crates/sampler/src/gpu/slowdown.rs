@@ -79,7 +79,7 @@ mod tests {
             for (event, seconds) in
                 [(ClockEvent::HwThermalSlowdown, heat), (ClockEvent::HwPowerBrakeSlowdown, brake)]
             {
-                rows.of(&gpu).put(&m::gpu_clock_event_seconds_total, (event,), seconds).unwrap();
+                rows.entity(&gpu).record(&m::gpu_clock_event_seconds_total, (event,), seconds).unwrap();
             }
             rows
         };

@@ -66,7 +66,7 @@ fn one(v: &mut Visit<'_>, id: u32, entity: &Vgpu) {
             vm_id: vm_id.unwrap_or_default(),
             guest_driver_version: vm_driver.map(driver_version).unwrap_or_default(),
         };
-        v.rows.of(entity).info(&m::gpu_vgpu_info, info);
+        v.rows.entity(entity).info(&m::gpu_vgpu_info, info);
     }
 
     const MEMORY: &str = "nvmlVgpuInstanceGetFbUsage";

@@ -46,9 +46,10 @@ pub fn pods() -> Snapshot {
         ..AllocationInfo::default()
     };
     for pod in ["train-0", "train-1"] {
-        rows.of(&AllocatedGpu::new(&gpu(0), None)).info(&m::gpu_allocation_info, given("ml", pod, "main"));
+        rows.entity(&AllocatedGpu::new(&gpu(0), None))
+            .info(&m::gpu_allocation_info, given("ml", pod, "main"));
     }
-    rows.of(&AllocatedGpu::new(&gpu(1), Some(5)))
+    rows.entity(&AllocatedGpu::new(&gpu(1), Some(5)))
         .info(&m::gpu_allocation_info, given("web", "infer-0", "serve"));
     let owner = OwnerInfo {
         namespace: "web".into(),
@@ -56,10 +57,10 @@ pub fn pods() -> Snapshot {
         pod_uid: "2c48913c".into(),
         ..OwnerInfo::default()
     };
-    rows.of(&OwnedGpu::new(&gpu(1), Some(5), &"pod/web/infer-0/serve".into()))
+    rows.entity(&OwnedGpu::new(&gpu(1), Some(5), &"pod/web/infer-0/serve".into()))
         .info(&m::gpu_owner_info, owner);
     let job = AllocationInfo { slurm_job: "4711".into(), user: "ada".into(), ..AllocationInfo::default() };
-    rows.of(&AllocatedGpu::new(&gpu(1), Some(9))).info(&m::gpu_allocation_info, job);
+    rows.entity(&AllocatedGpu::new(&gpu(1), Some(9))).info(&m::gpu_allocation_info, job);
     snapshot(&rows)
 }
 
@@ -89,7 +90,7 @@ pub fn claims() -> Snapshot {
     };
     for (index, id, pods, claim, device, profile, uuid) in CLAIMS {
         for pod in pods {
-            let mut of = rows.of(&AllocatedGpu::new(&gpu(index), id));
+            let mut of = rows.entity(&AllocatedGpu::new(&gpu(index), id));
             of.info(&m::gpu_allocation_info, pod_info(pod));
             let info = ClaimInfo {
                 claim: claim.into(),
@@ -107,7 +108,7 @@ pub fn claims() -> Snapshot {
         }
     }
     for pod in ["plugin-0", "plugin-1"] {
-        rows.of(&AllocatedGpu::new(&gpu(1), Some(9))).info(&m::gpu_allocation_info, pod_info(pod));
+        rows.entity(&AllocatedGpu::new(&gpu(1), Some(9))).info(&m::gpu_allocation_info, pod_info(pod));
     }
     snapshot(&rows)
 }
@@ -135,7 +136,7 @@ fn snapshot(rows: &Rows) -> Snapshot {
 }
 
 fn put_node(rows: &mut Rows) {
-    let mut of = rows.of(&Node {});
+    let mut of = rows.entity(&Node {});
     let driver = DriverInfo {
         driver_version: "580.95.05".into(),
         driver_branch: "r580_00".into(),
@@ -143,36 +144,36 @@ fn put_node(rows: &mut Rows) {
         cuda_version: "13.0".into(),
     };
     of.info(&m::gpu_driver_info, driver);
-    of.put(&m::gpu_devices, (), 2.0).unwrap();
-    of.put(&m::gpu_devices_expected, (), 2.0).unwrap();
+    of.record(&m::gpu_devices, (), 2.0).unwrap();
+    of.record(&m::gpu_devices_expected, (), 2.0).unwrap();
 }
 
 /// What the first GPU saw: an Xid, three in all, two of them lately.
 fn put_faults(rows: &mut Rows) {
-    let mut of = rows.of(&gpu(0));
-    of.put(&m::gpu_xid_last_code, (), 79.0).unwrap();
+    let mut of = rows.entity(&gpu(0));
+    of.record(&m::gpu_xid_last_code, (), 79.0).unwrap();
     let code = |code: &str| (XidCode(code.into()), Severity::Page, FaultAction::ResetGpu);
-    of.put(&m::gpu_xid_errors_total, code("79"), 3.0).unwrap();
-    of.put(&m::gpu_xid_errors_total, code("48"), 0.0).unwrap();
-    of.put(&m::gpu_xid_window_errors, (XidCode("79".into()),), 2.0).unwrap();
-    of.put(&m::gpu_clock_event_starts_total, (ClockEvent::SwPowerCap,), 41.0).unwrap();
+    of.record(&m::gpu_xid_errors_total, code("79"), 3.0).unwrap();
+    of.record(&m::gpu_xid_errors_total, code("48"), 0.0).unwrap();
+    of.record(&m::gpu_xid_window_errors, (XidCode("79".into()),), 2.0).unwrap();
+    of.record(&m::gpu_clock_event_starts_total, (ClockEvent::SwPowerCap,), 41.0).unwrap();
     for event in ClockEvent::ALL {
         let looks = match event {
             ClockEvent::SwPowerCap => 10.0,
             ClockEvent::HwThermalSlowdown => 1.0,
             _ => 0.0,
         };
-        of.put(&m::gpu_clock_event_window_samples, (*event,), looks).unwrap();
+        of.record(&m::gpu_clock_event_window_samples, (*event,), looks).unwrap();
     }
     for event in ClockEvent::ALL {
-        rows.of(&gpu(1)).put(&m::gpu_clock_event_window_samples, (*event,), 0.0).unwrap();
+        rows.entity(&gpu(1)).record(&m::gpu_clock_event_window_samples, (*event,), 0.0).unwrap();
     }
 }
 
 fn put_gpu(rows: &mut Rows, index: u32, mig: bool) {
     let gpu = gpu(index);
     let other = self::gpu(u32::from(index == 0));
-    let mut of = rows.of(&gpu);
+    let mut of = rows.entity(&gpu);
     let info = GpuInfo {
         model: "NVIDIA H200".into(),
         architecture: "hopper".into(),
@@ -204,7 +205,7 @@ fn put_gpu(rows: &mut Rows, index: u32, mig: bool) {
         nvlink: if index == 0 { "ok".into() } else { "ioh_topology_not_supported".into() },
     };
     of.info(&m::gpu_peer_info, peer);
-    let mut put = |metric: &schema::Metric<Gpu, ()>, value: f64| of.put(metric, (), value).unwrap();
+    let mut put = |metric: &schema::Metric<Gpu, ()>, value: f64| of.record(metric, (), value).unwrap();
     put(&m::gpu_up, 1.0);
     put(&m::gpu_power_watts, 612.345);
     put(&m::gpu_power_instant_watts, 640.5);
@@ -244,57 +245,57 @@ fn put_gpu(rows: &mut Rows, index: u32, mig: bool) {
         put(&m::gpu_memory_utilization_ratio, 0.29);
     }
     for (domain, hertz) in ClockDomain::ALL.iter().zip([1.98e9, 1.98e9, 3.201e9, 1.545e9]) {
-        of.put(&m::gpu_clock_hertz, (*domain,), hertz).unwrap();
-        of.put(&m::gpu_clock_max_hertz, (*domain,), hertz).unwrap();
+        of.record(&m::gpu_clock_hertz, (*domain,), hertz).unwrap();
+        of.record(&m::gpu_clock_max_hertz, (*domain,), hertz).unwrap();
     }
-    of.put(&m::gpu_temperature_celsius, (Sensor::Gpu,), 57.0).unwrap();
-    of.put(&m::gpu_temperature_celsius, (Sensor::Memory,), 61.0).unwrap();
+    of.record(&m::gpu_temperature_celsius, (Sensor::Gpu,), 57.0).unwrap();
+    of.record(&m::gpu_temperature_celsius, (Sensor::Memory,), 61.0).unwrap();
     for threshold in TemperatureThreshold::ALL {
-        of.put(&m::gpu_temperature_threshold_celsius, (*threshold,), 90.0).unwrap();
+        of.record(&m::gpu_temperature_threshold_celsius, (*threshold,), 90.0).unwrap();
     }
     for limit in PowerLimit::ALL {
-        of.put(&m::gpu_power_limit_watts, (*limit,), 700.0).unwrap();
+        of.record(&m::gpu_power_limit_watts, (*limit,), 700.0).unwrap();
     }
     for event in ClockEvent::ALL {
         let active = matches!(event, ClockEvent::SwPowerCap | ClockEvent::HwThermalSlowdown);
         of.flag(&m::gpu_clock_event_active, (*event,), active);
-        of.put(&m::gpu_clock_event_seconds_total, (*event,), 12.25).unwrap();
+        of.record(&m::gpu_clock_event_seconds_total, (*event,), 12.25).unwrap();
     }
     for policy in PerfPolicy::ALL {
-        of.put(&m::gpu_violation_seconds_total, (*policy,), 0.5).unwrap();
+        of.record(&m::gpu_violation_seconds_total, (*policy,), 0.5).unwrap();
     }
     for counter in EccCounter::ALL {
         for error in EccError::ALL {
             let errors = if *error == EccError::Corrected { 2.0 } else { 0.0 };
-            of.put(&m::gpu_ecc_total_errors, (*counter, *error), errors).unwrap();
+            of.record(&m::gpu_ecc_total_errors, (*counter, *error), errors).unwrap();
             for memory in EccMemory::ALL {
-                of.put(&m::gpu_ecc_errors, (*counter, *error, *memory), errors).unwrap();
+                of.record(&m::gpu_ecc_errors, (*counter, *error, *memory), errors).unwrap();
             }
         }
     }
-    of.put(&m::gpu_remapped_rows, (RemapCause::Correctable,), 4.0).unwrap();
-    of.put(&m::gpu_remapped_rows, (RemapCause::Uncorrectable,), 1.0).unwrap();
+    of.record(&m::gpu_remapped_rows, (RemapCause::Correctable,), 4.0).unwrap();
+    of.record(&m::gpu_remapped_rows, (RemapCause::Uncorrectable,), 1.0).unwrap();
     for spare in SpareRows::ALL {
-        of.put(&m::gpu_row_remap_banks, (*spare,), 5.0).unwrap();
+        of.record(&m::gpu_row_remap_banks, (*spare,), 5.0).unwrap();
     }
     for cause in RetirementCause::ALL {
-        of.put(&m::gpu_retired_pages, (*cause,), 0.0).unwrap();
+        of.record(&m::gpu_retired_pages, (*cause,), 0.0).unwrap();
     }
     of.state(&m::gpu_fabric_state, FabricState::Completed);
     of.state(&m::gpu_compute_mode, ComputeMode::ExclusiveProcess);
     let fabric = FabricInfo { cluster_uuid: "c1a5".into(), clique_id: "32766".into() };
     of.info(&m::gpu_fabric_info, fabric);
     for error in NvLinkError::ALL {
-        of.put(&m::gpu_nvlink_errors_total, (*error,), 9.0).unwrap();
+        of.record(&m::gpu_nvlink_errors_total, (*error,), 9.0).unwrap();
     }
     for error in NvLinkLaneError::ALL {
-        of.put(&m::gpu_nvlink_lane_errors_total, (*error,), 11.0).unwrap();
+        of.record(&m::gpu_nvlink_lane_errors_total, (*error,), 11.0).unwrap();
     }
     put_rates(rows, &gpu);
 }
 
 fn put_rates(rows: &mut Rows, gpu: &Gpu) {
-    let mut of = rows.of(gpu);
+    let mut of = rows.entity(gpu);
     for unit in GpmUnit::ALL {
         let active = match unit {
             GpmUnit::Graphics => 0.971_234_6,
@@ -302,13 +303,13 @@ fn put_rates(rows: &mut Rows, gpu: &Gpu) {
             GpmUnit::Tensor => 0.000_000_4,
             _ => 0.25,
         };
-        of.put(&m::gpu_gpm_active_ratio, (*unit,), active).unwrap();
+        of.record(&m::gpu_gpm_active_ratio, (*unit,), active).unwrap();
     }
     for (direction, mib, kib) in [(Direction::Tx, 50.0, 2_500_000.0), (Direction::Rx, 100.0, 1_500_000.0)] {
-        of.put(&m::gpu_gpm_pcie_bytes_per_second, (direction,), mib * MIB).unwrap();
-        of.put(&m::gpu_gpm_nvlink_bytes_per_second, (direction,), mib * 10.0 * MIB).unwrap();
-        of.put(&m::gpu_gpm_pcie_bytes_total, (direction,), 1e15 + mib).unwrap();
-        of.put(&m::gpu_nvlink_bytes_per_second, (direction,), kib * 1024.0).unwrap();
+        of.record(&m::gpu_gpm_pcie_bytes_per_second, (direction,), mib * MIB).unwrap();
+        of.record(&m::gpu_gpm_nvlink_bytes_per_second, (direction,), mib * 10.0 * MIB).unwrap();
+        of.record(&m::gpu_gpm_pcie_bytes_total, (direction,), 1e15 + mib).unwrap();
+        of.record(&m::gpu_nvlink_bytes_per_second, (direction,), kib * 1024.0).unwrap();
     }
 }
 
@@ -317,19 +318,19 @@ fn put_instances(rows: &mut Rows) {
     for (id, profile, computes) in MIG {
         let profile: Arc<str> = profile.into();
         let instance = GpuInstance { gpu, uuid: uuid.clone(), gpu_instance: id, profile: profile.clone() };
-        let mut of = rows.of(&instance);
+        let mut of = rows.entity(&instance);
         let gib = f64::from(id) * 1024.0 * MIB;
-        of.put(&m::gpu_mig_memory_total_bytes, (), 8.0 * gib).unwrap();
-        of.put(&m::gpu_mig_memory_used_bytes, (), 0.5 * gib).unwrap();
-        of.put(&m::gpu_mig_memory_free_bytes, (), 7.0 * gib).unwrap();
-        of.put(&m::gpu_mig_memory_reserved_bytes, (), 0.5 * gib).unwrap();
+        of.record(&m::gpu_mig_memory_total_bytes, (), 8.0 * gib).unwrap();
+        of.record(&m::gpu_mig_memory_used_bytes, (), 0.5 * gib).unwrap();
+        of.record(&m::gpu_mig_memory_free_bytes, (), 7.0 * gib).unwrap();
+        of.record(&m::gpu_mig_memory_reserved_bytes, (), 0.5 * gib).unwrap();
         for unit in GpmUnit::ALL {
-            of.put(&m::gpu_mig_gpm_active_ratio, (*unit,), f64::from(id) / 10.0).unwrap();
+            of.record(&m::gpu_mig_gpm_active_ratio, (*unit,), f64::from(id) / 10.0).unwrap();
         }
         for direction in Direction::ALL {
-            of.put(&m::gpu_mig_gpm_pcie_bytes_per_second, (*direction,), 2e6).unwrap();
-            of.put(&m::gpu_mig_gpm_nvlink_bytes_per_second, (*direction,), 3e6).unwrap();
-            of.put(&m::gpu_mig_gpm_pcie_bytes_total, (*direction,), 4e9).unwrap();
+            of.record(&m::gpu_mig_gpm_pcie_bytes_per_second, (*direction,), 2e6).unwrap();
+            of.record(&m::gpu_mig_gpm_nvlink_bytes_per_second, (*direction,), 3e6).unwrap();
+            of.record(&m::gpu_mig_gpm_pcie_bytes_total, (*direction,), 4e9).unwrap();
         }
         for compute in computes {
             let device = ComputeInstance {
@@ -344,7 +345,7 @@ fn put_instances(rows: &mut Rows) {
                 mig_profile: profile.to_string(),
                 name: format!("NVIDIA H200 MIG {profile}"),
             };
-            rows.of(&device).info(&m::gpu_mig_info, info);
+            rows.entity(&device).info(&m::gpu_mig_info, info);
         }
     }
 }

@@ -126,8 +126,8 @@ fn jobs_are_labels_where_they_are_wanted() {
 fn jobs_of_files_are_labels_without_those_of_environments() {
     let (rows, given) = (&mut Rows::default(), AllocatedGpu::new(&gpu(0), None));
     let of_environment = AllocationInfo { slurm_job: "4711.batch".into(), ..AllocationInfo::default() };
-    rows.of(&given).info(&m::gpu_allocation_info, of_environment);
-    rows.of(&given).info(&m::gpu_hpc_job_info, HpcJobInfo { hpc_job: "4711".into() });
+    rows.entity(&given).info(&m::gpu_allocation_info, of_environment);
+    rows.entity(&given).info(&m::gpu_hpc_job_info, HpcJobInfo { hpc_job: "4711".into() });
     let mut node = Snapshot::with_rows(rows);
     node.families.extend(node::plain().families);
     let jobs = |config: PageConfig| {

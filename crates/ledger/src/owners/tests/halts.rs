@@ -92,10 +92,10 @@ impl Replay {
         self.elapsed += 1.0;
         let instance = self.slice.as_ref().map(|slice| (slice.gpu_instance, 0));
         let mut batch = self.bench.batch(Tier::Normal, |rows| {
-            rows.of(&gpu()).put(&m::gpu_power_watts, (), 100.0).unwrap();
+            rows.entity(&gpu()).record(&m::gpu_power_watts, (), 100.0).unwrap();
             if let Some(slice) = &self.slice {
-                rows.of(&gpu()).put(&m::gpu_mig_slices, (), 7.0).unwrap();
-                rows.of(slice).put(&m::gpu_mig_memory_total_bytes, (), 1e9).unwrap();
+                rows.entity(&gpu()).record(&m::gpu_mig_slices, (), 7.0).unwrap();
+                rows.entity(slice).record(&m::gpu_mig_memory_total_bytes, (), 1e9).unwrap();
             }
         });
         batch.processes = Some(pids.iter().map(|pid| GpuProcess { instance, ..on(*pid) }).collect());

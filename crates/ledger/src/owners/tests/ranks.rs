@@ -54,7 +54,7 @@ impl Job {
         let other = &gpus()[1];
         let mut identity = bench.batch(Tier::Identity, |rows| {
             let info = m::GpuInfo { pci_address: "0000:07:00.0".into(), ..m::GpuInfo::default() };
-            rows.of(other).info(&m::gpu_info, info);
+            rows.entity(other).info(&m::gpu_info, info);
         });
         identity.part.gpu = Some(other.clone());
         bench.ledger.fold(identity);
@@ -74,7 +74,7 @@ impl Job {
                 second.gpm[1] = (second.gpm[1] + 0.5 * self.noise.normal()).clamp(0.0, 100.0);
             }
             let mut batch = self.bench.batch(Tier::Normal, |rows| {
-                rows.of(gpu).put(&m::gpu_power_watts, (), 100.0).unwrap();
+                rows.entity(gpu).record(&m::gpu_power_watts, (), 100.0).unwrap();
             });
             batch.part.gpu = Some(gpu.clone());
             batch.processes = Some(vec![on(7 + gpu.gpu)]);

@@ -241,7 +241,7 @@ fn a_record_waits_for_the_samples_of_its_time_but_not_for_ever() {
     let listed = |bench: &mut Bench| {
         bench.now += 1.0;
         let batch = bench.batch(Tier::Normal, |rows| {
-            rows.of(&gpu()).put(&m::gpu_memory_total_bytes, (), 100e9).unwrap();
+            rows.entity(&gpu()).record(&m::gpu_memory_total_bytes, (), 100e9).unwrap();
         });
         bench.ledger.fold(Batch { processes: Some(Vec::new()), ..batch });
         bench.publish()
