@@ -126,7 +126,7 @@ impl KubeletCollector<'_> {
             }),
             Ok(false) => {
                 (self.answer, self.failed) = (None, 0);
-                self.pods.put(Claims::default());
+                self.pods.set_claims(Claims::default());
                 self.pods.set_status(absent(self.answered, Mono::now()));
                 return self.set_unavailable(None);
             }
@@ -150,7 +150,7 @@ impl KubeletCollector<'_> {
                 let trouble = answer.allocatable.as_ref().err().and_then(|failure| self.count(failure));
                 self.set_unavailable(trouble);
                 let now = Mono::now();
-                self.pods.put(Claims { listed_at: Some(now), all: claims(&answer.pods) });
+                self.pods.set_claims(Claims { listed_at: Some(now), all: claims(&answer.pods) });
                 self.pods.set_status(KubeletStatus::Answers);
                 self.answer = Some((answer, now));
                 self.answered = Some(now);
@@ -192,7 +192,7 @@ impl KubeletCollector<'_> {
             .is_some_and(|(_, at)| now.since(*at) > FORGOTTEN.max(every(&self.context.config()) * 3))
         {
             self.answer = None;
-            self.pods.put(Claims::default());
+            self.pods.set_claims(Claims::default());
         }
         let mut rows = Rows::default();
         for (error, count) in KubeletError::ALL.iter().zip(self.errors) {

@@ -194,7 +194,7 @@ mod tests {
         }
     }
 
-    fn of(environ: &[&str], step: &str) -> Option<SlurmAllocation> {
+    fn given(environ: &[&str], step: &str) -> Option<SlurmAllocation> {
         let common = ["SLURM_JOB_ID=42", "SLURM_JOB_ACCOUNT=vision", "SLURM_JOB_USER=alice", "SECRET=x"];
         let environ: Vec<_> = common.iter().chain(environ).map(|one| format!("{one}\0")).collect();
         allocation(environ.concat().as_bytes(), "42", step)
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn the_numbers_of_a_job_are_those_of_the_node_whatever_is_visible() {
-        let batch = of(&["SLURM_JOB_GPUS=2,3", "CUDA_VISIBLE_DEVICES=0,1"], "batch").unwrap();
+        let batch = given(&["SLURM_JOB_GPUS=2,3", "CUDA_VISIBLE_DEVICES=0,1"], "batch").unwrap();
         let expected = SlurmAllocation {
             account: Some("vision".into()),
             user: Some("alice".into()),
@@ -211,7 +211,7 @@ mod tests {
             visible: vec!["0".into(), "1".into()],
         };
         assert_eq!(batch, expected);
-        let none = of(&["SLURM_JOB_NUM_NODES=1"], "batch").unwrap();
+        let none = given(&["SLURM_JOB_NUM_NODES=1"], "batch").unwrap();
         assert_eq!((none.whole_job, none.numbers, none.visible), (true, vec![], vec![]));
         assert_eq!(allocation(b"SLURM_JOB_ID=43\0SLURM_JOB_GPUS=0\0", "42", "batch"), None, "another job");
         assert_eq!(allocation(b"SLURM_JOB_GPUS=0\0", "42", "batch"), None);
@@ -220,23 +220,23 @@ mod tests {
     #[test]
     fn a_step_on_another_node_has_its_own_numbers() {
         let environ = ["SLURM_JOB_GPUS=0,1", "SLURM_STEP_GPUS=6,7", "SLURM_JOB_NUM_NODES=2"];
-        let far = of(&environ, "0").unwrap();
+        let far = given(&environ, "0").unwrap();
         assert_eq!((far.whole_job, far.numbers), (false, vec![6, 7]));
-        let silent = of(&[environ[0], environ[2]], "0").unwrap();
+        let silent = given(&[environ[0], environ[2]], "0").unwrap();
         assert_eq!((silent.whole_job, silent.numbers), (false, vec![]), "the numbers of the first node");
-        let near = of(&["SLURM_JOB_GPUS=0,1", "SLURM_STEP_GPUS=1", "SLURM_NNODES=1"], "0").unwrap();
+        let near = given(&["SLURM_JOB_GPUS=0,1", "SLURM_STEP_GPUS=1", "SLURM_NNODES=1"], "0").unwrap();
         assert_eq!((near.whole_job, near.numbers), (true, vec![0, 1]));
     }
 
     #[test]
     fn only_names_of_devices_are_taken() {
-        let visible = |text: &str| of(&[&format!("GPU_DEVICE_ORDINAL={text}")], "0").unwrap().visible;
+        let visible = |text: &str| given(&[&format!("GPU_DEVICE_ORDINAL={text}")], "0").unwrap().visible;
         assert_eq!(visible("MIG-a, GPU-1/0 ,3"), ["MIG-a", "GPU-1/0", "3"]);
         assert_eq!(visible("1,-1,2"), ["1"]);
         for none in ["NoDevFiles", "", "GPU-\u{202e}", "password", &format!("GPU-{}", "1".repeat(99))] {
             assert!(visible(none).is_empty(), "{none}");
         }
-        assert!(of(&["SLURM_JOB_GPUS=0,x"], "batch").unwrap().numbers.is_empty());
+        assert!(given(&["SLURM_JOB_GPUS=0,x"], "batch").unwrap().numbers.is_empty());
     }
 
     #[test]

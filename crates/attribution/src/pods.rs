@@ -110,7 +110,7 @@ pub struct Pods {
 
 impl Pods {
     /// Replaces the claims; [`Claims::default`] if it no longer answers.
-    pub fn put(&self, claims: Claims) {
+    pub fn set_claims(&self, claims: Claims) {
         *lock(&self.claims) = Arc::new(claims);
     }
 
@@ -154,7 +154,7 @@ mod tests {
             claim("b", "serve", &["GPU-2::1"]),
             claim("a", "train", &["GPU-1::7"]),
         ];
-        pods.put(Claims { listed_at: Some(Mono(1)), all });
+        pods.set_claims(Claims { listed_at: Some(Mono(1)), all });
         let claims = pods.claims();
         let only = |device: &str| claims.only_one(|claim| claim.gpu_ids().any(|id| **id == *device));
         assert_eq!(only("GPU-1").map(|claim| &*claim.pod), Some("a"));

@@ -37,7 +37,7 @@ struct Mounts {
 }
 
 impl Mounts {
-    fn of(host: &Host) -> Mounts {
+    fn detect(host: &Host) -> Mounts {
         let root = host.path("/sys/fs/cgroup");
         Mounts { unified: root.join("cgroup.controllers").exists(), root }
     }
@@ -51,14 +51,14 @@ impl Mounts {
 
 /// Whether the group is there.
 pub fn exists(host: &Host, group: &str) -> bool {
-    let mounts = Mounts::of(host);
+    let mounts = Mounts::detect(host);
     let controllers = ["memory", "cpuacct", "cpu", "devices", "systemd", "unified"];
     controllers.iter().any(|controller| mounts.folder(controller, group).is_dir())
 }
 
 /// Reads what is known of a group.
 pub fn look(host: &Host, group: &str) -> Usage {
-    let mounts = Mounts::of(host);
+    let mounts = Mounts::detect(host);
     let text = |controller: &str, group: &str, file: &str| file_of(&mounts.folder(controller, group), file);
     let above = || Path::new(group).ancestors().take(MOST_LEVELS).filter_map(Path::to_str);
     let least = |limits: &mut dyn Iterator<Item = f64>| limits.reduce(f64::min);

@@ -18,7 +18,7 @@ const MOST_KNOWN: usize = 4096;
 
 /// The processes on one GPU, as far as known.
 #[derive(Debug, Default)]
-pub struct CanaryPids {
+pub(crate) struct CanaryPids {
     /// Processes that are not a canary's.
     foreign: HashSet<u32>,
     /// Canaries that were known by their lock, each with its start: one that ends gives up the lock before the driver

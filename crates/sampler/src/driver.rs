@@ -18,7 +18,7 @@ use model::sync::lock;
 
 /// A driver call by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct CallName {
+pub(crate) struct CallName {
     /// NVML's C function.
     pub function: &'static str,
     /// Its arguments, where one function answers several questions.
@@ -55,7 +55,7 @@ impl std::fmt::Display for CallName {
 
 /// What a failed call means for what comes next.
 #[derive(Debug, Clone, PartialEq)]
-pub enum CallFailure {
+pub(crate) enum CallFailure {
     /// Not asked again with this handle.
     Unsupported,
     /// Asked again at the next visit.
@@ -153,7 +153,7 @@ pub fn load(library: Option<&Path>) -> Result<Nvml, NvmlError> {
 
 /// Makes driver calls for one worker.
 #[derive(Debug)]
-pub struct Caller {
+pub(crate) struct Caller {
     slot: SlotWriter,
     allowed: Duration,
     costs: Vec<CallCost>,
@@ -204,11 +204,11 @@ impl Caller {
 /// It is given for one visit and revoked at the deadline of that visit, so that a call that never returns does not
 /// keep the other GPUs from their visits. Holds that deadline; 0 while the permit is free.
 #[derive(Debug, Default)]
-pub struct ExpensiveVisits(Mutex<Mono>);
+pub(crate) struct ExpensiveVisits(Mutex<Mono>);
 
 /// The permit, until dropped.
 #[derive(Debug)]
-pub struct Permit<'a> {
+pub(crate) struct Permit<'a> {
     owner: &'a ExpensiveVisits,
     until: Mono,
 }

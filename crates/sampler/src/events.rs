@@ -31,7 +31,7 @@ const MOST_SETS: u64 = 32;
 
 /// The set in which GPUs are registered, and what its events said.
 #[derive(Debug, Default)]
-pub struct EventSets {
+pub(crate) struct EventSets {
     /// With its number: a lost GPU spoils the set, and another set replaces it.
     set: Mutex<Option<(u64, EventSet)>>,
     /// By the number of the device's handle.

@@ -26,7 +26,7 @@ const LEAST_LATE: Duration = Duration::from_millis(500);
 
 /// The workers' end.
 #[derive(Debug, Default)]
-pub struct FastTier {
+pub(crate) struct FastTier {
     /// When the newest round ended; 0 before the first.
     beat: AtomicU64,
     /// Slots of the GPUs that the thread visits: bit n is slot n + 1.

@@ -105,7 +105,7 @@ type Begun = HashMap<Option<u32>, (GpmSample<'static>, Mono)>;
 
 /// The windows that are open.
 #[derive(Debug, Default)]
-pub struct GpmReader {
+pub(crate) struct GpmReader {
     slow: Begun,
     rare: Begun,
     supported: Option<bool>,
@@ -273,7 +273,7 @@ fn window<E: Entity + 'static>(
         match value {
             Ok(rate) if (0.0..=most).contains(&rate) => {
                 sums.push(row(total, direction.text(), rate * MIB * seconds));
-                v.put_for(entity, call, newest, (*direction,), Some(rate * MIB), Scale::ONE);
+                v.add_for(entity, call, newest, (*direction,), Some(rate * MIB), Scale::ONE);
             }
             Ok(_) => v.gap(call.into(), &fed, Missing::Dropped(DropReason::OutOfRange)),
             Err(error) => v.gap(call.into(), &fed, classify(&error).missing()),

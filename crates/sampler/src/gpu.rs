@@ -199,9 +199,9 @@ fn temperature(v: &mut Visit<'_>) {
     let margin = &m::gpu_temperature_margin_celsius;
     let feeds = [m::gpu_temperature_celsius.id(), margin.id()];
     let Some(celsius) = v.read(CALL, &feeds, |d| d.temperature(TemperatureSensor::Gpu)) else { return };
-    v.put(CALL, &m::gpu_temperature_celsius, (Sensor::Gpu,), celsius, ONE);
+    v.add(CALL, &m::gpu_temperature_celsius, (Sensor::Gpu,), celsius, ONE);
     if let Some((limit, celsius)) = slowdown_celsius(v).zip(celsius.number()) {
-        v.put(CALL, margin, (), Some(limit - celsius), ONE);
+        v.add(CALL, margin, (), Some(limit - celsius), ONE);
     }
 }
 
@@ -240,8 +240,8 @@ fn utilization(v: &mut Visit<'_>) {
     v.state.work.busy |= busy;
     v.state.work.idle |= !busy;
     if let Some(rates) = rates {
-        v.put(CALL, &m::gpu_utilization_ratio, (), rates.gpu, PERCENT);
-        v.put(CALL, &m::gpu_memory_utilization_ratio, (), rates.memory, PERCENT);
+        v.add(CALL, &m::gpu_utilization_ratio, (), rates.gpu, PERCENT);
+        v.add(CALL, &m::gpu_memory_utilization_ratio, (), rates.memory, PERCENT);
     }
 }
 
@@ -250,7 +250,7 @@ fn power_limit(v: &mut Visit<'_>, call: &'static str, limit: PowerLimit, milliwa
     let metric = &m::gpu_power_limit_watts;
     match milliwatts {
         0 => v.dropped(call, metric.id(), DropReason::OutOfRange),
-        _ => v.put(call, metric, (limit,), milliwatts, MILLI),
+        _ => v.add(call, metric, (limit,), milliwatts, MILLI),
     }
 }
 
@@ -336,10 +336,10 @@ fn sessions(v: &mut Visit<'_>) {
         m::gpu_encoder_latency_seconds.id(),
     ];
     if let Some(stats) = v.read(ENCODER, &feeds, |d| d.encoder_stats()) {
-        v.put(ENCODER, &m::gpu_encoder_sessions, (), stats.session_count, ONE);
-        v.put(ENCODER, &m::gpu_encoder_frames_per_second, (), stats.average_fps, ONE);
+        v.add(ENCODER, &m::gpu_encoder_sessions, (), stats.session_count, ONE);
+        v.add(ENCODER, &m::gpu_encoder_frames_per_second, (), stats.average_fps, ONE);
         if stats.session_count > 0 {
-            v.put(ENCODER, &m::gpu_encoder_latency_seconds, (), stats.average_latency, MICRO);
+            v.add(ENCODER, &m::gpu_encoder_latency_seconds, (), stats.average_latency, MICRO);
         }
     }
 
@@ -347,10 +347,10 @@ fn sessions(v: &mut Visit<'_>) {
     let feeds =
         [m::gpu_fbc_sessions.id(), m::gpu_fbc_frames_per_second.id(), m::gpu_fbc_latency_seconds.id()];
     if let Some(stats) = v.read(CAPTURE, &feeds, |d| d.fbc_stats()) {
-        v.put(CAPTURE, &m::gpu_fbc_sessions, (), stats.sessions_count, ONE);
-        v.put(CAPTURE, &m::gpu_fbc_frames_per_second, (), stats.average_fps, ONE);
+        v.add(CAPTURE, &m::gpu_fbc_sessions, (), stats.sessions_count, ONE);
+        v.add(CAPTURE, &m::gpu_fbc_frames_per_second, (), stats.average_fps, ONE);
         if stats.sessions_count > 0 {
-            v.put(CAPTURE, &m::gpu_fbc_latency_seconds, (), stats.average_latency, MICRO);
+            v.add(CAPTURE, &m::gpu_fbc_latency_seconds, (), stats.average_latency, MICRO);
         }
     }
 }
@@ -414,7 +414,7 @@ fn once(v: &mut Visit<'_>) {
         match v.read(call, &[metric.id()], |d| d.temperature_threshold(threshold)) {
             None => {}
             Some(0) => v.dropped(call, metric.id(), DropReason::OutOfRange),
-            Some(celsius) => v.put(call, metric, (t,), celsius, ONE),
+            Some(celsius) => v.add(call, metric, (t,), celsius, ONE),
         }
     }
     for (clock, domain) in DOMAINS {

@@ -98,12 +98,10 @@ impl SlotBits {
         self.0.fetch_or(bit(slot), Ordering::AcqRel);
     }
 
-    /// Sets or clears the bit.
-    fn put(&self, slot: usize, on: bool) {
-        if on {
-            self.set(slot);
-        } else {
-            self.take(slot);
+    fn assign(&self, slot: usize, on: bool) {
+        match on {
+            true => self.set(slot),
+            false => _ = self.clear(slot),
         }
     }
 
@@ -111,8 +109,8 @@ impl SlotBits {
         self.0.load(Ordering::Acquire) & bit(slot) != 0
     }
 
-    /// Whether it happened since the last `take`.
-    fn take(&self, slot: usize) -> bool {
+    /// Clears the bit, and returns whether it was set.
+    fn clear(&self, slot: usize) -> bool {
         self.0.fetch_and(!bit(slot), Ordering::AcqRel) & bit(slot) != 0
     }
 }

@@ -85,7 +85,7 @@ struct MigLayout {
 
 /// Reads MIG mode and layout of a GPU, for the life of one handle.
 #[derive(Debug, Default)]
-pub struct MigReader {
+pub(crate) struct MigReader {
     enabled: bool,
     profiles: Vec<ProfileInfo>,
     capacity: Capacity,
@@ -107,7 +107,7 @@ impl MigReader {
         let Some(mode) = self.read_mode(v) else { return false };
         // The ledger compares it with the declared layout, so it is sent also if it is not to be published.
         v.rows.entity(v.gpu).flag(&m::gpu_mig_mode_enabled, (), mode.current == 1);
-        v.put(MODE, &m::gpu_mig_mode_pending_enabled, (), mode.pending, Scale::ONE);
+        v.add(MODE, &m::gpu_mig_mode_pending_enabled, (), mode.pending, Scale::ONE);
         self.switched(v, &mode)
     }
 
@@ -177,7 +177,7 @@ impl MigReader {
             if let Some(Some(mut list)) = list {
                 v.retain_foreign(&mut list);
                 let compute = layout.compute_instance(v.gpu, mig);
-                v.put_for(&compute, call, count, (), list.len(), Scale::ONE);
+                v.add_for(&compute, call, count, (), list.len(), Scale::ONE);
                 let instance = Some((mig.handle.gpu_instance, mig.handle.compute_instance));
                 let list = list.iter().map(|process| GpuProcess { instance, ..plain(process) });
                 list_processes(v, list);
@@ -256,21 +256,21 @@ impl MigReader {
             if let (Some(own), Some(whole)) = (mig.multiprocessors, whole) {
                 let share = Scale { times: 1.0, over: f64::from(whole) };
                 let metric = &m::gpu_mig_compute_sm_share_ratio;
-                v.put_for(&compute, ATTRIBUTES, metric, (), own, share);
+                v.add_for(&compute, ATTRIBUTES, metric, (), own, share);
             }
         }
         for instance in &layout.instances {
             let entity = instance.entity(v.gpu);
             const INFO: &str = "nvmlGpuInstanceGetInfo";
             if let Some((start, slices)) = instance.placement {
-                v.put_for(&entity, INFO, &m::gpu_mig_placement_start, (), start, Scale::ONE);
-                v.put_for(&entity, INFO, &m::gpu_mig_placement_slices, (), slices, Scale::ONE);
+                v.add_for(&entity, INFO, &m::gpu_mig_placement_start, (), start, Scale::ONE);
+                v.add_for(&entity, INFO, &m::gpu_mig_placement_slices, (), slices, Scale::ONE);
             }
             if let Some(id) = instance.profile_id {
-                v.put_for(&entity, INFO, &m::gpu_mig_profile_id, (), id, Scale::ONE);
+                v.add_for(&entity, INFO, &m::gpu_mig_profile_id, (), id, Scale::ONE);
             }
             if let Some(count) = instance.multiprocessors {
-                v.put_for(&entity, ATTRIBUTES, &m::gpu_mig_multiprocessors, (), count, Scale::ONE);
+                v.add_for(&entity, ATTRIBUTES, &m::gpu_mig_multiprocessors, (), count, Scale::ONE);
             }
             // Memory belongs to the GPU instance: its compute instances share it, and give the same values. Without
             // any of them there is no handle to ask.

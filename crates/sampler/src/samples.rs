@@ -31,7 +31,7 @@ const CALL: &str = "nvmlDeviceGetSamples";
 
 /// How far a buffer of one GPU has been read.
 #[derive(Debug, Default)]
-pub struct SampleCursor {
+pub(crate) struct SampleCursor {
     /// Timestamp of the newest sample read, and wall minus monotonic clock then, in microseconds.
     newest: Option<(u64, i64)>,
     /// The most samples the buffer holds; 0 while there is no buffer, which is asked again with the next visit.

@@ -21,7 +21,7 @@ use model::sample::{Batch, BatchKey, Drained, Gap, Missing, Rows};
 
 /// What is known of a GPU between visits, for the life of one handle.
 #[derive(Debug, Default)]
-pub struct HandleState {
+pub(crate) struct HandleState {
     unsupported: HashSet<CallName>,
     /// Whether it was logged that a call is not permitted: once a handle is enough.
     forbidden: bool,
@@ -55,7 +55,7 @@ pub struct HandleState {
 
 /// What the GPU's links carry at most, in bytes a second and direction, if known; `None`: not asked yet.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct LinkRates {
+pub(crate) struct LinkRates {
     pub pcie: Option<Option<f64>>,
     /// All NVLinks that are up, together.
     pub nvlink: Option<Option<f64>>,
@@ -66,7 +66,7 @@ pub const LINK_TOLERANCE: f64 = 1.05;
 
 /// What utilization rates showed.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Work {
+pub(crate) struct Work {
     pub busy: bool,
     /// At least once, or the rate could not be read.
     pub idle: bool,
@@ -74,7 +74,7 @@ pub struct Work {
 
 /// Time for which the hardware held the clocks down: see `gpu/slowdown.rs`.
 #[derive(Debug, Default)]
-pub struct Slowdown {
+pub(crate) struct Slowdown {
     /// Whether the hardware held the clocks down since the counters were read, or may have.
     pub seen: bool,
     /// Whether it did before they were read: it may have gone on until just after.
@@ -99,7 +99,7 @@ impl HandleState {
 
 /// One visit.
 #[derive(Debug)]
-pub struct Visit<'a> {
+pub(crate) struct Visit<'a> {
     pub shared: &'a Shared,
     /// What is to be read in this visit.
     pub settings: Arc<SamplerSettings>,
@@ -121,7 +121,7 @@ pub struct Visit<'a> {
 
 /// A number as NVML gives it. `None` is NVML's "no value" sentinel: all bits set, or, for 64 bits, the
 /// largest signed number and the "blank" values just below it.
-pub trait NvmlNumber {
+pub(crate) trait NvmlNumber {
     fn number(self) -> Option<f64>;
 }
 
@@ -177,7 +177,7 @@ impl NvmlNumber for SampleValue {
 /// From a number of the driver to the metric's unit. Divides by whole numbers instead of multiplying by
 /// fractions, so that 57 % is 0.57 and not 0.5700000000000001.
 #[derive(Clone, Copy, Debug)]
-pub struct Scale {
+pub(crate) struct Scale {
     pub times: f64,
     pub over: f64,
 }
@@ -201,26 +201,26 @@ impl Scale {
 }
 
 /// Where the value of a field goes: rows, GPU, the field's scope, value in the metric's unit.
-type Put = fn(&mut Rows, &Gpu, u32, f64) -> Result<(), DropReason>;
+type AddValue = fn(&mut Rows, &Gpu, u32, f64) -> Result<(), DropReason>;
 
 /// One NVML field: its id, where its value goes, and how it gets to the metric's unit.
 #[derive(Debug, Clone, Copy)]
-pub struct Field {
+pub(crate) struct Field {
     id: u32,
     scope: Option<u32>,
     metric: MetricId,
-    put: Put,
+    add: AddValue,
     scale: Scale,
 }
 
 impl Field {
     /// A field that feeds one metric.
-    pub const fn new(id: u32, metric: MetricId, scale: Scale, put: Put) -> Field {
-        Field { id, scope: None, metric, put, scale }
+    pub const fn new(id: u32, metric: MetricId, scale: Scale, add: AddValue) -> Field {
+        Field { id, scope: None, metric, add, scale }
     }
 
     /// The same field of a part of the GPU, as a link.
-    pub const fn of(self, scope: u32) -> Field {
+    pub const fn scoped(self, scope: u32) -> Field {
         Field { scope: Some(scope), ..self }
     }
 
@@ -390,7 +390,7 @@ impl<'a> Visit<'a> {
     ) {
         let call = call.into();
         if let Some(value) = self.read(call, &[metric.id()], f) {
-            self.put(call, metric, labels, value, scale);
+            self.add(call, metric, labels, value, scale);
         }
     }
 
@@ -406,13 +406,13 @@ impl<'a> Visit<'a> {
         let call = call.into();
         if let Some(values) = self.read(call, &metrics.map(Metric::id), f) {
             for (metric, value) in metrics.into_iter().zip(values) {
-                self.put_for(entity, call, metric, (), value, scale);
+                self.add_for(entity, call, metric, (), value, scale);
             }
         }
     }
 
     /// Adds a value a call gave about the GPU; a value out of range becomes a gap.
-    pub fn put<L: LabelSet>(
+    pub(crate) fn add<L: LabelSet>(
         &mut self,
         call: impl Into<CallName>,
         metric: &Metric<Gpu, L>,
@@ -420,11 +420,11 @@ impl<'a> Visit<'a> {
         value: impl NvmlNumber,
         scale: Scale,
     ) {
-        self.put_for(self.gpu, call, metric, labels, value, scale);
+        self.add_for(self.gpu, call, metric, labels, value, scale);
     }
 
     /// Adds a value about the GPU or a part of it.
-    pub fn put_for<E: Entity, L: LabelSet>(
+    pub(crate) fn add_for<E: Entity, L: LabelSet>(
         &mut self,
         entity: &E,
         call: impl Into<CallName>,
@@ -471,7 +471,7 @@ impl<'a> Visit<'a> {
                 Ok(value) => {
                     let scope = field.scope.unwrap_or(0);
                     let put = value.number().ok_or(DropReason::Blank).and_then(|number| {
-                        (field.put)(&mut self.rows, self.gpu, scope, field.scale.apply(number))
+                        (field.add)(&mut self.rows, self.gpu, scope, field.scale.apply(number))
                     });
                     if let Err(drop) = put {
                         self.dropped(field.name(), field.metric, drop);

@@ -121,7 +121,7 @@ pub struct SamplerSettings {
 impl SamplerSettings {
     /// How long rows of a tier may be served: three cadences, at least 3 s.
     pub fn lifetime(&self, tier: Tier) -> Option<Duration> {
-        Some((self.intervals.of(tier)? * 3).max(Duration::from_secs(3)))
+        Some((self.intervals.every(tier)? * 3).max(Duration::from_secs(3)))
     }
 }
 
@@ -144,7 +144,7 @@ pub struct Intervals {
 
 impl Intervals {
     /// That of a tier; `None` for tiers that are not visited again and again.
-    pub fn of(&self, tier: Tier) -> Option<Duration> {
+    pub fn every(&self, tier: Tier) -> Option<Duration> {
         match tier {
             Tier::Fast => Some(self.fast),
             Tier::Normal => Some(self.normal),

@@ -195,7 +195,7 @@ impl Worker<'_> {
             }
             let (fast, slow) = (self.settings.intervals.fast, self.settings.intervals.slow);
             let now = Mono::now();
-            if self.shared.events.faults.take(self.slot_number)
+            if self.shared.events.faults.clear(self.slot_number)
                 && after_event.is_none_or(|at| now.since(at) >= slow)
             {
                 // A fault changes rows to be replaced, the action that is wanted, links: they are read now. A storm of
@@ -226,7 +226,7 @@ impl Worker<'_> {
                 let visited = self.visit(tier, device, gpu, &mut readers);
                 drop(permit);
                 schedule.visited(tier, now, matches!(visited, Visited::Failed));
-                self.shared.events.in_mig_mode.put(self.slot_number, readers.state.mig_enabled);
+                self.shared.events.in_mig_mode.assign(self.slot_number, readers.state.mig_enabled);
                 if readers.gpm.withdrawn() != withdrawn {
                     // So are the values with longer windows.
                     schedule.again(Tier::Rare);
@@ -258,7 +258,7 @@ impl Worker<'_> {
         let mut visit =
             Visit::new(self.shared, &self.settings, gpu, device, &mut self.caller, &mut readers.state);
         if tier == Tier::Slow {
-            visit.state.slowdown.seen |= self.shared.fast.slowed.take(self.slot_number);
+            visit.state.slowdown.seen |= self.shared.fast.slowed.clear(self.slot_number);
         }
         gpu::read(tier, &mut visit);
         let mig = &mut readers.mig;
@@ -281,7 +281,7 @@ impl Worker<'_> {
                     readers.gpm.forget();
                 }
                 // The driver's event comes at once; the mode itself is read seldom.
-                let event = self.shared.events.mig.take(self.slot_number);
+                let event = self.shared.events.mig.clear(self.slot_number);
                 let changed = event && mig.mode_switched(&mut visit) || mig.read(&mut visit);
                 mig.place_processes(&mut visit);
                 changed
@@ -357,7 +357,7 @@ const ORDER: [Tier; 8] = [
 
 /// When each tier of one GPU is due.
 #[derive(Debug)]
-pub struct TierSchedule {
+pub(crate) struct TierSchedule {
     entries: Vec<DueTier>,
     intervals: Intervals,
 }
@@ -374,7 +374,7 @@ impl TierSchedule {
     /// All tiers due at once, then each at its interval. `n` is the GPU's place on the node.
     pub fn new(intervals: &Intervals, n: u32) -> TierSchedule {
         let entry = |tier| {
-            let interval = intervals.of(tier);
+            let interval = intervals.every(tier);
             let cadence = interval.map(|every| Cadence::new(every, phase(tier, every, intervals.normal, n)));
             DueTier { tier, cadence, next: Mono(0) }
         };

@@ -329,7 +329,7 @@ fn a_pod_without_logs_gets_the_names_of_the_one_claim_on_its_device() {
         dynamic: None,
     };
     let all = vec![claim("a", "GPU-0"), claim("b", "GPU-1"), claim("c", "GPU-1")];
-    running.pods.put(Claims { listed_at: Some(Mono(1)), all });
+    running.pods.set_claims(Claims { listed_at: Some(Mono(1)), all });
     let started = Instant::now();
     let listed = [(0, 1), (1, 2)];
     running.until("the one", &listed, |r| r.id(1) == "pod/ml/a/main");

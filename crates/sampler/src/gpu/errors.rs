@@ -43,7 +43,7 @@ pub(super) fn slow(v: &mut Visit<'_>) {
             (C::Aggregate, E::UncorrectedParity, s.aggregateUncParity),
             (C::Aggregate, E::UncorrectedSecded, s.aggregateUncSecDed),
         ] {
-            v.put(SRAM, &m::gpu_ecc_sram_errors, (counter, error), n, ONE);
+            v.add(SRAM, &m::gpu_ecc_sram_errors, (counter, error), n, ONE);
         }
         for (unit, n) in [
             (SramUnit::L2, s.aggregateUncBucketL2),
@@ -52,9 +52,9 @@ pub(super) fn slow(v: &mut Visit<'_>) {
             (SramUnit::Pcie, s.aggregateUncBucketPcie),
             (SramUnit::Other, s.aggregateUncBucketOther),
         ] {
-            v.put(SRAM, &m::gpu_ecc_sram_uncorrected_errors, (unit,), n, ONE);
+            v.add(SRAM, &m::gpu_ecc_sram_uncorrected_errors, (unit,), n, ONE);
         }
-        v.put(SRAM, &m::gpu_ecc_sram_threshold_exceeded, (), s.bThresholdExceeded, ONE);
+        v.add(SRAM, &m::gpu_ecc_sram_threshold_exceeded, (), s.bThresholdExceeded, ONE);
     }
 
     const BANKS: &str = "nvmlDeviceGetRowRemapperHistogram";
@@ -66,7 +66,7 @@ pub(super) fn slow(v: &mut Visit<'_>) {
             (SpareRows::Low, h.low),
             (SpareRows::None, h.none),
         ] {
-            v.put(BANKS, &m::gpu_row_remap_banks, (left,), n, ONE);
+            v.add(BANKS, &m::gpu_row_remap_banks, (left,), n, ONE);
         }
     }
 }
@@ -86,8 +86,8 @@ pub(super) fn rare(v: &mut Visit<'_>) {
     const REPAIR: &str = "nvmlDeviceGetRepairStatus";
     if let Some(status) = v.read(REPAIR, &[m::gpu_repair_pending.id()], raw::repair_status) {
         let metric = &m::gpu_repair_pending;
-        v.put(REPAIR, metric, (RepairPart::Channel,), status.bChannelRepairPending, ONE);
-        v.put(REPAIR, metric, (RepairPart::Tpc,), status.bTpcRepairPending, ONE);
+        v.add(REPAIR, metric, (RepairPart::Channel,), status.bChannelRepairPending, ONE);
+        v.add(REPAIR, metric, (RepairPart::Tpc,), status.bTpcRepairPending, ONE);
     }
 }
 

@@ -26,18 +26,18 @@ pub(super) fn slow(v: &mut Visit<'_>) {
         Some(_) => {}
     }
     if joined(info.state) {
-        v.put(CALL, &m::gpu_fabric_status, (), info.status, ONE);
+        v.add(CALL, &m::gpu_fabric_status, (), info.status, ONE);
     }
-    v.put(CALL, &m::gpu_fabric_health_mask, (), info.healthMask, ONE);
+    v.add(CALL, &m::gpu_fabric_health_mask, (), info.healthMask, ONE);
     if u32::from(info.healthSummary) != sys::NVML_GPU_FABRIC_HEALTH_SUMMARY_NOT_SUPPORTED {
-        v.put(CALL, &m::gpu_fabric_health_summary, (), u32::from(info.healthSummary), ONE);
+        v.add(CALL, &m::gpu_fabric_health_summary, (), u32::from(info.healthSummary), ONE);
     }
     let faults = faults(info.healthMask);
     if faults.is_empty() {
         v.unsupported(CALL, &feeds[1..2]);
     }
     for (fault, there) in faults {
-        v.put(CALL, &m::gpu_fabric_fault, (fault,), there, ONE);
+        v.add(CALL, &m::gpu_fabric_fault, (fault,), there, ONE);
     }
 }
 

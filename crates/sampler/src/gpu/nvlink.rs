@@ -145,7 +145,7 @@ const LANE_ERRORS: [(u32, NvLinkLaneError); 2] = [
 pub(super) fn once(v: &mut Visit<'_>) {
     let metrics = [m::gpu_nvlink_links.id()];
     if let Some(links) = links(v, &metrics) {
-        v.put(LINK_COUNT, &m::gpu_nvlink_links, (), links, ONE);
+        v.add(LINK_COUNT, &m::gpu_nvlink_links, (), links, ONE);
     }
 }
 
@@ -158,18 +158,18 @@ pub(super) fn slow(v: &mut Visit<'_>) {
         take_in(v, working(states));
     }
     if links(v, &totals).is_some() {
-        v.fields(&TOTALS.map(|field| field.of(ALL_PARTS)));
+        v.fields(&TOTALS.map(|field| field.scoped(ALL_PARTS)));
         leave_out_impossible(v);
     }
     let Some(states) = states else { return };
     for (link, up) in (0..).zip(&states) {
         let Some(up) = *up else { continue };
         let entity = Link { gpu: v.gpu.gpu, uuid: v.gpu.uuid.clone(), link };
-        v.put_for(&entity, (STATE, link), &m::gpu_nvlink_up, (), up, ONE);
+        v.add_for(&entity, (STATE, link), &m::gpu_nvlink_up, (), up, ONE);
     }
     // A number that leaves out links whose state could not be read would be wrong.
     if states.iter().all(Option::is_some) {
-        v.put(STATE, &m::gpu_nvlink_links_up, (), working(&states).len(), ONE);
+        v.add(STATE, &m::gpu_nvlink_links_up, (), working(&states).len(), ONE);
     }
 }
 
@@ -232,7 +232,7 @@ fn leave_out_impossible(v: &mut Visit<'_>) {
         let direction = Direction::ALL.iter().find(|direction| labels == [direction.text()]);
         // Less than before: the driver counts from 0 again.
         if let Some(direction) = direction.filter(|_| rate >= 0.0) {
-            v.put(FIELDS, &m::gpu_nvlink_bytes_per_second, (*direction,), Some(rate), ONE);
+            v.add(FIELDS, &m::gpu_nvlink_bytes_per_second, (*direction,), Some(rate), ONE);
         }
     }
 }
@@ -289,11 +289,11 @@ pub(super) fn links_tier(v: &mut Visit<'_>) {
     ];
     let Some(links) = links(v, &metrics) else { return };
     let fields: Vec<Field> =
-        (0..links).flat_map(|link| OF_LINKS.iter().map(move |field| field.of(link))).collect();
+        (0..links).flat_map(|link| OF_LINKS.iter().map(move |field| field.scoped(link))).collect();
     v.fields(&fields);
     match nvlink5(v) {
         // A link a call: all links together are some 500 values.
-        true => (0..links).for_each(|link| v.fields(&OF_LINKS_5.map(|field| field.of(link)))),
+        true => (0..links).for_each(|link| v.fields(&OF_LINKS_5.map(|field| field.scoped(link)))),
         false => {
             errors(v, links);
             v.unsupported(LINK_COUNT, &OF_NVLINK_5);
@@ -358,7 +358,7 @@ fn speed(v: &mut Visit<'_>, links: &[u32]) {
     v.state.link_rates.nvlink = Some(speeds.iter().all(Option::is_some).then(|| known.sum()));
     let slowest = speeds.into_iter().flatten().min();
     match slowest {
-        Some(slowest) => v.put(call, metric, (), slowest, MEGA),
+        Some(slowest) => v.add(call, metric, (), slowest, MEGA),
         None => v.unsupported(call, &[metric.id()]),
     }
 }
@@ -435,7 +435,7 @@ fn errors(v: &mut Visit<'_>, links: u32) {
                 continue;
             }
             if let Some(n) = v.read(call, &[metric.id()], |d| link_error_counter(d, link, counter.as_c())) {
-                v.put_for(&entity, call, metric, (error,), n, ONE);
+                v.add_for(&entity, call, metric, (error,), n, ONE);
             }
         }
     }
@@ -464,7 +464,7 @@ fn sum_up(v: &mut Visit<'_>, links: u32) {
             .collect();
         if counts.len() as u32 == links {
             let sum = SampleValue::F64(counts.iter().sum());
-            v.put(ERROR_COUNTER, &m::gpu_nvlink_errors_total, (*error,), sum, ONE);
+            v.add(ERROR_COUNTER, &m::gpu_nvlink_errors_total, (*error,), sum, ONE);
         }
     }
     v.rows.retain(|row| row.metric != of_links || row.value > 0.0);
@@ -485,7 +485,7 @@ fn lane_errors(v: &mut Visit<'_>, links: u32) {
             sum = sum.zip(number).map(|(sum, n)| sum + n);
         }
         if let Some(sum) = sum {
-            v.put(ERROR_COUNTER, metric, (error,), SampleValue::F64(sum), ONE);
+            v.add(ERROR_COUNTER, metric, (error,), SampleValue::F64(sum), ONE);
         }
     }
 }

@@ -46,11 +46,11 @@ pub(super) fn once(v: &mut Visit<'_>) {
         (&m::gpu_pcie_link_max_generation, &m::gpu_pcie_link_max_width_lanes);
     let generation = v.read(GENERATION, &[generation_metric.id()], |d| d.max_pcie_link_gen());
     if let Some(generation) = generation {
-        v.put(GENERATION, generation_metric, (), generation, ONE);
+        v.add(GENERATION, generation_metric, (), generation, ONE);
     }
     let width = v.read(WIDTH, &[width_metric.id()], |d| d.max_pcie_link_width());
     if let Some(width) = width {
-        v.put(WIDTH, width_metric, (), width, ONE);
+        v.add(WIDTH, width_metric, (), width, ONE);
     }
     let best = generation.zip(width);
     let rate = best.and_then(|(generation, lanes)| link_rate(generation.into(), lanes.into()));
@@ -86,7 +86,7 @@ pub(super) fn rare(v: &mut Visit<'_>) {
         let text = v.read(name, &[metric.id()], |_| std::fs::read_to_string(path).map_err(file_error));
         let Some(text) = text else { continue };
         match total(&text) {
-            Some(count) => v.put(name, metric, (severity,), count, ONE),
+            Some(count) => v.add(name, metric, (severity,), count, ONE),
             None => v.unsupported(name, &[metric.id()]),
         }
     }

@@ -60,7 +60,7 @@ pub(super) fn slow(v: &mut Visit<'_>) {
     let Some(most) = most.filter(|_| lists.iter().any(|(_, list)| list.is_some())) else { return };
     let lists = lists.into_iter().map(|(kind, list)| (kind, list.unwrap_or_default()));
     let (kept, left_out) = bounded(merged(lists), most as usize);
-    v.put(COMPUTE, &m::gpu_processes_dropped, (), left_out, ONE);
+    v.add(COMPUTE, &m::gpu_processes_dropped, (), left_out, ONE);
     let samples = utilization(v);
     for (pid, one) in kept {
         let process = Process { gpu: v.gpu.gpu, uuid: v.gpu.uuid.clone(), pid };
@@ -78,7 +78,7 @@ pub(super) fn slow(v: &mut Visit<'_>) {
             }
         }
         if let Some(memory) = one.memory {
-            v.put_for(&process, COMPUTE, &m::gpu_process_memory_used_bytes, (), memory, ONE);
+            v.add_for(&process, COMPUTE, &m::gpu_process_memory_used_bytes, (), memory, ONE);
         }
         let Some(samples) = &samples else { continue };
         // A process without a sample did nothing.
@@ -86,7 +86,7 @@ pub(super) fn slow(v: &mut Visit<'_>) {
         let engines = [Engine::Sm, Engine::Memory, Engine::Encoder, Engine::Decoder];
         for (engine, percent) in engines.into_iter().zip(busy) {
             let metric = &m::gpu_process_utilization_ratio;
-            v.put_for(&process, UTILIZATION, metric, (engine,), percent, PERCENT);
+            v.add_for(&process, UTILIZATION, metric, (engine,), percent, PERCENT);
         }
     }
 }
@@ -104,7 +104,7 @@ fn foreign(
         feeds.extend(METRICS);
     }
     let list = listed(v, call, &feeds, read)?;
-    v.put(call, count, (kind,), list.len(), ONE);
+    v.add(call, count, (kind,), list.len(), ONE);
     Some(list)
 }
 

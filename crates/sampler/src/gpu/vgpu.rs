@@ -44,7 +44,7 @@ pub(super) fn slow(v: &mut Visit<'_>) {
         if let Some(sample) = samples.get(&id) {
             for (engine, percent) in ENGINES.into_iter().zip(&sample.percent) {
                 let metric = &m::gpu_vgpu_utilization_ratio;
-                v.put_for(&entity, UTILIZATION, metric, (engine,), percent.clone(), PERCENT);
+                v.add_for(&entity, UTILIZATION, metric, (engine,), percent.clone(), PERCENT);
             }
         }
     }
@@ -71,13 +71,13 @@ fn one(v: &mut Visit<'_>, id: u32, entity: &Vgpu) {
 
     const MEMORY: &str = "nvmlVgpuInstanceGetFbUsage";
     if let Some(used) = ask(v, MEMORY, &METRICS[1..2], id, |vgpu| vgpu.fb_usage()) {
-        v.put_for(entity, (MEMORY, id), &m::gpu_vgpu_memory_used_bytes, (), used, ONE);
+        v.add_for(entity, (MEMORY, id), &m::gpu_vgpu_memory_used_bytes, (), used, ONE);
     }
     const LICENCE: &str = "nvmlVgpuInstanceGetLicenseInfo_v2";
     if let Some(licensed) =
         ask(v, LICENCE, &METRICS[3..], id, |vgpu| vgpu.license_info_v2().map(|info| info.is_licensed))
     {
-        v.put_for(entity, (LICENCE, id), &m::gpu_vgpu_licensed, (), licensed, ONE);
+        v.add_for(entity, (LICENCE, id), &m::gpu_vgpu_licensed, (), licensed, ONE);
     }
 }
 

@@ -11,7 +11,7 @@ use model::sample::Missing;
 
 /// Where instances could be made. Does not change while the GPU is in MIG mode.
 #[derive(Debug, Default)]
-pub struct Capacity {
+pub(crate) struct Capacity {
     regions: Option<Vec<PlacementRegion>>,
 }
 
@@ -23,16 +23,16 @@ impl Capacity {
         const REMAINING: &str = "nvmlDeviceGetGpuInstanceRemainingCapacity";
         for profile in profiles {
             let name = || (ProfileName(profile.name.as_str().into()),);
-            v.put(INFO, &m::gpu_mig_profile_capacity, name(), profile.instances, Scale::ONE);
+            v.add(INFO, &m::gpu_mig_profile_capacity, name(), profile.instances, Scale::ONE);
             let (call, free) = ((REMAINING, profile.id), &m::gpu_mig_profile_free);
             if let Some(count) = v.read_privileged(call, &[free.id()], |d| remaining_capacity(d, profile.id))
             {
-                v.put(call, free, name(), count, Scale::ONE);
+                v.add(call, free, name(), count, Scale::ONE);
             }
         }
         // The largest profile is the whole GPU.
         let Some(slices) = profiles.iter().map(|profile| profile.slices).max() else { return };
-        v.put(INFO, &m::gpu_mig_slices, (), slices, Scale::ONE);
+        v.add(INFO, &m::gpu_mig_slices, (), slices, Scale::ONE);
         let sums = [m::gpu_mig_slices_used.id(), m::gpu_mig_slices_unplaceable.id()];
         let Some(instances) = instances else {
             if v.wants(&sums) {
@@ -41,12 +41,12 @@ impl Capacity {
             return;
         };
         let used: u32 = instances.iter().filter_map(|i| i.slices).sum();
-        v.put(INFO, &m::gpu_mig_slices_used, (), used, Scale::ONE);
+        v.add(INFO, &m::gpu_mig_slices_used, (), used, Scale::ONE);
         if let Some(regions) = self.regions(v, profiles) {
             let occupied: Vec<(u32, u32)> = instances.iter().filter_map(|i| i.placement).collect();
             let free = slices.saturating_sub(used);
             let stranded = free - most_placeable(regions, &occupied, free);
-            v.put(INFO, &m::gpu_mig_slices_unplaceable, (), stranded, Scale::ONE);
+            v.add(INFO, &m::gpu_mig_slices_unplaceable, (), stranded, Scale::ONE);
         }
     }
 

@@ -12,7 +12,7 @@ use model::catalog::MetricId;
 
 /// A MIG device: a compute instance within a GPU instance.
 #[derive(Debug)]
-pub struct MigHandle {
+pub(crate) struct MigHandle {
     pub device: Device<'static>,
     pub gpu_instance: u32,
     pub compute_instance: u32,
@@ -22,7 +22,7 @@ pub struct MigHandle {
 
 /// The result of one scan.
 #[derive(Debug)]
-pub struct Scan {
+pub(crate) struct Scan {
     /// Every MIG device, in the driver's order.
     pub devices: Vec<MigHandle>,
     /// Every GPU instance, by id; `None` where the driver does not list them for this process.
@@ -30,7 +30,7 @@ pub struct Scan {
 }
 
 /// The identity of a layout: ids and UUIDs of the MIG devices, and the GPU instances.
-pub type LayoutKey = (Vec<(u32, u32, String)>, Option<Vec<Placed>>);
+pub(crate) type LayoutKey = (Vec<(u32, u32, String)>, Option<Vec<Placed>>);
 
 impl Scan {
     pub fn key(&self) -> LayoutKey {

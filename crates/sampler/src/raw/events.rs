@@ -8,7 +8,7 @@ use super::symbol;
 
 /// A set of events that can be waited for.
 #[derive(Clone, Copy, Debug)]
-pub struct EventSet(nvmlEventSet_t);
+pub(crate) struct EventSet(nvmlEventSet_t);
 
 // SAFETY: NVML's functions may be called from any thread; the set is a handle of the library's, which is
 // never unloaded, and it is never freed.

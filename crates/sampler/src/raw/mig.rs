@@ -13,7 +13,7 @@ const ROOM: usize = 64;
 
 /// A GPU instance profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProfileInfo {
+pub(crate) struct ProfileInfo {
     /// The id by which the driver's other calls know it.
     pub id: u32,
     /// As `3g.71gb`.
@@ -27,7 +27,7 @@ pub struct ProfileInfo {
 
 /// A GPU instance as the driver describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Placed {
+pub(crate) struct Placed {
     pub id: u32,
     pub profile: u32,
     /// First memory slice and number of them.
@@ -36,7 +36,7 @@ pub struct Placed {
 
 /// The library's handle of a GPU instance. One that was destroyed is refused by the library.
 #[derive(Clone, Copy, Debug)]
-pub struct GpuInstanceHandle(nvmlGpuInstance_t);
+pub(crate) struct GpuInstanceHandle(nvmlGpuInstance_t);
 
 /// The GPU instance profile of this number (`NVML_GPU_INSTANCE_PROFILE_*`).
 pub fn profile_info(device: &Device<'static>, number: u32) -> Result<ProfileInfo, NvmlError> {

@@ -29,7 +29,7 @@ pub fn licensed(device: &Device<'static>) -> Result<bool, NvmlError> {
 
 /// What the engines did for one virtual GPU, in percent.
 #[derive(Clone, Debug, PartialEq)]
-pub struct VgpuUtilization {
+pub(crate) struct VgpuUtilization {
     /// Number of the virtual GPU.
     pub vgpu: u32,
     /// End of the sample period, in microseconds since 1970.
