@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use arguments::Arguments;
 use canary::baseline::BaselineStore;
-use canary::gate::{Allows, Condition};
+use canary::gate::{Allows, RunCondition};
 use canary::interlock::{self, HeldLock};
 use canary::judge;
 use devices::{DeviceList, ListedDevice};
@@ -76,7 +76,7 @@ pub fn run(config: &Config, arguments: &Arguments, stop: &Stop) -> Result<Report
         let refused = refused(&conditions, arguments.force).or_else(|| {
             progress("waiting for the interlock");
             if held.is_none() {
-                match wait_for(stop, || interlock::take(&config.canary.lock_file)) {
+                match wait_for(stop, || interlock::acquire(&config.canary.lock_file)) {
                     Ok(lock) => held = Some(lock),
                     Err(text) => return Some((CanarySkip::Interlock, text)),
                 }
@@ -126,32 +126,13 @@ fn asked_to_end() -> (CanarySkip, String) {
 }
 
 /// What keeps the canary away, if something does that force does not overcome.
-fn refused(conditions: &[Condition], force: bool) -> Option<(CanarySkip, String)> {
+fn refused(conditions: &[RunCondition], force: bool) -> Option<(CanarySkip, String)> {
     conditions.iter().find_map(|condition| match condition.allows {
-        Allows::No(reason) if !(force && yields_to_force(reason)) => {
+        Allows::No(reason) if !(force && reason.yields_to_force()) => {
             Some((reason, format!("{}: {}", condition.what, condition.found)))
         }
         _ => None,
     })
-}
-
-/// Whether an operator may overrule it. Not where a run would be stuck, wedge another user's work on the driver, or
-/// has no device.
-fn yields_to_force(reason: CanarySkip) -> bool {
-    use CanarySkip::*;
-    matches!(
-        reason,
-        Processes
-            | Busy
-            | Memory
-            | Claimed
-            | ComputeMode
-            | RecentXid
-            | Maintenance
-            | Duty
-            | Mps
-            | PersistenceOff
-    )
 }
 
 /// Tries until it goes well, for so long as a canary of the daemon's may take to end.

@@ -532,7 +532,7 @@ fn a_mig_device_is_seen_apart_from_the_others() {
 #[test]
 fn a_gpu_in_the_hands_of_another_canary_keeps_the_driver_untouched() {
     let plan = Plan::new("L4", "");
-    let held = canary::interlock::take(&plan.request.locks[0]).unwrap();
+    let held = canary::interlock::acquire(&plan.request.locks[0]).unwrap();
     let canary = plan.run();
     let (reason, text) = canary.unable();
     assert_eq!(reason, CanarySkip::ChildAlive, "{text}");

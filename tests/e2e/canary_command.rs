@@ -451,7 +451,7 @@ fn never_a_second_canary_beside_one_that_another_has_left() {
     let bench = Bench::new(1, "");
     let gpu = bench.json(&["--explain"]).json()["runs"][0]["place"]["gpu"]["uuid"].clone();
     let lock = host::flock::gpu_lock(&bench.path("canary.lock"), gpu.as_str().unwrap());
-    let _left = canary::interlock::take(&lock).unwrap();
+    let _left = canary::interlock::acquire(&lock).unwrap();
     let said = bench.json(&["--check", "init", "--force"]);
     let outcome = said.json()["runs"][0]["outcome"].clone();
     assert_eq!((said.code, &outcome["skip"]), (Some(2), &"child_alive".into()), "{outcome}");

@@ -36,7 +36,7 @@ impl Machine {
         write("scenario.toml", &scenario.replace("4300001", &std::process::id().to_string()));
         let lock = |uuid: &str| host::flock::gpu_lock(&folder.path().join("canary.lock"), uuid);
         let uuids = (1..=3).map(|gpu| format!("GPU-00000000-0000-4000-8000-{gpu:012}"));
-        let locks = uuids.map(|uuid| interlock::take(&lock(&uuid)).unwrap()).collect();
+        let locks = uuids.map(|uuid| interlock::acquire(&lock(&uuid)).unwrap()).collect();
         Machine { folder, _locks: locks }
     }
 
@@ -136,7 +136,7 @@ fn the_driver_is_not_free_while_a_canary_by_hand_has_it() {
         .with("CANARY__MODE", "off")
         .start();
     node.wait_ready();
-    let canary = interlock::take(&host::flock::gpu_lock(&lock_file, "GPU-0")).unwrap();
+    let canary = interlock::acquire(&host::flock::gpu_lock(&lock_file, "GPU-0")).unwrap();
     let release = || node.command(&["driver", "release"]).output().unwrap();
     let output = release();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -121,7 +121,7 @@ pub struct Siblings(BTreeMap<String, Vec<f64>>);
 
 impl Siblings {
     /// From the figures of each of them.
-    pub fn of<'a>(others: impl IntoIterator<Item = &'a [(Quantity, f64)]>) -> Siblings {
+    pub fn from_figures<'a>(others: impl IntoIterator<Item = &'a [(Quantity, f64)]>) -> Siblings {
         Siblings::by_name(others.into_iter().flatten().map(|(quantity, value)| (quantity.name, *value)))
     }
 

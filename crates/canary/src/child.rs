@@ -38,7 +38,7 @@ pub fn run() -> io::Result<()> {
         tracing::debug!(%error, "the canary's process is as important as others");
     }
     let mut reports = ReportWriter::new(frames);
-    let locks: Result<Vec<_>, String> = request.locks.iter().map(|lock| interlock::take(lock)).collect();
+    let locks: Result<Vec<_>, String> = request.locks.iter().map(|lock| interlock::acquire(lock)).collect();
     let _locks = match locks {
         Ok(locks) => locks,
         Err(text) => return unable(&mut reports, CanarySkip::ChildAlive, text),

@@ -39,7 +39,7 @@ pub enum Allows {
 
 /// One condition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Condition {
+pub struct RunCondition {
     /// What has to be so.
     pub what: String,
     /// How it is.
@@ -49,7 +49,7 @@ pub struct Condition {
 }
 
 /// The reason that keeps the canary away, if one does: the first in the list.
-pub fn refusal(conditions: &[Condition]) -> Option<CanarySkip> {
+pub fn refusal(conditions: &[RunCondition]) -> Option<CanarySkip> {
     conditions.iter().find_map(|one| if let Allows::No(reason) = one.allows { Some(reason) } else { None })
 }
 
@@ -69,10 +69,10 @@ fn unchecked(why: impl Into<String>) -> Finding {
 }
 
 /// All conditions, the gravest first. The GPU must have been without work for `idle_for`.
-pub fn conditions(facts: &GateFacts, idle_for: Duration) -> Vec<Condition> {
+pub fn conditions(facts: &GateFacts, idle_for: Duration) -> Vec<RunCondition> {
     let mut list = Vec::new();
     let mut add = |what: &str, (found, allows): Finding| {
-        list.push(Condition { what: what.to_owned(), found, allows });
+        list.push(RunCondition { what: what.to_owned(), found, allows });
     };
     let released = facts.released.then_some("it is released");
     add("the driver is not released", unless(released, CanarySkip::Released, "in use"));

@@ -21,7 +21,7 @@ pub type HeldLock = Flock<File>;
 
 /// Takes a lock, and makes its file if there is none. Never waits; an error names the holder, or says why the lock
 /// cannot be had.
-pub fn take(path: &Path) -> Result<HeldLock, String> {
+pub fn acquire(path: &Path) -> Result<HeldLock, String> {
     let named = |error: io::Error| format!("{} cannot be opened: {error}", path.display());
     let file = open(path).map_err(named)?;
     let identity = file.metadata().map_err(named)?;
@@ -40,7 +40,7 @@ pub fn take(path: &Path) -> Result<HeldLock, String> {
 
 /// Whether a lock could be taken now.
 pub fn free(path: &Path) -> Result<(), String> {
-    take(path).map(drop)
+    acquire(path).map(drop)
 }
 
 /// The process of a canary that holds any GPU's lock, of whatever parent.
@@ -104,9 +104,9 @@ mod tests {
     fn one_holds_it_and_the_other_gets_the_holder() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("new/canary.lock");
-        let held = take(&path).unwrap();
+        let held = acquire(&path).unwrap();
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, MODE);
-        let refused = take(&path).unwrap_err();
+        let refused = acquire(&path).unwrap_err();
         assert!(refused.contains(&format!("process {}", std::process::id())), "{refused}");
         drop(held);
         assert_eq!(free(&path), Ok(()));
@@ -116,23 +116,23 @@ mod tests {
     #[test]
     fn what_is_no_file_is_refused_without_waiting() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(take(dir.path()).is_err());
+        assert!(acquire(dir.path()).is_err());
         let fifo = dir.path().join("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert!(take(&fifo).unwrap_err().contains("no plain file"));
-        assert!(take(Path::new("/proc/nowhere/lock")).unwrap_err().contains("cannot be opened"));
+        assert!(acquire(&fifo).unwrap_err().contains("no plain file"));
+        assert!(acquire(Path::new("/proc/nowhere/lock")).unwrap_err().contains("cannot be opened"));
     }
 
     #[test]
     fn a_gpu_in_a_canarys_hands_has_a_holder() {
         let dir = tempfile::tempdir().unwrap();
         let lock_file = dir.path().join("canary.lock");
-        let _canary = take(&lock_file).unwrap();
+        let _canary = acquire(&lock_file).unwrap();
         assert_eq!(gpu_holder(&lock_file), None, "the lock of all GPUs is none of a GPU");
         let path = flock::gpu_lock(&lock_file, "GPU-0");
         assert_eq!(path, dir.path().join("canary.GPU-0.lock"));
-        let held = take(&path).unwrap();
-        drop(take(&flock::gpu_lock(&lock_file, "GPU-1")).unwrap());
+        let held = acquire(&path).unwrap();
+        drop(acquire(&flock::gpu_lock(&lock_file, "GPU-1")).unwrap());
         let holder = gpu_holder(&lock_file).unwrap();
         assert!(holder.contains(&format!("process {}", std::process::id())), "{holder}");
         drop(held);

@@ -26,7 +26,7 @@ use super::sample::clocks::{self, Clock};
 use super::sample::{RunContext, Sample};
 pub use checks::{TRANSFORM_LIMIT, overlap_bound};
 use confirmation::{is_rate, is_valid};
-pub use endings::{is_left_alone, worth_another_try};
+pub use endings::worth_another_try;
 use model::canary::{Judged, Outcome, Place};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{CanaryCheck, CanarySkip, CanaryVerdict};

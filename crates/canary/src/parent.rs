@@ -194,7 +194,7 @@ impl ActiveRun {
             match self.reports.recv_timeout(wait) {
                 Ok(Ok(Some(report))) => {
                     on(&report);
-                    self.transcript.take(report)?;
+                    self.transcript.record(report)?;
                     self.comes_further(Mono::now());
                 }
                 Ok(Ok(None)) | Err(RecvTimeoutError::Disconnected) => {

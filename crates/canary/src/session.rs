@@ -94,7 +94,7 @@ impl Arena {
     }
 
     fn slice<T: Plain>(&self, begin: u64, count: usize) -> Try<DeviceSlice<T>> {
-        DeviceSlice::of(&self.memory, begin, count).ok_or_else(|| self.too_small())
+        DeviceSlice::within(&self.memory, begin, count).ok_or_else(|| self.too_small())
     }
 
     fn too_small(&self) -> Ended {

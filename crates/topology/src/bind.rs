@@ -47,14 +47,14 @@ pub fn lines(map: &Map, binder: Binder) -> String {
 }
 
 /// Appends a line; writing to a string cannot fail.
-fn put(out: &mut String, text: std::fmt::Arguments<'_>) {
+fn push_line(out: &mut String, text: std::fmt::Arguments<'_>) {
     let written = out.write_fmt(text).and_then(|()| out.write_char('\n'));
     debug_assert!(written.is_ok());
 }
 
 /// Appends a comment on one line: names from the driver cannot end it.
 fn comment(out: &mut String, text: &str) {
-    put(out, format_args!("# {}", printable(text)));
+    push_line(out, format_args!("# {}", printable(text)));
 }
 
 /// Appends a comment of several lines.

@@ -28,7 +28,7 @@ const ENTRY_HEIGHT: f64 = 27.0;
 /// All of it.
 pub fn svg(map: &Map) -> String {
     let shares = Shares::new(map);
-    let tree = tree::of(&map.topology);
+    let tree = tree::build(&map.topology);
     let parts = alike(&tree.branches, &shares, 0.0);
     let columns = match parts.len() {
         few @ 0..=3 => few.max(1),

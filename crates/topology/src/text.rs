@@ -14,7 +14,7 @@ pub fn text(map: &Map, colours: bool, columns: Option<usize>) -> String {
     let mut out = String::new();
     let most = columns.unwrap_or(usize::MAX);
     out += &format!("{}\n", paint.bold(&fit(&title(&map.topology), most)));
-    let tree = tree::of(&map.topology);
+    let tree = tree::build(&map.topology);
     let mut lines = TreeWriter { map, paint, columns: most, out: &mut out };
     lines.inside(&tree, "");
     shares(&mut out, paint, map, columns);

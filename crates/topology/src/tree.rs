@@ -57,7 +57,7 @@ enum Place {
 }
 
 /// The whole tree.
-pub fn of(topology: &Topology) -> Branch<'_> {
+pub fn build(topology: &Topology) -> Branch<'_> {
     let mut root = branch(BranchKind::Machine, topology.cpus.clone());
     let packages = topology.packages.iter().map(|package| (BranchKind::Package(package), &package.cpus));
     let nodes = topology.numa_nodes.iter().map(|node| (BranchKind::Node(node), &node.cpus));
@@ -66,10 +66,10 @@ pub fn of(topology: &Topology) -> Branch<'_> {
     // The widest first; of the same CPUs the package holds the node, the node the cache. Memory alone comes last.
     parts.sort_by_key(|(_, cpus)| (cpus.is_empty(), std::cmp::Reverse(cpus.len()), cpus.iter().next()));
     for (part, cpus) in parts {
-        root.put(part, cpus);
+        root.insert(part, cpus);
     }
     for core in &topology.cores {
-        root.put_core(core);
+        root.insert_core(core);
     }
     for device in &topology.devices {
         let node = topology.numa_nodes.iter().find(|node| Some(node.index) == device.numa_node);
@@ -78,7 +78,7 @@ pub fn of(topology: &Topology) -> Branch<'_> {
             (None, Some(package)) => Place::Package(package),
             (None, None) => Place::Machine,
         };
-        root.put_device(device, place);
+        root.insert_device(device, place);
     }
     root.arrange();
     root
@@ -89,14 +89,14 @@ fn branch(part: BranchKind<'_>, cpus: CpuSet) -> Branch<'_> {
 }
 
 impl<'a> Branch<'a> {
-    fn put(&mut self, part: BranchKind<'a>, cpus: &CpuSet) {
+    fn insert(&mut self, part: BranchKind<'a>, cpus: &CpuSet) {
         let holds = |branch: &Branch<'_>| match part {
             // Memory alone is in its package, if that is known.
             BranchKind::Node(node) if cpus.is_empty() => branch.has_package(node.package),
             _ => !cpus.is_empty() && cpus.is_within(&branch.cpus),
         };
         match self.branches.iter_mut().find(|branch| holds(branch)) {
-            Some(branch) => branch.put(part, cpus),
+            Some(branch) => branch.insert(part, cpus),
             None => self.branches.push(branch(part, cpus.clone())),
         }
     }
@@ -106,15 +106,15 @@ impl<'a> Branch<'a> {
             || self.branches.iter().any(|branch| branch.has_package(wanted))
     }
 
-    fn put_core(&mut self, core: &'a CpuSet) {
+    fn insert_core(&mut self, core: &'a CpuSet) {
         match self.branches.iter_mut().find(|branch| core.is_within(&branch.cpus)) {
-            Some(branch) => branch.put_core(core),
+            Some(branch) => branch.insert_core(core),
             None => self.cores.push(core),
         }
     }
 
     /// Puts a device where its place is.
-    fn put_device(&mut self, device: &'a Device, place: Place) -> bool {
+    fn insert_device(&mut self, device: &'a Device, place: Place) -> bool {
         let here = match self.kind {
             BranchKind::Machine => place == Place::Machine,
             BranchKind::Package(package) => place == Place::Package(package.index),
@@ -122,9 +122,9 @@ impl<'a> Branch<'a> {
             BranchKind::L3(_) => false,
         };
         if here {
-            put_pci(&mut self.pci, &upstream(device), device, true);
+            insert_pci(&mut self.pci, &upstream(device), device, true);
         }
-        here || self.branches.iter_mut().any(|branch| branch.put_device(device, place))
+        here || self.branches.iter_mut().any(|branch| branch.insert_device(device, place))
     }
 
     fn arrange(&mut self) {
@@ -152,7 +152,7 @@ fn upstream(device: &Device) -> Vec<&str> {
     all.filter(|(at, _)| *at == 0 || at % 2 == 1).map(|(_, address)| address).collect()
 }
 
-fn put_pci<'a>(among: &mut Vec<Pci<'a>>, above: &[&'a str], device: &'a Device, root: bool) {
+fn insert_pci<'a>(among: &mut Vec<Pci<'a>>, above: &[&'a str], device: &'a Device, root: bool) {
     let Some((first, rest)) = above.split_first() else {
         let plain = |device: &Device| device.kind == DeviceKind::Nvswitch && !is_narrow(device);
         match among.last_mut() {
@@ -167,12 +167,12 @@ fn put_pci<'a>(among: &mut Vec<Pci<'a>>, above: &[&'a str], device: &'a Device, 
         if let Pci::Bridge { addresses, below, .. } = pci
             && addresses.first() == Some(first)
         {
-            put_pci(below, rest, device, false);
+            insert_pci(below, rest, device, false);
             return;
         }
     }
     let mut below = Vec::new();
-    put_pci(&mut below, rest, device, false);
+    insert_pci(&mut below, rest, device, false);
     among.push(Pci::Bridge { root, addresses: vec![first], below });
 }
 
@@ -210,7 +210,7 @@ mod tests {
     fn what_holds_more_cpus_is_outside() {
         let mut topology = machine(&[("0-1", &["0", "1"]), ("2-3", &["2-3"])]);
         assert_eq!(
-            names(&of(&topology)),
+            names(&build(&topology)),
             "machine(package0(node0(l3#0(0) l3#1(1))) package1(node1(l3#2(2 3))))"
         );
         // One node of two packages that take turns in numbering, and memory alone.
@@ -223,7 +223,7 @@ mod tests {
             package: Some(1),
             ..NumaNode::default()
         });
-        let tree = of(&topology);
+        let tree = build(&topology);
         assert_eq!(names(&tree), "machine(node0(package0(l3#0(0 2)) package1(l3#1(1 3) node8)))");
         let logical: Vec<String> = tree.logical_cores().iter().map(|core| core.to_string()).collect();
         assert_eq!(logical, ["0", "2", "1", "3"], "by package, as hwloc and Slurm count them");
@@ -238,7 +238,7 @@ mod tests {
             device(Network, "c", Some(0), "0-3", &["rp", "up", "down3"]),
             device(Storage, "d", Some(7), "", &[]),
         ];
-        let tree = of(&topology);
+        let tree = build(&topology);
         assert_eq!(tree.pci, [Pci::Devices(vec![&topology.devices[3]])], "a node that is not there is none");
         let node = &tree.branches[0].branches[0];
         let lower = Pci::Bridge {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::watch::ActivityWatch;
 use crate::views::canary::CanaryFacts;
 use attribution::pods::Pods;
-use canary::gate::{self, Claimed, Condition, GateFacts, Since, claims, slurm};
+use canary::gate::{self, Claimed, GateFacts, RunCondition, Since, claims, slurm};
 use canary::interlock;
 use canary::schedule::{CanarySchedule, ScheduleSettings};
 use host::Host;
@@ -89,7 +89,7 @@ pub struct PlaceStatus {
     /// The place.
     pub place: Place,
     /// Whether the canary may run there now.
-    pub conditions: Vec<Condition>,
+    pub conditions: Vec<RunCondition>,
     /// How its last run ended.
     pub last: Option<Outcome>,
 }

@@ -44,7 +44,7 @@ impl CanaryCollector {
         let target = RunTarget::new(place.clone(), pci_address, peer, &config.canary.checks, seed);
         // The interlock may still be held for the run before.
         if self.interlock.is_none() {
-            match interlock::take(&config.canary.lock_file) {
+            match interlock::acquire(&config.canary.lock_file) {
                 Ok(held) => self.interlock = Some(held),
                 Err(text) => return self.put_off(place, CanarySkip::Interlock, &text),
             }

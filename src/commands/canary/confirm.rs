@@ -97,6 +97,6 @@ fn siblings(place: &Place, run: &CanaryRun, memory: &BaselineStore, figures: &Fi
     let Some(device) = &run.device else { return Siblings::default() };
     let model = baseline::model(place, device);
     let others = figures.iter().filter(|(other, (of, _))| *other != place && *of == model);
-    let here = Siblings::of(others.map(|(_, (_, newest))| newest.as_slice()));
+    let here = Siblings::from_figures(others.map(|(_, (_, newest))| newest.as_slice()));
     if here.is_enough() { here } else { memory.siblings(place, device) }
 }

@@ -6,7 +6,7 @@ use crate::collectors::windows::store::WindowStore;
 use crate::commands::doctor::ask::{Aim, Asked, does_not_return, label};
 use crate::commands::doctor::daemon::Daemon;
 use canary::gate::facts::{GateValue, Values, state};
-use canary::gate::{self, Condition, GateFacts};
+use canary::gate::{self, GateFacts, RunCondition};
 use model::canary::{Instance, Place};
 use model::catalog::schema::{Entity, KnownLabel, LabelSet, Metric};
 use model::catalog::{self as m, CanarySkip, ComputeInstance, Gpu, MetricId, RecoveryAction};
@@ -88,7 +88,7 @@ impl DeviceList {
     }
 
     /// The conditions for a run there now.
-    pub fn conditions(&self, config: &Config, device: &ListedDevice) -> Vec<Condition> {
+    pub fn conditions(&self, config: &Config, device: &ListedDevice) -> Vec<RunCondition> {
         let mut facts = GateFacts::read(&self.asked, &device.place, FRESH_FOR);
         facts.no_instance = device.no_instance;
         let now = unix_seconds();

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::devices::ListedDevice;
-use canary::gate::Condition;
+use canary::gate::RunCondition;
 use canary::report::{CanaryRun, RunEnd};
 use model::canary::{Judged, Outcome, Place};
 use model::catalog::schema::KnownLabel;
@@ -59,7 +59,7 @@ pub struct RunRecord {
     /// Name of the product.
     pub model: String,
     /// What had to be so for it.
-    pub conditions: Vec<Condition>,
+    pub conditions: Vec<RunCondition>,
     /// All that was reported; none if it was not made.
     pub run: Option<CanaryRun>,
     /// What became of it; none if nothing was to be run.
@@ -70,7 +70,7 @@ impl RunRecord {
     /// On this device.
     pub fn new(
         device: &ListedDevice,
-        conditions: Vec<Condition>,
+        conditions: Vec<RunCondition>,
         run: Option<CanaryRun>,
         outcome: Option<Outcome>,
     ) -> RunRecord {

@@ -4,7 +4,7 @@ use super::report::RunRecord;
 use super::table;
 use super::*;
 use canary::baseline::Siblings;
-use canary::judge::fixtures::{baseline, healthy, of, part, place};
+use canary::judge::fixtures::{baseline, healthy, measurement_mut, part, place};
 use canary::report::{CanaryRun, CheckFigures, RunEnd};
 use model::canary::Place;
 use model::catalog::{CanaryCheck, CanaryStep};
@@ -18,7 +18,8 @@ fn made(place: Place, run: CanaryRun) -> RunRecord {
 }
 
 fn narrow(mut run: CanaryRun) -> CanaryRun {
-    let CheckFigures::Copied { link_width, to_gpu, to_host, .. } = &mut of(&mut run, CanaryCheck::Pcie).found
+    let CheckFigures::Copied { link_width, to_gpu, to_host, .. } =
+        &mut measurement_mut(&mut run, CanaryCheck::Pcie).found
     else {
         panic!("no copies")
     };
@@ -64,7 +65,7 @@ fn the_worst_decides_the_exit_code() {
 
 #[test]
 fn force_overcomes_who_is_there_but_not_what_would_wedge() {
-    let condition = |reason| Condition { what: "x".into(), found: "y".into(), allows: Allows::No(reason) };
+    let condition = |reason| RunCondition { what: "x".into(), found: "y".into(), allows: Allows::No(reason) };
     let list = [condition(CanarySkip::Processes), condition(CanarySkip::Maintenance)];
     assert_eq!(refused(&list, false), Some((CanarySkip::Processes, "x: y".into())));
     assert_eq!(refused(&list, true), None);

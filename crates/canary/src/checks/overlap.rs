@@ -87,7 +87,7 @@ fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
     let stages = space.stages(s)?;
     let mut verified = |queues: usize, way: Way<'_>| {
         space.forget();
-        let seconds = space.take(s, queues, way)?;
+        let seconds = space.time(s, queues, way)?;
         tally.add(BATCHES as u64 * bytes / 4, space.verify());
         Ok::<_, Ended>(seconds)
     };
@@ -98,7 +98,7 @@ fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
         let mut both = space.batches.iter().take(2).zip(queues.iter().cycle());
         both.try_for_each(|(batch, queue)| space.work(batch, queue, quarter))
     };
-    let kernels = [space.take(s, 1, &two_kernels)?, space.take(s, 2, &two_kernels)?];
+    let kernels = [space.time(s, 1, &two_kernels)?, space.time(s, 2, &two_kernels)?];
     space.give_back()?;
     let batches = BATCHES as u32;
     let figures = Overlap { batches, bytes, stages, serial, rotating, separate, kernels };
@@ -163,7 +163,7 @@ impl<'a> OverlapBuffers<'a> {
     }
 
     /// Takes a way with so many queues: seconds from the begin of the first to the end of the last.
-    fn take(&self, s: &mut Session<'_>, queues: usize, way: Way<'_>) -> Try<f64> {
+    fn time(&self, s: &mut Session<'_>, queues: usize, way: Way<'_>) -> Try<f64> {
         let (begin, ends) = (&self.events[2 * BATCHES], &self.events[2 * BATCHES + 1..]);
         s.timed(|cuda, first| {
             let others = &self.queues[..queues - 1];

@@ -76,8 +76,8 @@ impl Peer {
         let check = cuda.function(&module, "check")?;
         let memory = cuda.alloc(words as u64 * 8 + 4096)?;
         let none = || Ended::Unable(CanarySkip::NoMemory, format!("no memory on {uuid}"));
-        let data = DeviceSlice::of(&memory, 0, words).ok_or_else(none)?;
-        let bad = DeviceSlice::of(&memory, words as u64 * 8, 1).ok_or_else(none)?;
+        let data = DeviceSlice::within(&memory, 0, words).ok_or_else(none)?;
+        let bad = DeviceSlice::within(&memory, words as u64 * 8, 1).ok_or_else(none)?;
         Ok(Peer { id, context, check, data, bad })
     }
 

@@ -42,7 +42,7 @@ fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
     let words = (BYTES.min(s.request.memory_bytes).min(s.arena.left()) / 512 * 64) as usize;
     let gpu = s.arena.data::<u64>(words)?;
     let folder = Path::new("/sys/bus/pci/devices").join(kernel_address(&s.request.pci_address));
-    let node = Node::of(&folder);
+    let node = Node::from_sysfs(&folder);
     let seed = |of| stats::seed(s.request.seed, of);
     // The patterns each way: their first words and steps.
     let (inwards, outwards) = ((seed(6), seed(7) | 1), (seed(8), seed(9) | 1));

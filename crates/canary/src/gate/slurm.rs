@@ -37,7 +37,7 @@ fn job(host: &Host) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn put(root: &Path, path: &str, text: &str) {
+    fn write(root: &Path, path: &str, text: &str) {
         let path = root.join("sys/fs/cgroup").join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
@@ -52,9 +52,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let host = Host::new(dir.path());
         assert!(matches!(claimed(&host), Claimed::Unasked(_)));
-        put(dir.path(), "devices/devices.list", "a *:* rwm\n");
+        write(dir.path(), "devices/devices.list", "a *:* rwm\n");
         assert!(matches!(claimed(&host), Claimed::No(_)));
-        put(dir.path(), "cpuset/slurm_node7/uid_1000/job_42/tasks", "");
+        write(dir.path(), "cpuset/slurm_node7/uid_1000/job_42/tasks", "");
         assert!(by(&host).unwrap().contains("maybe Slurm job 42"));
     }
 
@@ -62,10 +62,14 @@ mod tests {
     fn a_job_of_version_2_may_have_any_gpu() {
         let dir = tempfile::tempdir().unwrap();
         let host = Host::new(dir.path());
-        put(dir.path(), "system.slice/node7_slurmstepd.scope/system/cgroup.procs", "1\n");
-        put(dir.path(), "system.slice/node7_slurmstepd.scope/job_9/cgroup.events", "populated 0\nfrozen 0\n");
+        write(dir.path(), "system.slice/node7_slurmstepd.scope/system/cgroup.procs", "1\n");
+        write(
+            dir.path(),
+            "system.slice/node7_slurmstepd.scope/job_9/cgroup.events",
+            "populated 0\nfrozen 0\n",
+        );
         assert_eq!(by(&host), None);
-        put(
+        write(
             dir.path(),
             "system.slice/node7_slurmstepd.scope/job_10/cgroup.events",
             "populated 1\nfrozen 0\n",

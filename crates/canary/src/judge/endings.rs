@@ -5,19 +5,7 @@ use crate::format::{self, seconds};
 use crate::report::{CanaryRun, RunEnd};
 use model::canary::{Outcome, Place};
 use model::catalog::schema::KnownLabel;
-use model::catalog::{CanaryCheck, CanaryEnd, CanarySkip, CanaryVerdict};
-
-/// Whether a run could not be made because the GPU is in use or is to be left alone; else something is
-/// missing or wrong here.
-pub fn is_left_alone(reason: CanarySkip) -> bool {
-    use CanarySkip::*;
-    match reason {
-        Processes | Busy | Memory | Claimed | ComputeMode | RecentXid | Maintenance | Interlock | Duty
-        | Mps | PersistenceOff | Released | NoMemory | DeviceUnavailable => true,
-        Unread | Unhealthy | ChildAlive | NoInstance | NoLibrary | ForeignLibrary | OldDriver | NoKernels
-        | NoPermission | NoDevice | Environment => false,
-    }
-}
+use model::catalog::{CanaryCheck, CanaryEnd, CanaryVerdict};
 
 /// The outcome of a run before its checks are judged; and the check that ended it, with its verdict.
 pub fn ending(place: &Place, run: &CanaryRun) -> (Outcome, Option<(CanaryCheck, CanaryVerdict)>) {
@@ -53,8 +41,8 @@ pub fn ending(place: &Place, run: &CanaryRun) -> (Outcome, Option<(CanaryCheck, 
         }
         RunEnd::Unable { reason, text } => {
             (outcome.end, outcome.skip, outcome.text) = (CanaryEnd::CouldNotRun, Some(*reason), text.clone());
-            let skipped = is_left_alone(*reason);
-            let verdict = if skipped { CanaryVerdict::Skipped } else { CanaryVerdict::CouldNotRun };
+            let verdict =
+                if reason.is_left_alone() { CanaryVerdict::Skipped } else { CanaryVerdict::CouldNotRun };
             Some((CanaryCheck::Init, verdict))
         }
         RunEnd::Hung { step, call, seconds: waited } => {

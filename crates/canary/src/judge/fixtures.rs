@@ -154,7 +154,7 @@ pub fn healthy() -> CanaryRun {
 }
 
 /// The findings of a check in a run.
-pub fn of(run: &mut CanaryRun, check: CanaryCheck) -> &mut Measurement {
+pub fn measurement_mut(run: &mut CanaryRun, check: CanaryCheck) -> &mut Measurement {
     run.measured.iter_mut().find(|measured| measured.check == check).unwrap()
 }
 

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::fixtures::{baseline, healthy, judged, of, place};
+use super::fixtures::{baseline, healthy, judged, measurement_mut, place};
 use super::*;
 use crate::report::{CheckFigures, CudaDevice, Mismatches, RunEnd, Sm};
 use sampler::watch::Around;
@@ -125,7 +125,7 @@ proptest! {
     fn the_order_in_which_multiprocessors_and_times_are_listed_does_not_matter(seed in any::<u64>()) {
         let baseline = baseline(25, NOW);
         let mut run = healthy();
-        let CheckFigures::Sms(sms) = &mut of(&mut run, CanaryCheck::SmRate).found else { panic!() };
+        let CheckFigures::Sms(sms) = &mut measurement_mut(&mut run, CanaryCheck::SmRate).found else { panic!() };
         sms[(seed % 132) as usize].work_per_cycle *= 0.98;
         let before = judged(&run, &baseline, NOW);
         let turn = |count: usize| (seed as usize) % count;
@@ -169,7 +169,7 @@ proptest! {
                 baseline.apply(judged(&change(healthy()), &baseline, NOW - 60.0 * f64::from(25 - nth)).update);
             }
             let mut slow = change(healthy());
-            let CheckFigures::Read { seconds, .. } = &mut of(&mut slow, CanaryCheck::HbmRead).found else { panic!() };
+            let CheckFigures::Read { seconds, .. } = &mut measurement_mut(&mut slow, CanaryCheck::HbmRead).found else { panic!() };
             seconds.iter_mut().for_each(|second| *second /= 0.9);
             let checks = judged(&slow, &baseline, NOW).outcome.checks;
             let checks = checks.into_iter().map(|judged| (judged.check, judged.sample, judged.ratios));
@@ -189,7 +189,7 @@ proptest! {
         compared in any::<u64>(), wrong in 1u64.., zeroed in any::<u64>(), reruns in 0u32..9, again in 0u32..9
     ) {
         let mut run = healthy();
-        of(&mut run, CanaryCheck::SmSdc).mismatches =
+        measurement_mut(&mut run, CanaryCheck::SmSdc).mismatches =
             Mismatches { compared, wrong, zeroed, first: Vec::new(), reruns, wrong_reruns: again };
         let judgement = judge(&place(), &run, &BaselineStore::default(), &Siblings::default(), NOW);
         let found = judgement.outcome.checks.iter().find(|judged| judged.check == CanaryCheck::SmSdc).unwrap();

@@ -1,6 +1,8 @@
 //! Each fault by itself gets its verdict, and only that one.
 
-use super::fixtures::{baseline, device, healthy, judged, measured, of, part, place, sms, verdict};
+use super::fixtures::{
+    baseline, device, healthy, judged, measured, measurement_mut, part, place, sms, verdict,
+};
 use super::*;
 use crate::report::{CheckFigures, CudaDevice, Mismatch, Mismatches, RunEnd, Sm};
 use CanaryVerdict::*;
@@ -27,13 +29,13 @@ fn scale(found: &mut CheckFigures, work: f64, clock: f64) {
 }
 
 fn sm(run: &mut CanaryRun, check: CanaryCheck, smid: usize) -> &mut Sm {
-    let CheckFigures::Sms(sms) = &mut of(run, check).found else { panic!("no multiprocessors") };
+    let CheckFigures::Sms(sms) = &mut measurement_mut(run, check).found else { panic!("no multiprocessors") };
     &mut sms[smid]
 }
 
 fn clock(run: &mut CanaryRun, share: f64, reasons: u64) {
     for check in [CanaryCheck::SmRate, CanaryCheck::Tensor] {
-        scale(&mut of(run, check).found, 1.0, share);
+        scale(&mut measurement_mut(run, check).found, 1.0, share);
     }
     for measured in &mut run.measured {
         measured.around.sm_clock_hertz *= share;
@@ -45,13 +47,15 @@ fn clock(run: &mut CanaryRun, share: f64, reasons: u64) {
 }
 
 fn slow_read(run: &mut CanaryRun, check: CanaryCheck, share: f64) {
-    let CheckFigures::Read { seconds, .. } = &mut of(run, check).found else { panic!("no reads") };
+    let CheckFigures::Read { seconds, .. } = &mut measurement_mut(run, check).found else {
+        panic!("no reads")
+    };
     seconds.iter_mut().for_each(|second| *second /= share);
 }
 
 fn copies(run: &mut CanaryRun, share: f64, link: (u32, u32)) {
     let CheckFigures::Copied { to_gpu, to_host, link_generation, link_width, .. } =
-        &mut of(run, CanaryCheck::Pcie).found
+        &mut measurement_mut(run, CanaryCheck::Pcie).found
     else {
         panic!("no copies")
     };
@@ -68,7 +72,7 @@ fn wrong(run: &mut CanaryRun, check: CanaryCheck, wrong_reruns: u32) {
         got: 0x3f80_0040,
         ..Mismatch::default()
     };
-    of(run, check).mismatches =
+    measurement_mut(run, check).mismatches =
         Mismatches { compared: 236_544, wrong: 3, zeroed: 1, first: vec![first], reruns: 4, wrong_reruns };
 }
 
@@ -79,8 +83,12 @@ const FAULTS: &[Case] = &[
     ("an SM 1 % slow", |r| sm(r, SmRate, 17).work_per_cycle *= 0.99, &[(SmRate, SlowSm)]),
     ("an SM 3 % slow in its tensor cores", |r| sm(r, Tensor, 17).work_per_cycle *= 0.97, &[(Tensor, SlowSm)]),
     ("an SM's clock 2 % low", |r| sm(r, SmRate, 3).clock_hertz *= 0.98, &[(SmRate, SlowSm)]),
-    ("all SMs 1 % slow", |r| scale(&mut of(r, SmRate).found, 0.99, 1.0), &[(SmRate, Slow)]),
-    ("all tensor cores 5 % slow", |r| scale(&mut of(r, Tensor).found, 0.95, 1.0), &[(Tensor, Slow)]),
+    ("all SMs 1 % slow", |r| scale(&mut measurement_mut(r, SmRate).found, 0.99, 1.0), &[(SmRate, Slow)]),
+    (
+        "all tensor cores 5 % slow",
+        |r| scale(&mut measurement_mut(r, Tensor).found, 0.95, 1.0),
+        &[(Tensor, Slow)],
+    ),
     ("a clock 0.5 % low without a reason", |r| clock(r, 0.995, 0), &[(SmRate, UnexplainedClockCap)]),
     (
         "a clock capped at 40 % without a reason",
@@ -99,18 +107,26 @@ const FAULTS: &[Case] = &[
     ("a generation read while the link slept", |r| copies(r, 1.0, (1, 16)), &[]),
     ("slow copies over a full link", |r| copies(r, 0.8, (5, 16)), &[(Pcie, Slow)]),
     ("a link that is not known", |r| copies(r, 1.0, (0, 0)), &[]),
-    ("slow launches", |r| of(r, Launch).found = CheckFigures::Launched(vec![40e-6; 200]), &[(Launch, Slow)]),
+    (
+        "slow launches",
+        |r| measurement_mut(r, Launch).found = CheckFigures::Launched(vec![40e-6; 200]),
+        &[(Launch, Slow)],
+    ),
     ("a slow context", |r| r.steps[3].1 = 3.0, &[(Init, Slow)]),
     ("a wrong bit on SM 17", |r| wrong(r, SmSdc, 3), &[(SmSdc, WrongResult)]),
     ("a wrong bit that does not come again", |r| wrong(r, SmSdc, 0), &[(SmSdc, WrongResultSuspected)]),
     ("a wrong word in memory", |r| wrong(r, HbmWalk, 1), &[(HbmWalk, WrongResult)]),
     ("a wrong word in a copy", |r| wrong(r, Pcie, 1), &[(Pcie, WrongResult)]),
-    ("another process on the GPU", |r| of(r, HbmRead).around.others = vec![4711], &[(HbmRead, Contended)]),
-    ("time slices", |r| of(r, SmRate).wall_seconds = 0.02, &[(SmRate, Contended)]),
+    (
+        "another process on the GPU",
+        |r| measurement_mut(r, HbmRead).around.others = vec![4711],
+        &[(HbmRead, Contended)],
+    ),
+    ("time slices", |r| measurement_mut(r, SmRate).wall_seconds = 0.02, &[(SmRate, Contended)]),
     (
         "a worse error than single precision has",
         |r| {
-            let CheckFigures::Transformed(t) = &mut of(r, Transform).found else { panic!() };
+            let CheckFigures::Transformed(t) = &mut measurement_mut(r, Transform).found else { panic!() };
             t.max_relative_error = 1e-4;
         },
         &[(Transform, WrongResultSuspected)],
@@ -118,7 +134,7 @@ const FAULTS: &[Case] = &[
     (
         "copies and kernels one after another",
         |r| {
-            let CheckFigures::Overlapped(o) = &mut of(r, Overlap).found else { panic!() };
+            let CheckFigures::Overlapped(o) = &mut measurement_mut(r, Overlap).found else { panic!() };
             (o.rotating, o.separate) = (9.6e-3, 9.6e-3);
         },
         &[(Overlap, Slow)],
@@ -202,7 +218,7 @@ fn without_a_baseline_only_what_is_sure_counts() {
         assert_eq!(found, sure, "{name}");
     }
     let mut run = healthy();
-    scale(&mut of(&mut run, SmRate).found, 0.85, 1.0);
+    scale(&mut measurement_mut(&mut run, SmRate).found, 0.85, 1.0);
     assert_eq!(samples(&judged(&run, &none, NOW)), vec![(SmRate, Slow)]);
     let mut run = healthy();
     slow_read(&mut run, HbmRead, 0.6);
@@ -215,7 +231,7 @@ fn without_a_baseline_only_what_is_sure_counts() {
 #[test]
 fn siblings_tell_of_a_gpu_that_was_born_slow() {
     let usual = judged(&healthy(), &BaselineStore::default(), NOW).update.newest;
-    let siblings = |count: usize| Siblings::of(vec![usual.as_slice(); count]);
+    let siblings = |count: usize| Siblings::from_figures(vec![usual.as_slice(); count]);
     let mut run = healthy();
     slow_read(&mut run, HbmRead, 0.8);
     let judge = |siblings: &Siblings| judge(&place(), &run, &BaselineStore::default(), siblings, NOW);
@@ -443,11 +459,11 @@ fn slow_memory_under_a_low_clock_is_a_matter_of_clocks() {
     assert_eq!(verdict(&judged(&run, &baseline, NOW), HbmRead).sample, Skipped);
     let mut run = healthy();
     slow_read(&mut run, HbmRead, 0.5);
-    of(&mut run, HbmRead).around.memory_clock_hertz *= 0.5;
+    measurement_mut(&mut run, HbmRead).around.memory_clock_hertz *= 0.5;
     assert_eq!(samples(&judged(&run, &baseline, NOW)), vec![(HbmRead, UnexplainedClockCap)]);
-    of(&mut run, HbmRead).around.reasons = 0x20;
+    measurement_mut(&mut run, HbmRead).around.reasons = 0x20;
     assert_eq!(samples(&judged(&run, &baseline, NOW)), vec![(HbmRead, Throttled)]);
-    of(&mut run, HbmRead).around.reasons = 0x1;
+    measurement_mut(&mut run, HbmRead).around.reasons = 0x1;
     assert_eq!(samples(&judged(&run, &baseline, NOW)), vec![(HbmRead, Skipped)]);
 }
 
@@ -457,7 +473,7 @@ fn a_part_of_a_gpu_is_judged_by_its_own_multiprocessors_and_no_foreign_bound() {
     let mut own = device();
     own.multiprocessors = 60;
     run.device = Some(own);
-    of(&mut run, SmRate).found = CheckFigures::Sms(sms(125.9, 1979.8e6)[..60].to_vec());
+    measurement_mut(&mut run, SmRate).found = CheckFigures::Sms(sms(125.9, 1979.8e6)[..60].to_vec());
     slow_read(&mut run, HbmRead, 0.45);
     let judgement = judge(&part(), &run, &BaselineStore::default(), &Siblings::default(), NOW);
     assert_eq!(samples(&judgement), vec![]);

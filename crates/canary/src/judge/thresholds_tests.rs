@@ -6,7 +6,7 @@
 //! deviations; the clock 0.001 % over 100 processes, and taken to spread twenty times as much, for hosts whose
 //! clocks move. Memory 0.15 %, the fastest copies 0.6 %: both are taken to spread by 1 %.
 
-use super::fixtures::{baseline, healthy, judged, of, verdict};
+use super::fixtures::{baseline, healthy, judged, measurement_mut, verdict};
 use crate::baseline::Quantity;
 use crate::report::CheckFigures;
 use model::catalog::{CanaryCheck, CanaryVerdict};
@@ -63,7 +63,9 @@ fn a_percent_of_one_multiprocessor_and_half_a_percent_of_the_clock_are_seen_ever
     let baseline = baseline(200, 1.8e9);
     for smid in 0..132 {
         let mut run = healthy();
-        let CheckFigures::Sms(sms) = &mut of(&mut run, CanaryCheck::SmRate).found else { panic!() };
+        let CheckFigures::Sms(sms) = &mut measurement_mut(&mut run, CanaryCheck::SmRate).found else {
+            panic!()
+        };
         sms[smid].work_per_cycle *= 0.99;
         let judgement = judged(&run, &baseline, 1.8e9);
         let found = verdict(&judgement, CanaryCheck::SmRate);
@@ -72,7 +74,7 @@ fn a_percent_of_one_multiprocessor_and_half_a_percent_of_the_clock_are_seen_ever
         assert_eq!(found.bad_sms[0].0 as usize, smid);
     }
     let mut run = healthy();
-    let CheckFigures::Sms(sms) = &mut of(&mut run, CanaryCheck::SmRate).found else { panic!() };
+    let CheckFigures::Sms(sms) = &mut measurement_mut(&mut run, CanaryCheck::SmRate).found else { panic!() };
     sms.iter_mut().for_each(|sm| sm.clock_hertz *= 0.995);
     let judgement = judged(&run, &baseline, 1.8e9);
     assert_eq!(verdict(&judgement, CanaryCheck::SmRate).sample, CanaryVerdict::UnexplainedClockCap);

@@ -32,8 +32,8 @@ pub struct Transcript {
 }
 
 impl Transcript {
-    /// Takes the next report in. An error says what is wrong with it.
-    pub fn take(&mut self, report: ChildReport) -> Result<(), String> {
+    /// Records the next report. Returns an error if the report breaks the protocol.
+    pub fn record(&mut self, report: ChildReport) -> Result<(), String> {
         self.reports += 1;
         if self.reports > MOST_REPORTS {
             return Err(format!("more than {MOST_REPORTS} reports"));
@@ -42,56 +42,69 @@ impl Transcript {
             return Err("a report after the last one".into());
         }
         match report {
-            ChildReport::Begin(step) => {
-                if let Some(open) = self.open {
-                    return Err(format!("step {} began within step {}", step.known(), open.known()));
-                }
-                if self.ending.is_some() && step != CanaryStep::Destroy {
-                    return Err(format!("step {} began though the run was to end", step.known()));
-                }
-                (self.open, self.last) = (Some(step), Some(step));
-            }
-            ChildReport::End { step, seconds } => {
-                if self.open != Some(step) {
-                    return Err(format!("step {} ended, which had not begun", step.known()));
-                }
-                self.steps.push((step, time(seconds)?));
-                self.open = None;
-            }
-            ChildReport::Device(device) => {
-                if self.device.is_some() {
-                    return Err("the device was reported twice".into());
-                }
+            ChildReport::Begin(step) => self.begin(step),
+            ChildReport::End { step, seconds } => self.end(step, seconds),
+            ChildReport::Device(device) if self.device.is_none() => {
                 self.device = Some(*device);
+                Ok(())
             }
-            ChildReport::Measured(measured) => {
-                // The driver's own steps are the check `init`.
-                let within = self.open.map(|step| step.known()) == Some(measured.check.known());
-                if !within && measured.check != CanaryCheck::Init {
-                    return Err(format!("a measurement of {} outside its step", measured.check.known()));
-                }
-                time(measured.gpu_seconds)?;
-                time(measured.wall_seconds)?;
-                self.measured.push(*measured);
-            }
-            ChildReport::Ended(RunEnd::Finished | RunEnd::Hung { .. } | RunEnd::Broken { .. }) => {
-                return Err("an end that no process reports".into());
-            }
-            ChildReport::Ended(end) => {
-                // Giving back fails after a fault: the first one counts.
-                if self.ending.is_some() && !matches!(end, RunEnd::Fault { .. }) {
-                    return Err("the run ended twice".into());
-                }
-                self.ending.get_or_insert(end);
-                self.open = None;
-            }
-            ChildReport::Done { gpu_seconds } => {
-                if let Some(open) = self.open {
-                    return Err(format!("the run was done within step {}", open.known()));
-                }
-                self.done = Some(time(gpu_seconds)?);
-            }
+            ChildReport::Device(_) => Err("the device was reported twice".into()),
+            ChildReport::Measured(measured) => self.measure(*measured),
+            ChildReport::Ended(end) => self.end_run(end),
+            ChildReport::Done { gpu_seconds } => self.finish(gpu_seconds),
         }
+    }
+
+    fn begin(&mut self, step: CanaryStep) -> Result<(), String> {
+        if let Some(open) = self.open {
+            return Err(format!("step {} began within step {}", step.known(), open.known()));
+        }
+        if self.ending.is_some() && step != CanaryStep::Destroy {
+            return Err(format!("step {} began after the run had ended", step.known()));
+        }
+        (self.open, self.last) = (Some(step), Some(step));
+        Ok(())
+    }
+
+    fn end(&mut self, step: CanaryStep, seconds: f64) -> Result<(), String> {
+        if self.open != Some(step) {
+            return Err(format!("step {} ended without having begun", step.known()));
+        }
+        self.steps.push((step, time(seconds)?));
+        self.open = None;
+        Ok(())
+    }
+
+    fn measure(&mut self, measured: Measurement) -> Result<(), String> {
+        // The driver's own steps are the check `init`.
+        let within = self.open.map(|step| step.known()) == Some(measured.check.known());
+        if !within && measured.check != CanaryCheck::Init {
+            return Err(format!("a measurement of {} outside its step", measured.check.known()));
+        }
+        time(measured.gpu_seconds)?;
+        time(measured.wall_seconds)?;
+        self.measured.push(measured);
+        Ok(())
+    }
+
+    fn end_run(&mut self, end: RunEnd) -> Result<(), String> {
+        if matches!(end, RunEnd::Finished | RunEnd::Hung { .. } | RunEnd::Broken { .. }) {
+            return Err("an end that only the parent may record".into());
+        }
+        // Releasing resources fails after a fault: the first fault counts.
+        if self.ending.is_some() && !matches!(end, RunEnd::Fault { .. }) {
+            return Err("the run ended twice".into());
+        }
+        self.ending.get_or_insert(end);
+        self.open = None;
+        Ok(())
+    }
+
+    fn finish(&mut self, gpu_seconds: f64) -> Result<(), String> {
+        if let Some(open) = self.open {
+            return Err(format!("the run was done within step {}", open.known()));
+        }
+        self.done = Some(time(gpu_seconds)?);
         Ok(())
     }
 
@@ -166,15 +179,15 @@ mod tests {
         ChildReport::Ended(RunEnd::Unable { reason: CanarySkip::NoMemory, text: "t".into() })
     }
 
-    fn take(reports: impl IntoIterator<Item = ChildReport>) -> Result<Transcript, String> {
+    fn recorded(reports: impl IntoIterator<Item = ChildReport>) -> Result<Transcript, String> {
         let mut transcript = Transcript::default();
-        reports.into_iter().try_for_each(|report| transcript.take(report))?;
+        reports.into_iter().try_for_each(|report| transcript.record(report))?;
         Ok(transcript)
     }
 
     #[test]
     fn a_whole_run_is_kept() {
-        let transcript = take([
+        let transcript = recorded([
             begin(CanaryStep::Context),
             end(CanaryStep::Context),
             ChildReport::Device(Box::default()),
@@ -188,14 +201,14 @@ mod tests {
             (None, 0.25, CanaryStep::SmRate)
         );
         let mut transcript = transcript;
-        transcript.take(ChildReport::Done { gpu_seconds: 0.75 }).unwrap();
+        transcript.record(ChildReport::Done { gpu_seconds: 0.75 }).unwrap();
         assert_eq!((transcript.reported_end(), transcript.gpu_seconds()), (Some(RunEnd::Finished), 0.75));
         assert_eq!(transcript.steps, [(CanaryStep::Context, 0.5), (CanaryStep::SmRate, 0.5)]);
     }
 
     #[test]
     fn the_first_fault_counts_and_giving_back_may_follow() {
-        let transcript = take([
+        let transcript = recorded([
             begin(CanaryStep::L2),
             fault(CanaryStep::L2),
             begin(CanaryStep::Destroy),
@@ -223,9 +236,9 @@ mod tests {
             &[ChildReport::Done { gpu_seconds: 1e300 }],
         ];
         for reports in senseless {
-            assert!(take(reports.iter().cloned()).is_err(), "{reports:?}");
+            assert!(recorded(reports.iter().cloned()).is_err(), "{reports:?}");
         }
         let endless = (0..MOST_REPORTS).flat_map(|_| [begin(CanaryStep::L2), end(CanaryStep::L2)]);
-        assert!(take(endless).is_err());
+        assert!(recorded(endless).is_err());
     }
 }

@@ -237,7 +237,7 @@ impl CudaDriver {
         // SAFETY: a loaded module; writes an address and a size.
         unsafe { self.cuModuleGetGlobal_v2(&mut address, &mut bytes, module.0, name.as_ptr()) }?;
         let memory = DeviceMemory { address, bytes: bytes as u64 };
-        let slice = DeviceSlice::of(&memory, 0, 1).ok_or(CudaError { code: 500, call: CALL })?;
+        let slice = DeviceSlice::within(&memory, 0, 1).ok_or(CudaError { code: 500, call: CALL })?;
         self.copy_one(slice)
     }
 

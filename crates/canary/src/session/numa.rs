@@ -19,7 +19,7 @@ pub struct Node {
 impl Node {
     /// That of the PCI function whose folder this is, as `/sys/bus/pci/devices/0000:1b:00.0`. `None` if the
     /// host does not report, as virtual machines do not.
-    pub fn of(folder: &Path) -> Option<Node> {
+    pub fn from_sysfs(folder: &Path) -> Option<Node> {
         let read = |name| std::fs::read_to_string(folder.join(name)).ok();
         let number: i32 = read("numa_node")?.trim().parse().ok()?;
         // -1: the host does not report.
@@ -56,13 +56,16 @@ mod tests {
     #[test]
     fn minus_one_is_no_node() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(Node::of(dir.path()), None);
+        assert_eq!(Node::from_sysfs(dir.path()), None);
         let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
         write("local_cpulist", "0-1\n");
         write("numa_node", "-1\n");
-        assert_eq!(Node::of(dir.path()), None);
+        assert_eq!(Node::from_sysfs(dir.path()), None);
         write("numa_node", "1\n");
-        assert_eq!(Node::of(dir.path()), Some(Node { number: 1, cpus: [0, 1].into_iter().collect() }));
+        assert_eq!(
+            Node::from_sysfs(dir.path()),
+            Some(Node { number: 1, cpus: [0, 1].into_iter().collect() })
+        );
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub fn line(snapshot: &Snapshot, gpu: &Gpu) -> Option<CanaryLine> {
         };
     }
     if let Some(reason) = places.iter().find_map(|place| place.skipped) {
-        found.text += &format!("; postponed: {}", figures::postponed(reason));
+        found.text += &format!("; postponed: {}", reason.shown());
     }
     Some(found)
 }
@@ -164,7 +164,7 @@ fn next(place: &PlaceView, now: f64) -> Markup {
         Some(_) => Some("due".to_owned()),
         None => None,
     };
-    let postponed = place.skipped.map(|reason| format!("postponed: {}", figures::postponed(reason)));
+    let postponed = place.skipped.map(|reason| format!("postponed: {}", reason.shown()));
     let parts: Vec<String> = due.into_iter().chain(postponed).collect();
     html! { @if parts.is_empty() { "–" } @else { (parts.join(", ")) } }
 }

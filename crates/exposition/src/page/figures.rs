@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use model::canary::Rate;
+use model::catalog::ClockEvent;
 use model::catalog::schema::KnownLabel;
-use model::catalog::{CanarySkip, ClockEvent};
 use model::text::plain;
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -62,28 +62,6 @@ pub fn clock_event(event: ClockEvent) -> String {
         Some((side @ ("sw" | "hw"), rest)) => format!("{} {rest}", side.to_uppercase()),
         _ => text,
     }
-}
-
-/// Why the canary put a run off.
-pub fn postponed(reason: CanarySkip) -> String {
-    let text = match reason {
-        CanarySkip::Processes => "GPU in use",
-        CanarySkip::Busy => "GPU busy",
-        CanarySkip::Memory => "GPU memory in use",
-        CanarySkip::Claimed => "GPU assigned to a job",
-        CanarySkip::RecentXid => "recent Xid",
-        CanarySkip::Unhealthy => "GPU unhealthy",
-        CanarySkip::Maintenance => "maintenance window",
-        CanarySkip::Interlock => "another diagnostic runs",
-        CanarySkip::Duty => "duty limit reached",
-        CanarySkip::Mps => "MPS",
-        CanarySkip::Unread => "no fresh values",
-        CanarySkip::ChildAlive => "an earlier run hangs",
-        CanarySkip::NoInstance => "no MIG instance",
-        CanarySkip::NoLibrary => "no CUDA library",
-        _ => return plain(reason.known()),
-    };
-    text.to_owned()
 }
 
 #[cfg(test)]

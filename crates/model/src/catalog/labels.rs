@@ -301,3 +301,65 @@ impl DriverError {
         matches!(self, DriverError::GpuIsLost | DriverError::ResetRequired)
     }
 }
+
+/// Class of a [`CanarySkip`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SkipClass {
+    /// The GPU is in use or must be left alone; `canary --force` overrides the reason.
+    Overridable,
+    /// The GPU is in use or must be left alone, even with `canary --force`.
+    InUse,
+    /// Something is missing or broken.
+    Impossible,
+}
+
+impl CanarySkip {
+    /// Returns the text on the status page and the class. This is the only table of these properties.
+    const fn properties(self) -> (&'static str, SkipClass) {
+        use CanarySkip::*;
+        use SkipClass::*;
+        match self {
+            Processes => ("GPU in use", Overridable),
+            Busy => ("GPU busy", Overridable),
+            Memory => ("GPU memory in use", Overridable),
+            Claimed => ("GPU assigned to a job", Overridable),
+            ComputeMode => ("compute mode", Overridable),
+            RecentXid => ("recent Xid", Overridable),
+            Unhealthy => ("GPU unhealthy", Impossible),
+            Maintenance => ("maintenance window", Overridable),
+            Interlock => ("another diagnostic runs", InUse),
+            Duty => ("duty limit reached", Overridable),
+            Mps => ("MPS", Overridable),
+            PersistenceOff => ("persistence off", Overridable),
+            Unread => ("no fresh values", Impossible),
+            Released => ("driver released", InUse),
+            ChildAlive => ("an earlier run hangs", Impossible),
+            NoInstance => ("no MIG instance", Impossible),
+            NoLibrary => ("no CUDA library", Impossible),
+            ForeignLibrary => ("foreign cuda library", Impossible),
+            OldDriver => ("old driver", Impossible),
+            NoKernels => ("no kernels", Impossible),
+            NoMemory => ("no memory", InUse),
+            NoPermission => ("no permission", Impossible),
+            DeviceUnavailable => ("device unavailable", InUse),
+            NoDevice => ("no device", Impossible),
+            Environment => ("environment", Impossible),
+        }
+    }
+
+    /// Returns the text for the status page.
+    pub const fn shown(self) -> &'static str {
+        self.properties().0
+    }
+
+    /// Returns true if the GPU is in use or must be left alone, and false if something is missing or broken.
+    pub fn is_left_alone(self) -> bool {
+        self.properties().1 != SkipClass::Impossible
+    }
+
+    /// Returns true if `canary --force` overrides the reason. Force never overrides a reason with which a run would hang,
+    /// break another user's work on the driver, or have no device.
+    pub fn yields_to_force(self) -> bool {
+        self.properties().1 == SkipClass::Overridable
+    }
+}

@@ -1,6 +1,6 @@
 //! Docker, systemd, numactl: each takes CPUs and memory nodes by the kernel's numbers.
 
-use super::{comment, comments, put, uuid, why};
+use super::{comment, comments, push_line, uuid, why};
 use crate::map::{Map, ShareHolder};
 
 /// `docker run` for each.
@@ -13,7 +13,10 @@ pub fn docker(out: &mut String, map: &Map) {
     each(out, map, |out, holder, uuid| {
         let cpus = &holder.share().cpus;
         let memory = option("--cpuset-mems=", holder);
-        put(out, format_args!("docker run --gpus '\"device={uuid}\"' --cpuset-cpus={cpus}{memory} IMAGE"));
+        push_line(
+            out,
+            format_args!("docker run --gpus '\"device={uuid}\"' --cpuset-cpus={cpus}{memory} IMAGE"),
+        );
     });
 }
 
@@ -27,7 +30,7 @@ pub fn numactl(out: &mut String, map: &Map) {
     each(out, map, |out, holder, uuid| {
         let cpus = &holder.share().cpus;
         let memory = option("--membind=", holder);
-        put(
+        push_line(
             out,
             format_args!("numactl --physcpubind={cpus}{memory} env CUDA_VISIBLE_DEVICES={uuid} COMMAND"),
         );
@@ -45,14 +48,14 @@ pub fn systemd(out: &mut String, map: &Map) {
     );
     each(out, map, |out, holder, uuid| {
         let (cpus, memory) = (&holder.share().cpus, &holder.share().memory_nodes);
-        put(out, format_args!("[Service]"));
-        put(out, format_args!("Environment=CUDA_VISIBLE_DEVICES={uuid}"));
-        put(out, format_args!("CPUAffinity={cpus}"));
-        put(out, format_args!("AllowedCPUs={cpus}"));
+        push_line(out, format_args!("[Service]"));
+        push_line(out, format_args!("Environment=CUDA_VISIBLE_DEVICES={uuid}"));
+        push_line(out, format_args!("CPUAffinity={cpus}"));
+        push_line(out, format_args!("AllowedCPUs={cpus}"));
         if !memory.is_empty() {
-            put(out, format_args!("NUMAPolicy=bind"));
-            put(out, format_args!("NUMAMask={memory}"));
-            put(out, format_args!("AllowedMemoryNodes={memory}"));
+            push_line(out, format_args!("NUMAPolicy=bind"));
+            push_line(out, format_args!("NUMAMask={memory}"));
+            push_line(out, format_args!("AllowedMemoryNodes={memory}"));
         }
     });
 }
@@ -60,7 +63,7 @@ pub fn systemd(out: &mut String, map: &Map) {
 /// For each with a name and CPUs, after an empty line and a comment that says why.
 fn each(out: &mut String, map: &Map, mut line: impl FnMut(&mut String, &ShareHolder<'_>, &str)) {
     for holder in map.share_holders() {
-        put(out, format_args!(""));
+        push_line(out, format_args!(""));
         why(out, &holder);
         if holder.share().cpus.is_empty() {
             comment(out, "no CPU is known");

@@ -1,6 +1,6 @@
 //! Kubernetes: settings of the kubelet, which are not the share of each GPU, and what a pod must ask for.
 
-use super::{comment, comments, put, why};
+use super::{comment, comments, push_line, why};
 use crate::map::Map;
 use model::cpus::CpuSet;
 
@@ -40,20 +40,20 @@ pub fn lines(out: &mut String, map: &Map) {
             out,
             "a pod that cannot have its CPUs and GPU on one NUMA node is refused; best-effort lets it run",
         );
-        put(out, format_args!("topologyManagerPolicy: single-numa-node"));
+        push_line(out, format_args!("topologyManagerPolicy: single-numa-node"));
     } else {
         comment(out, "single-numa-node would refuse pods, or has nothing to align, on this machine");
-        put(out, format_args!("topologyManagerPolicy: best-effort"));
+        push_line(out, format_args!("topologyManagerPolicy: best-effort"));
     }
-    put(out, format_args!("topologyManagerScope: pod"));
+    push_line(out, format_args!("topologyManagerScope: pod"));
     comment(
         out,
         "the static policy wants some CPUs for the system, which no pod gets then: a core, near no GPU if there is one",
     );
     let reserved = reserved(map);
-    put(out, format_args!("reservedSystemCPUs: \"{reserved}\""));
+    push_line(out, format_args!("reservedSystemCPUs: \"{reserved}\""));
     for holder in map.share_holders() {
-        put(out, format_args!(""));
+        push_line(out, format_args!(""));
         why(out, &holder);
         let left = holder.share().cpus.without(&reserved).len();
         comment(out, &format!("share: CPUs {}; a pod with it asks for at most", holder.share().cpus));

@@ -1,6 +1,6 @@
 //! Slurm: lines of gres.conf, in Slurm's own numbers of cores.
 
-use super::{comment, comments, put, why};
+use super::{comment, comments, push_line, why};
 use crate::map::Map;
 use crate::tree;
 use model::cpus::CpuSet;
@@ -26,7 +26,7 @@ pub fn lines(out: &mut String, map: &Map) {
              and gives each the cores near its GPU. The share of a slice can only be written with MultipleFiles=\n\
              and the numbers of /dev/nvidia-caps, which change with the layout.",
         );
-        put(out, format_args!("AutoDetect=nvml"));
+        push_line(out, format_args!("AutoDetect=nvml"));
         for slice in slices {
             comment(
                 out,
@@ -40,11 +40,11 @@ pub fn lines(out: &mut String, map: &Map) {
         "Not together with AutoDetect=nvml: that one finds all cores near a GPU, and Slurm drains a node whose\n\
          gres.conf says something else.",
     );
-    let tree = tree::of(&map.topology);
+    let tree = tree::build(&map.topology);
     let logical = tree.logical_cores();
     for holder in map.share_holders() {
         let gpu = holder.gpu;
-        put(out, format_args!(""));
+        push_line(out, format_args!(""));
         why(out, &holder);
         let cores: CpuSet = logical
             .iter()
@@ -63,7 +63,7 @@ pub fn lines(out: &mut String, map: &Map) {
             );
             continue;
         };
-        put(out, format_args!("Name=gpu{} File=/dev/nvidia{minor} Cores={cores}", model(&gpu.model)));
+        push_line(out, format_args!("Name=gpu{} File=/dev/nvidia{minor} Cores={cores}", model(&gpu.model)));
     }
 }
 

@@ -22,7 +22,7 @@ fn synthetic(text: &str) -> Topology {
     found(Origin::Synthetic(text.into()))
 }
 
-fn of(topology: &Topology, kind: DeviceKind) -> Vec<&Device> {
+fn devices_of(topology: &Topology, kind: DeviceKind) -> Vec<&Device> {
     topology.devices.iter().filter(|device| device.kind == kind).collect()
 }
 
@@ -40,7 +40,7 @@ fn a_dgx_2() {
     let l3: Vec<_> = dgx.l3_groups.iter().map(|l3| (l3.index, l3.cpus.to_string(), l3.size_bytes)).collect();
     assert_eq!(l3, [(0, "0-1".into(), 34_603_008), (1, "24-25".into(), 34_603_008)]);
     assert_eq!(dgx.cores.len(), 4);
-    let gpus = of(&dgx, DeviceKind::Gpu);
+    let gpus = devices_of(&dgx, DeviceKind::Gpu);
     assert_eq!(gpus.len(), 16);
     assert!(gpus[..8].iter().all(|gpu| gpu.numa_node == Some(0) && gpu.cpus.to_string() == "0-1"));
     assert!(gpus[8..].iter().all(|gpu| gpu.numa_node == Some(1) && gpu.cpus.to_string() == "24-25"));
@@ -49,7 +49,7 @@ fn a_dgx_2() {
     let way = ["0000:2b:00.0", "0000:2c:00.0", "0000:2d:04.0", "0000:32:00.0", "0000:33:00.0"];
     assert_eq!(gpus[0].bridges, way);
     assert_eq!(gpus[1].bridges[..4], way[..4], "the GPU beside it hangs on the same switch");
-    assert_eq!(of(&dgx, DeviceKind::Nvswitch).len(), 12);
+    assert_eq!(devices_of(&dgx, DeviceKind::Nvswitch).len(), 12);
     assert!(gpus.iter().all(|gpu| gpu.link.is_none() && gpu.names.is_empty()), "the file names no port");
 }
 
@@ -63,8 +63,8 @@ fn a_machine_with_four_boards() {
     assert_eq!(machine.packages[0].cpus.to_string(), "1,5,9,13,17,21");
     // Counted by their first CPU: that of package 1 is CPU 0.
     assert_eq!(machine.l3_groups[0].cpus.to_string(), "0,4,8,12,16,20");
-    assert!(of(&machine, DeviceKind::Gpu).is_empty(), "its graphics are not NVIDIA's");
-    let nics: Vec<_> = of(&machine, DeviceKind::Network)
+    assert!(devices_of(&machine, DeviceKind::Gpu).is_empty(), "its graphics are not NVIDIA's");
+    let nics: Vec<_> = devices_of(&machine, DeviceKind::Network)
         .iter()
         .map(|nic| (nic.address.clone(), nic.names.join(" "), nic.numa_node))
         .collect();
@@ -80,7 +80,7 @@ fn a_machine_with_four_boards() {
         nic("0000:92:00.1", "eth7", 3),
     ];
     assert_eq!(nics, wanted);
-    let storage = of(&machine, DeviceKind::Storage);
+    let storage = devices_of(&machine, DeviceKind::Storage);
     assert!(storage.iter().any(|disk| disk.names == ["sda"] && disk.numa_node == Some(0)));
 }
 
@@ -107,8 +107,8 @@ fn two_sockets_of_four_sub_numa_clusters() {
 fn memory_alone_has_no_cpus() {
     let machine = synthetic("package:2 [numa(memory=64GB)] [numa(memory=16GB)] l3:1 core:2 pu:1");
     let nodes = machine.numa_nodes.iter().map(|node| (node.index, node.cpus.to_string(), node.package));
-    let of = |index, cpus: &str, package| (index, cpus.to_owned(), Some(package));
-    let wanted = [of(0, "0-1", 0), of(1, "", 0), of(2, "2-3", 1), of(3, "", 1)];
+    let node = |index, cpus: &str, package| (index, cpus.to_owned(), Some(package));
+    let wanted = [node(0, "0-1", 0), node(1, "", 0), node(2, "2-3", 1), node(3, "", 1)];
     assert_eq!(nodes.collect::<Vec<_>>(), wanted);
 }
 
@@ -166,7 +166,7 @@ fn a_file_that_hwloc_cannot_read_whole_is_refused() {
 #[test]
 fn infiniband_of_another_class_is_a_network_device() {
     let machine = recorded("memory-kinds.xml");
-    let nics = of(&machine, DeviceKind::Network);
+    let nics = devices_of(&machine, DeviceKind::Network);
     assert_eq!(nics.iter().map(|nic| nic.names.join(" ")).collect::<Vec<_>>(), ["mlx5_0"]);
     let sysfs = Sysfs::new();
     sysfs.pci("pci0000:00/0000:00:05.0", "0x0c0600", "0x15b3", &[("infiniband/mlx5_0/x", "")]);

@@ -20,7 +20,7 @@ impl Block {
     }
 
     /// Adds another with its corner there.
-    pub fn put(&mut self, other: &Block, x: f64, y: f64) {
+    pub fn place(&mut self, other: &Block, x: f64, y: f64) {
         self.body.push_str(&other.at(x, y));
         self.width = self.width.max(x + other.width);
         self.height = self.height.max(y + other.height);
@@ -31,7 +31,7 @@ impl Block {
         let mut all = Block::default();
         for block in &blocks {
             let y = if all.height > 0.0 { all.height + gap } else { 0.0 };
-            all.put(block, 0.0, y);
+            all.place(block, 0.0, y);
         }
         all
     }
@@ -44,7 +44,7 @@ impl Block {
             if x > 0.0 && x + block.width > widest {
                 (x, y) = (0.0, all.height + gap);
             }
-            all.put(block, x, y);
+            all.place(block, x, y);
             x += block.width + gap;
         }
         all

@@ -51,7 +51,7 @@ impl<'a> Shares<'a> {
         let mut all = Block::default();
         for (at, core) in cores.iter().enumerate() {
             let (x, y) = ((at % columns) as f64 * (CORE.0 + GAP), (at / columns) as f64 * (CORE.1 + GAP));
-            all.put(&self.core(core), x, y);
+            all.place(&self.core(core), x, y);
         }
         all
     }

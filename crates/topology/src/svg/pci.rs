@@ -43,7 +43,7 @@ fn items(all: &mut Block, pci: &[Pci<'_>], shares: &Shares<'_>, x: f64) -> f64 {
                 last = middle;
                 let bridge = bridge(*root, addresses, x + STEP);
                 all.body.push_str(&format!("<path class=\"line\" d=\"M{x:.1} {middle:.1}h{STEP:.1}\"/>"));
-                all.put(&bridge, x + STEP, y);
+                all.place(&bridge, x + STEP, y);
                 let inner = x + STEP * 1.6;
                 let from = y + ROW;
                 let to = items(all, below, shares, inner).max(from);
@@ -61,7 +61,7 @@ fn items(all: &mut Block, pci: &[Pci<'_>], shares: &Shares<'_>, x: f64) -> f64 {
                 all.body.push_str(&format!("<path class=\"{class}\" d=\"M{x:.1} {middle:.1}h{LINK:.1}\"/>"));
                 let link = fit(&format::link(one), 9.5, LINK - 7.0);
                 all.body.push_str(&label(words, x + 5.0, middle - 3.0, &link));
-                all.put(&row, x + LINK, y);
+                all.place(&row, x + LINK, y);
             }
         }
     }

@@ -39,7 +39,7 @@ impl<T> Copy for DeviceSlice<T> {}
 
 impl<T: Plain> DeviceSlice<T> {
     /// Part of `memory`, `offset` bytes from its start; `None` if it does not lie within.
-    pub fn of(memory: &DeviceMemory, offset: u64, count: usize) -> Option<DeviceSlice<T>> {
+    pub fn within(memory: &DeviceMemory, offset: u64, count: usize) -> Option<DeviceSlice<T>> {
         let bytes = u64::try_from(count.checked_mul(size_of::<T>())?).ok()?;
         let end = offset.checked_add(bytes)?;
         (end <= memory.bytes).then_some(DeviceSlice {
