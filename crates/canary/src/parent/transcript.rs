@@ -68,7 +68,7 @@ impl Transcript {
 
     fn end(&mut self, step: CanaryStep, seconds: f64) -> Result<(), String> {
         if self.open != Some(step) {
-            return Err(format!("step {} ended without having begun", step.known()));
+            return Err(format!("step {} ended but had not begun", step.known()));
         }
         self.steps.push((step, time(seconds)?));
         self.open = None;
