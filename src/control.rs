@@ -230,7 +230,8 @@ mod tests {
 
     use super::*;
     use exposition::fixtures;
-    use exposition::response_cache::{ResponseCache, SnapshotCell};
+    use exposition::response_cache::ResponseCache;
+    use model::snapshot_cell::SnapshotCell;
 
     fn serve(
         path: &Path,

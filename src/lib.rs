@@ -1,6 +1,6 @@
 //! The daemon and its commands: everything between the libraries in `crates/` and the command line.
 //!
-//! - [`collectors`]: sources of batches, one thread and cadence each · [`serve`]: wiring of the daemon
+//! - [`serve`]: wiring of the daemon
 //! - [`drop_in`]: what dcgm-exporter's page has, by the settings
 //! - [`local_socket`]: sockets for clients on the node; [`control`], [`nvrx`]: what is spoken there
 //! - [`lifecycle`]: signals and systemd · [`listeners`]: sockets for HTTP
@@ -9,7 +9,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod collectors;
 pub mod commands;
 pub mod control;
 pub mod drop_in;
@@ -22,4 +21,3 @@ pub mod recorder;
 pub mod redaction;
 pub mod reload;
 pub mod serve;
-pub mod views;

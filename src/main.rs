@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
+use collectors::topology::declared;
 use exposition::docs;
-use gpu_node_exporter::collectors::topology::declared;
 use gpu_node_exporter::commands::assess::AssessEnd;
 use gpu_node_exporter::commands::canary::Exit;
 use gpu_node_exporter::commands::canary::arguments::{Arguments, CanaryOrder, Format};

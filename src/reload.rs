@@ -11,9 +11,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::collectors::LiveConfig;
 use crate::listeners::Listening;
 use access::Access;
+use collectors::LiveConfig;
 use dcgm::list::FieldList;
 use host::stop::Stop;
 use ledger::LiveSettings;

@@ -12,20 +12,20 @@ use nix::sys::signal::Signal;
 use sd_notify::NotifyState;
 use tokio::sync::{Semaphore, watch};
 
-use crate::collectors::nvml::switch::Switch;
-use crate::collectors::{self, Context, LiveConfig, Parts, module};
 use crate::control::{Request, orders};
 use crate::listeners::Listening;
 use crate::local_socket::LocalSocket;
 use crate::recorder::FlightRecorder;
 use crate::redaction::without_secrets;
 use crate::reload::{Configuration, Reloader};
-use crate::views::canary::CanaryFacts;
 use crate::{control, drop_in, lifecycle, listeners, nvrx};
 use access::Access;
+use collectors::nvml::switch::Switch;
+use collectors::views::canary::CanaryFacts;
+use collectors::{self, Context, LiveConfig, Parts, module};
 use dcgm::list::FieldList;
 use exposition::http::{self, AppState, Hosts, Limits, Protection, States};
-use exposition::response_cache::{ResponseCache, SnapshotCell};
+use exposition::response_cache::ResponseCache;
 use host::Host;
 use host::child;
 use host::state::{Document, Keeper, Store, StoredState};
@@ -37,7 +37,9 @@ use ledger::{
 use model::catalog::BuildInfo;
 use model::catalog::schema::KnownLabel;
 use model::clock::{Mono, unix_seconds};
+use model::http_counters::HttpCounters;
 use model::persisted::{FaultBooks, Inventory, SwitchFault};
+use model::snapshot_cell::SnapshotCell;
 use model::sync::lock;
 use settings::{Config, HideOwners, Loaded, Overrides};
 
@@ -90,7 +92,7 @@ pub fn run(
     let inbox = Arc::new(Inbox::default());
     let board = Arc::new(SnapshotCell::default());
     let stop = Arc::new(Stop::default());
-    let http_stats = Arc::new(http::Stats::default());
+    let http_stats = Arc::new(HttpCounters::default());
     let responses =
         Arc::new(ResponseCache::new(Arc::clone(&board), drop_in::page(&config.dcgm, fields.clone())));
     let nameless = (config.http.hide_owners == HideOwners::Unauthenticated).then(|| {

@@ -14,9 +14,9 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use super::{OutputFormat, json};
-use crate::collectors::module::{self, library};
 use ::host::{Host, terminal};
 use ask::{Aim, Asked, does_not_return};
+use collectors::module::{self, library};
 use cuda::{Cuda, Judgement};
 use daemon::Daemon;
 use families::{Family, Standing};

@@ -9,8 +9,8 @@ use model::window::Window;
 use settings::Config;
 
 use super::{OutputFormat, json};
-use crate::collectors::windows::file;
-use crate::collectors::windows::store::WindowStore;
+use collectors::windows::file;
+use collectors::windows::store::WindowStore;
 
 /// Shown at the end of `gpu-node-exporter window --help`.
 pub const AFTER_HELP: &str = "\

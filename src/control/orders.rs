@@ -10,9 +10,8 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use super::{Request, fetch};
-use crate::collectors::nvml::switch::{DriverStatus, Holder, Switch, Use};
 use canary::interlock::gpu_holder;
-use exposition::response_cache::SnapshotCell;
+use collectors::nvml::switch::{DriverStatus, Holder, Switch, Use};
 use host::stop::Stop;
 use host::terminal::progress;
 use ledger::inbox::{Inbox, LedgerEvent};
@@ -22,6 +21,7 @@ use model::catalog::{self as m, CanaryCheck, Gpu};
 use model::clock::{Mono, unix_seconds};
 use model::persisted::WrongResult;
 use model::snapshot::Snapshot;
+use model::snapshot_cell::SnapshotCell;
 use model::text;
 
 /// Longest wait for the end of the sampler. It ends within 2 s, or is killed if it is in no driver call.
@@ -260,7 +260,7 @@ fn holders(holders: &[Holder]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collectors::nvml::switch::StuckIn;
+    use collectors::nvml::switch::StuckIn;
 
     #[test]
     fn requests_reach_the_switch_and_others_are_left_to_others() {

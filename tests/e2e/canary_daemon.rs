@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::time::Duration;
 
-use gpu_node_exporter::collectors::canary::state::CanaryStatus;
+use collectors::canary::state::CanaryStatus;
 use gpu_node_exporter::control;
 use nix::fcntl::{Flock, FlockArg};
 

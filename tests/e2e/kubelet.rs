@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use gpu_node_exporter::collectors::canary::state::CanaryStatus;
+use collectors::canary::state::CanaryStatus;
 use gpu_node_exporter::control;
 use prost::Message;
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use canary::baseline::BaselineStore;
-use gpu_node_exporter::collectors::topology::SavedTopology;
+use collectors::topology::SavedTopology;
 use host::state::{Document, KernelLogPosition, Store};
 use model::event_history::EventHistory;
 use model::owner_records::OwnerRecords;

@@ -26,13 +26,11 @@ mod tests;
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
 use guard::{Guard, Routers};
-use model::catalog::HttpStatus;
-use model::catalog::schema::KnownLabel;
+use model::http_counters::HttpCounters;
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -85,7 +83,7 @@ pub async fn serve(
     protection: Protection,
     limits: Limits,
     hosts: Hosts,
-    stats: Arc<Stats>,
+    stats: Arc<HttpCounters>,
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let streams = streams::Streams::new(limits.max_connections, stop.clone());
@@ -121,63 +119,4 @@ pub async fn serve(
 async fn stopped(stop: &mut watch::Receiver<bool>) {
     // An error says that the sender is gone, which is a reason to stop as well.
     let _ = stop.wait_for(|stop| *stop).await;
-}
-
-/// Answers and connections of one server. Counters only grow.
-#[derive(Debug, Default)]
-pub struct Stats {
-    answers: [AtomicU64; HttpStatus::ALL.len()],
-    connections: AtomicUsize,
-    refused: AtomicU64,
-    evicted: AtomicU64,
-    handshakes_failed: AtomicU64,
-}
-
-impl Stats {
-    /// Answers with this status.
-    pub fn answers(&self, status: HttpStatus) -> u64 {
-        self.answers[status as usize].load(Ordering::Relaxed)
-    }
-
-    /// Connections open.
-    pub fn connections(&self) -> usize {
-        self.connections.load(Ordering::Relaxed)
-    }
-
-    /// Connections turned away because all others worked.
-    pub fn refused(&self) -> u64 {
-        self.refused.load(Ordering::Relaxed)
-    }
-
-    /// Waiting connections closed because another needed the place.
-    pub fn evicted(&self) -> u64 {
-        self.evicted.load(Ordering::Relaxed)
-    }
-
-    /// TLS handshakes that failed.
-    pub fn handshakes_failed(&self) -> u64 {
-        self.handshakes_failed.load(Ordering::Relaxed)
-    }
-
-    fn count(&self, status: u16) {
-        let known = HttpStatus::ALL.iter().find(|known| known.known().parse() == Ok(status));
-        let status = known.copied().unwrap_or(HttpStatus::Other);
-        self.answers[status as usize].fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn count_refused(&self) {
-        self.refused.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn count_evicted(&self) {
-        self.evicted.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn count_handshake_failed(&self) {
-        self.handshakes_failed.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn set_connections(&self, open: usize) {
-        self.connections.store(open, Ordering::Relaxed);
-    }
 }

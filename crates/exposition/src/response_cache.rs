@@ -1,4 +1,4 @@
-//! The published snapshot, and encoded responses of it.
+//! Encoded responses of the published snapshot.
 //!
 //! After each publication the ledger's thread encodes the metrics in the formats that were requested lately, so that a
 //! scrape sends bytes that are ready. Any other response is encoded on its first request after a change, in a helper
@@ -8,14 +8,14 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use dcgm::page::PageConfig;
 use flate2::{Compress, CompressError, Compression, FlushCompress, Status};
-use tokio::sync::{OwnedMutexGuard, watch};
+use tokio::sync::OwnedMutexGuard;
 
 use crate::api;
 use crate::api::events::EncodedEvents;
@@ -26,6 +26,7 @@ use crate::nameless;
 use model::catalog::{self as m, Gpu};
 use model::clock::Mono;
 use model::snapshot::Snapshot;
+use model::snapshot_cell::SnapshotCell;
 use model::sync::lock;
 use model::topology::TopologyUpdate;
 
@@ -40,43 +41,6 @@ const MAX_BYTES: usize = 16 << 20;
 const GZIP_LEVEL: u32 = 2;
 /// 32 KiB, the most that gzip allows.
 const GZIP_WINDOW_BITS: u8 = 15;
-
-/// The published snapshot: the ledger stores, readers load without waiting.
-#[derive(Debug, Default)]
-pub struct SnapshotCell {
-    current: ArcSwap<Snapshot>,
-    sequence: Mutex<u64>,
-    changed: Condvar,
-    events: watch::Sender<u64>,
-}
-
-impl SnapshotCell {
-    /// Stores a new snapshot and wakes the threads in [`SnapshotCell::wait_for_newer`].
-    pub fn publish(&self, snapshot: Snapshot) {
-        let (sequence, revision) = (snapshot.sequence, snapshot.events_revision());
-        self.current.store(Arc::new(snapshot));
-        self.events.send_if_modified(|newest| std::mem::replace(newest, revision) != revision);
-        *lock(&self.sequence) = sequence;
-        self.changed.notify_all();
-    }
-
-    /// Changes with each snapshot that has new or changed events, to their newest revision.
-    pub fn events(&self) -> watch::Receiver<u64> {
-        self.events.subscribe()
-    }
-
-    /// The newest snapshot. Never blocks.
-    pub fn current(&self) -> Arc<Snapshot> {
-        self.current.load_full()
-    }
-
-    /// Blocks until a snapshot newer than `sequence` is there, or the time is over, and returns the newest one. Not
-    /// for threads that serve requests.
-    pub fn wait_for_newer(&self, sequence: u64, at_most: Duration) -> Arc<Snapshot> {
-        drop(self.changed.wait_timeout_while(lock(&self.sequence), at_most, |now| *now <= sequence));
-        self.current()
-    }
-}
 
 /// Why there is no response.
 #[derive(Debug, thiserror::Error)]

@@ -182,7 +182,7 @@ pub enum CanaryEvent {
     /// A process had to be killed.
     Killed,
     /// Canary processes alive. Their cost is not in here: each joins `Context::canaries` at its start
-    /// ([`host::supervise::Supervised::start`]), where `collectors/process.rs` reads it.
+    /// ([`host::supervise::Supervised::start`]), where `collectors/src/process.rs` reads it.
     Alive(usize),
 }
 

@@ -17,7 +17,7 @@ use super::counters::{CounterReading, RunCounters, Watched, reason};
 use super::samples::CpuClock;
 use super::symbols::Symbols;
 use super::{limited, processor};
-use crate::collectors::cpu::cpu_groups::online;
+use collectors::cpu::cpu_groups::online;
 
 /// Spans that the time is divided into: the spread of a recording is that of its spans.
 const SPANS: u32 = 10;

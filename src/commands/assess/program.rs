@@ -23,7 +23,7 @@ use super::counters::{CounterReading, RunCounters, Watched, reason};
 use super::samples::CpuClock;
 use super::symbols::Symbols;
 use super::{allowed_cpus, processor, threads};
-use crate::collectors::cpu::cpu_groups::online;
+use collectors::cpu::cpu_groups::online;
 
 /// Time between two looks at the buffers.
 const TICK: Duration = Duration::from_millis(100);

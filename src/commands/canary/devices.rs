@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::collectors::windows::store::WindowStore;
 use crate::commands::doctor::ask::{Aim, Asked, does_not_return, label};
 use crate::commands::doctor::daemon::Daemon;
 use canary::gate::facts::{GateValue, Values, state};
 use canary::gate::{self, GateFacts, RunCondition};
+use collectors::windows::store::WindowStore;
 use model::canary::{Instance, Place};
 use model::catalog::schema::{Entity, KnownLabel, LabelSet, Metric};
 use model::catalog::{self as m, CanarySkip, ComputeInstance, Gpu, MetricId, RecoveryAction};

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use super::asked_to_end;
 use super::devices::ListedDevice;
-use crate::collectors::canary::run_settings;
 use crate::control::orders;
 use canary::parent::DetachedChild;
 use canary::report::{CanaryRun, ChildReport};
 use canary::runner::{self, RunObserver, RunSettings, RunTarget};
+use collectors::canary::run_settings;
 use host::child::Stderr;
 use host::stop::Stop;
 use host::terminal::progress;

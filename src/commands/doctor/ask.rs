@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use crate::collectors::nvml::policy::StuckCall;
-use crate::collectors::nvml::process::{
+use collectors::nvml::policy::StuckCall;
+use collectors::nvml::process::{
     CallDeadlines, SamplerMessage, SamplerProcess, end_all, sampler_config, sampler_settings,
 };
 use host::child::Stderr;

@@ -5,12 +5,10 @@ use std::cell::Cell;
 use std::error::Error;
 use std::time::Instant;
 
-use gpu_node_exporter::collectors::cpu::backend::{
-    CounterBackend, CounterGroup, CounterScope, GroupReading, Refusal,
-};
-use gpu_node_exporter::collectors::cpu::cpu_groups::{self, CpuGroups};
-use gpu_node_exporter::collectors::cpu::machine_events::MachineEvents;
-use gpu_node_exporter::collectors::cpu::perf::{self, Perf, Processor};
+use collectors::cpu::backend::{CounterBackend, CounterGroup, CounterScope, GroupReading, Refusal};
+use collectors::cpu::cpu_groups::{self, CpuGroups};
+use collectors::cpu::machine_events::MachineEvents;
+use collectors::cpu::perf::{self, Perf, Processor};
 use host::Host;
 use model::catalog::PerfEvent;
 use settings::Config;

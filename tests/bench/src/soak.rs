@@ -7,7 +7,6 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use exposition::format::ResponseFormat;
-use exposition::response_cache::SnapshotCell;
 use ledger::inbox::{Inbox, LedgerEvent, Stall};
 use ledger::{Ledger, LedgerSettings, LiveSettings};
 use model::catalog::FaultSource;
@@ -16,6 +15,7 @@ use model::clock::Mono;
 use model::driver_module::{Load, LoadId, ModuleState};
 use model::fact::{DriverFact, Fact, FactKind, KernelFact, KernelLine};
 use model::pci::pci_address;
+use model::snapshot_cell::SnapshotCell;
 
 use sampler::wire::GpuSlot;
 

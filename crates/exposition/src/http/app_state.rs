@@ -12,9 +12,10 @@ use axum::response::{IntoResponse, IntoResponseParts, Response};
 
 use crate::assets::Asset;
 use crate::format::{Encoding, ResponseFormat, accepted_encoding};
-use crate::response_cache::{EncodeError, EncodedResponse, ResponseCache, SnapshotCell};
+use crate::response_cache::{EncodeError, EncodedResponse, ResponseCache};
 use model::clock::Mono;
 use model::snapshot::Snapshot;
+use model::snapshot_cell::SnapshotCell;
 use model::text;
 
 /// The state of all handlers.

@@ -16,6 +16,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use model::http_counters::HttpCounters;
 use nix::errno::Errno;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -28,7 +29,7 @@ use super::client_io::ClientIo;
 use super::guard::{ConnectedClient, Guard, Routers};
 use super::places::{ConnectionPlace, Places, WaitsFor};
 use super::streams::EventStream;
-use super::{Limits, Stats, stopped};
+use super::{Limits, stopped};
 
 /// Most bytes of a request line with its headers.
 const MAX_HEADER_BYTES: usize = 16 * 1024;
@@ -61,7 +62,7 @@ pub struct Clients {
     handshakes: Handshakes,
     limits: Limits,
     places: Arc<Places>,
-    stats: Arc<Stats>,
+    stats: Arc<HttpCounters>,
     refusals: Arc<Semaphore>,
     stop: watch::Receiver<bool>,
 }
@@ -81,7 +82,7 @@ impl Clients {
         routers: Routers,
         guard: Arc<Guard>,
         limits: Limits,
-        stats: Arc<Stats>,
+        stats: Arc<HttpCounters>,
         stop: watch::Receiver<bool>,
     ) -> Clients {
         let mut builder = http1::Builder::new();

@@ -9,8 +9,8 @@ use axum::http::header::CONTENT_TYPE;
 use axum::middleware::{from_fn_with_state, map_response_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use model::http_counters::HttpCounters;
 
-use super::Stats;
 use super::app_state::{AppState, unavailable};
 use super::host::{self, Hosts};
 use super::routes::{dcgm_metrics, finish, read_only};
@@ -19,7 +19,7 @@ const INDEX: &str = "<html><head><title>gpu-node-exporter</title></head>\n\
     <body><p>The metrics of dcgm-exporter, by gpu-node-exporter: <a href=\"metrics\">metrics</a></p></body></html>\n";
 
 /// The paths, with the headers that every response carries.
-pub(super) fn router(state: Arc<AppState>, hosts: Hosts, stats: Arc<Stats>) -> Router {
+pub(super) fn router(state: Arc<AppState>, hosts: Hosts, stats: Arc<HttpCounters>) -> Router {
     Router::new()
         .route("/", get(index))
         .route("/metrics", get(dcgm_metrics))

@@ -17,11 +17,11 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::StreamExt;
 use hyper::body::Incoming;
+use model::http_counters::HttpCounters;
 use model::sync::lock;
 use tokio::time::{Instant, sleep};
 use tower_service::Service;
 
-use super::Stats;
 use super::places::ClientAddress;
 use super::routes::finish;
 use super::streams::EventStream;
@@ -46,7 +46,7 @@ pub(super) struct Guard {
     protection: Protection,
     passwords: Option<Passwords<ClientAddress>>,
     bucket: Mutex<Bucket>,
-    stats: Arc<Stats>,
+    stats: Arc<HttpCounters>,
     log: Mutex<LogLimit>,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct ConnectedClient {
 }
 
 impl Guard {
-    pub fn new(protection: Protection, stats: Arc<Stats>) -> Guard {
+    pub fn new(protection: Protection, stats: Arc<HttpCounters>) -> Guard {
         let passwords = protection.access.as_ref().and_then(|_| Passwords::new());
         Guard { protection, passwords, bucket: Mutex::default(), stats, log: Mutex::default() }
     }

@@ -14,11 +14,10 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use model::http_counters::HttpCounters;
 use model::sync::lock;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
-
-use super::Stats;
 
 /// An address has more than its share with more than one place in so many.
 const ADDRESS_SHARE: usize = 4;
@@ -44,7 +43,7 @@ pub(super) enum WaitsFor {
 #[derive(Debug)]
 pub(super) struct Places {
     max: usize,
-    stats: Arc<Stats>,
+    stats: Arc<HttpCounters>,
     table: Mutex<PlaceTable>,
     /// A connection has begun to wait, or ended.
     freed: Notify,
@@ -77,7 +76,7 @@ struct AddressPlaces {
 }
 
 impl Places {
-    pub fn new(max: usize, stats: Arc<Stats>) -> Arc<Places> {
+    pub fn new(max: usize, stats: Arc<HttpCounters>) -> Arc<Places> {
         Arc::new(Places { max, stats, table: Mutex::default(), freed: Notify::new() })
     }
 

@@ -12,8 +12,8 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::middleware::{from_fn_with_state, map_response_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use model::http_counters::HttpCounters;
 
-use super::Stats;
 use super::app_state::{AppState, joined, unavailable};
 use super::events;
 use super::host::{self, Hosts};
@@ -26,7 +26,12 @@ use crate::page;
 use crate::paths::PATHS;
 
 /// The paths, with the headers that every response carries.
-pub(super) fn router(state: Arc<AppState>, streams: Streams, hosts: Hosts, stats: Arc<Stats>) -> Router {
+pub(super) fn router(
+    state: Arc<AppState>,
+    streams: Streams,
+    hosts: Hosts,
+    stats: Arc<HttpCounters>,
+) -> Router {
     let of_pages = streams.clone();
     let updates = move |State(state): State<Arc<AppState>>| live::answer(state, of_pages.clone());
     let list = move |State(state): State<Arc<AppState>>, uri: Uri, headers: HeaderMap| {
@@ -150,7 +155,7 @@ pub(super) async fn read_only() -> Response {
 }
 
 /// Adds the common headers and counts the response.
-pub(super) async fn finish(State(stats): State<Arc<Stats>>, mut response: Response) -> Response {
+pub(super) async fn finish(State(stats): State<Arc<HttpCounters>>, mut response: Response) -> Response {
     stats.count(response.status().as_u16());
     let headers = response.headers_mut();
     let mut set = |name: HeaderName, value| headers.insert(name, HeaderValue::from_static(value));

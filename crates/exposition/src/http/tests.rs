@@ -18,9 +18,10 @@ use crate::assets::ASSETS;
 use crate::fixtures;
 use crate::format::ResponseFormat;
 use crate::paths::PATHS;
-use crate::response_cache::{ResponseCache, SnapshotCell};
+use crate::response_cache::ResponseCache;
 use model::catalog::HttpStatus;
 use model::clock::Mono;
+use model::snapshot_cell::SnapshotCell;
 
 /// What no test may take longer than.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -30,7 +31,7 @@ struct Served {
     /// Of the listener that speaks as dcgm-exporter does.
     dcgm: SocketAddr,
     snapshots: Arc<SnapshotCell>,
-    stats: Arc<Stats>,
+    stats: Arc<HttpCounters>,
     stop: watch::Sender<bool>,
     ended: JoinHandle<io::Result<()>>,
 }
@@ -247,7 +248,7 @@ fn serve_protected(
     let listeners = Listeners { main: bind("127.0.0.1:0").unwrap(), dcgm: bind("127.0.0.1:0").unwrap() };
     let address = |listeners: &[TcpListener]| listeners[0].local_addr().unwrap();
     let (address, dcgm) = (address(&listeners.main), address(&listeners.dcgm));
-    let stats = Arc::new(Stats::default());
+    let stats = Arc::new(HttpCounters::default());
     let (stop, stopped) = watch::channel(false);
     let states = States { whole: Arc::new(state), nameless: None };
     let serving = serve(listeners, states, protection, limits, hosts, stats.clone(), stopped);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::*;
-use crate::collectors::LiveConfig;
+use crate::LiveConfig;
 use host::state::Store;
 use host::stop::Stop;
 use ledger::inbox::Inbox;

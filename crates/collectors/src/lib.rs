@@ -1,5 +1,8 @@
-//! Who gathers batches in the serving process. Each collector is one file and one line in [`start`]; it has
-//! its own thread and cadence, never calls another, and speaks to the ledger alone.
+//! Collectors of the serving process. Every collector is one file and one line in [`start`]. It has its own thread and
+//! cadence, never calls another collector, and sends batches and events to the ledger. [`views`] gives it the facts of
+//! the ledger that it needs.
+
+#![forbid(unsafe_code)]
 
 pub mod canary;
 pub mod cpu;
@@ -12,6 +15,7 @@ pub mod nvml;
 pub mod owners;
 pub mod process;
 pub mod topology;
+pub mod views;
 pub mod windows;
 
 use std::io;
@@ -22,8 +26,6 @@ use std::time::Duration;
 use access::Access;
 use arc_swap::ArcSwap;
 use attribution::pods::Pods;
-use exposition::http;
-use exposition::response_cache::SnapshotCell;
 use host::child::ChildSet;
 use host::state::Store;
 use host::stop::Stop;
@@ -31,11 +33,13 @@ use ledger::inbox::{Inbox, LedgerEvent};
 use model::catalog::CollectorName;
 use model::catalog::schema::{Entity, LabelSet, Metric};
 use model::clock::{Cadence, Mono};
+use model::http_counters::HttpCounters;
 use model::sample::{Batch, Rows, SWITCHED_OFF};
+use model::snapshot_cell::SnapshotCell;
 use settings::Config;
 
+use crate::views::View;
 use crate::views::canary::CanaryFacts;
-use crate::views::{self, View};
 
 /// The configuration in use. A reload stores another one, in which only values differ that apply at once.
 pub type LiveConfig = ArcSwap<Config>;
@@ -161,7 +165,7 @@ pub struct Parts {
     /// The published snapshot, from which each collector gets its views.
     pub snapshots: Arc<SnapshotCell>,
     /// Counts of the HTTP server.
-    pub http: Arc<http::Stats>,
+    pub http: Arc<HttpCounters>,
     /// The web configuration, if there is one.
     pub access: Option<Arc<Access>>,
 }

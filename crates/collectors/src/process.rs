@@ -12,13 +12,13 @@ use procfs::process::{LimitValue, Process};
 use super::nvml::Pids;
 use super::{Context, lifetime, put_row};
 use access::Access;
-use exposition::http;
 use host::child::ChildSet;
 use host::reader::DeadlineReader;
 use host::state::Store;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, CollectorName, HttpStatus, Node, Role};
 use model::clock::{Cadence, Mono};
+use model::http_counters::HttpCounters;
 use model::sample::{Batch, Rows};
 use model::sync::lock;
 
@@ -38,7 +38,7 @@ pub fn start(
     samplers: Arc<Pids>,
     canaries: Arc<ChildSet>,
     topology: Arc<ChildSet>,
-    http: Arc<http::Stats>,
+    http: Arc<HttpCounters>,
     access: Option<Arc<Access>>,
 ) -> io::Result<JoinHandle<()>> {
     host::thread::spawn("process", 256, move || {
@@ -188,7 +188,7 @@ fn family(rows: &mut Rows, role: Role, alive: &[i32], ended: f64, published: &mu
 }
 
 /// The HTTP server.
-fn http_server(stats: &http::Stats, rows: &mut Rows) {
+fn http_server(stats: &HttpCounters, rows: &mut Rows) {
     for status in HttpStatus::ALL {
         put_row(
             rows,
@@ -204,7 +204,7 @@ fn http_server(stats: &http::Stats, rows: &mut Rows) {
 }
 
 /// TLS and the files that it comes from.
-fn web_config(access: &Access, stats: &http::Stats, rows: &mut Rows) {
+fn web_config(access: &Access, stats: &HttpCounters, rows: &mut Rows) {
     let successful = f64::from(u8::from(access.problems().is_empty()));
     put_row(rows, &Node {}, &m::gpu_exporter_web_config_last_reload_successful, (), successful);
     let Some(tls) = &access.current().tls else { return };

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use attribution::devices::{DynamicDevice, Named, named};
 use attribution::nccl::RankPlace;
-use exposition::response_cache::SnapshotCell;
 use model::catalog::schema::{self, LabelSet};
 use model::catalog::{
     self as m, AllocatedGpu, ClaimUnresolved, ComputeInstance, FabricState, Gpu, GpuInstance, MigInfo,
@@ -18,6 +17,7 @@ use model::catalog::{
 use model::owners::Owner;
 use model::pci::pci_address;
 use model::snapshot::{OwnerView, Series, Snapshot, Value};
+use model::snapshot_cell::SnapshotCell;
 use model::topology::Topology;
 
 /// One fact of the newest snapshot, computed when it is read.

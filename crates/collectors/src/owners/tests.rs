@@ -7,10 +7,9 @@ use std::time::Instant;
 use nix::sys::stat::Mode;
 
 use super::*;
-use crate::collectors::LiveConfig;
+use crate::LiveConfig;
 use crate::views;
 use attribution::pods::{Claim, Claims};
-use exposition::response_cache::SnapshotCell;
 use host::state::Store;
 use host::stop::Stop;
 use ledger::inbox::Inbox;
@@ -18,6 +17,7 @@ use model::catalog::Gpu;
 use model::catalog::OwnerKind;
 use model::owners::{GpuProcess, OwnerReading};
 use model::snapshot::{GpuState, GpuView, Snapshot};
+use model::snapshot_cell::SnapshotCell;
 use settings::Config;
 
 const PATIENCE: Duration = Duration::from_secs(60);
