@@ -15,7 +15,7 @@ pub fn page(settings: &Dcgm, fields: FieldList) -> PageConfig {
         release: settings.release,
         fields,
         values: settings.values,
-        hostname_label: settings.hostname_label.name().to_owned(),
+        hostname_label: settings.hostname_label.clone(),
         hostname: node_name(),
         pods: settings.pods,
         pod_uids: settings.pod_uids,

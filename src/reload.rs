@@ -329,7 +329,7 @@ mod tests {
             last = reloader.turn(&last);
         }
         assert!(reloader.failed.is_none());
-        assert_eq!(reloader.live.load().node.rack.value(), Some("r2"));
+        assert_eq!(reloader.live.load().node.rack, "r2");
         assert_eq!(reloader.look(), reloader.files);
     }
 
@@ -349,6 +349,6 @@ mod tests {
             last = reloader.turn(&last);
         }
         assert!(reloader.failed.is_none());
-        assert_eq!(reloader.live.load().node.rack.value(), Some("r2"));
+        assert_eq!(reloader.live.load().node.rack, "r2");
     }
 }

@@ -226,7 +226,7 @@ pub fn run(
     let states = States { whole: state(Arc::clone(&responses)), nameless: nameless.map(state) };
     let scheme =
         if access.as_ref().is_some_and(|access| access.current().tls.is_some()) { "https" } else { "http" };
-    let open_paths = config.http.open_paths.iter().map(ToString::to_string).collect();
+    let open_paths = config.http.open_paths.clone();
     let protection = Protection { access, open_paths };
     let state = Arc::clone(&states.whole);
     let limits = Limits {
@@ -234,7 +234,7 @@ pub fn run(
         read_timeout: config.http.read_timeout,
         write_timeout: config.http.write_timeout,
     };
-    let hosts = Hosts::new(config.http.hosts.iter().map(ToString::to_string));
+    let hosts = Hosts::new(config.http.hosts.iter().cloned());
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime
         .enable_all()
@@ -325,8 +325,9 @@ impl Additions {
 
 /// The labels that each series of the node has.
 fn node_labels(config: &Config) -> Arc<[(&'static str, String)]> {
-    let labels = [("rack", config.node.rack.value()), ("zone", config.node.zone.value())];
-    labels.into_iter().filter_map(|(name, value)| Some((name, value?.to_owned()))).collect()
+    let labels = [("rack", &config.node.rack), ("zone", &config.node.zone)];
+    let given = labels.into_iter().filter(|(_, value)| !value.is_empty());
+    given.map(|(name, value)| (name, value.clone())).collect()
 }
 
 type Remember<T> = Box<dyn FnMut(T) + Send>;

@@ -10,7 +10,7 @@ use super::intake::{LedgerMoment, label};
 use model::catalog::schema::Label;
 use model::catalog::{self as m, Gpu, MigInfo, ProfileName, Subject, Tier};
 use model::sample::{Batch, Missing};
-use settings::mig_layout::{DeclaredLayout, PciIds, Profiles, Wanted, pci_id};
+use settings::mig_layout::{DeclaredLayout, Wanted, pci_id};
 
 /// How a GPU is divided.
 #[derive(Debug, PartialEq)]
@@ -20,7 +20,7 @@ enum Actual {
     /// It is in MIG mode.
     Devices {
         /// Its MIG devices.
-        profiles: Profiles,
+        profiles: BTreeMap<String, u32>,
         /// Whether a GPU instance has no compute instance.
         unused: bool,
     },
@@ -29,8 +29,7 @@ enum Actual {
 /// The declared layout of a GPU, and, while the GPU is `up` and its layout known, whether reality matches.
 pub fn put(b: &mut Builder<'_>, declared: &DeclaredLayout, moment: &LedgerMoment<'_>, gpu: &Gpu, up: bool) {
     let id = |label| moment.intake.info_of(gpu, label).as_deref().and_then(pci_id);
-    let ids = id("pci_device_id").map(|device| PciIds { device, subsystem: id("pci_subsystem_id") });
-    let wanted = declared.wanted(gpu.gpu, ids);
+    let wanted = declared.wanted(gpu.gpu, id("pci_device_id"), id("pci_subsystem_id"));
     if let Wanted::Devices(profiles) = wanted {
         for (profile, count) in profiles {
             let labels = (ProfileName(profile.as_str().into()),);
@@ -132,7 +131,7 @@ mod tests {
         rows
     }
 
-    fn wanted(list: &[(&str, u32)]) -> Profiles {
+    fn wanted(list: &[(&str, u32)]) -> BTreeMap<String, u32> {
         list.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
     }
 
@@ -153,7 +152,7 @@ mod tests {
         );
         let more: &[&[&str]] = &[&["1g.18gb"], &["1c.3g.71gb"], &["1g.18gb"], &[]];
         assert_eq!(compare(want, more), Some(false), "a GPU instance of no use");
-        assert_eq!(compare(Wanted::Devices(&Profiles::new()), &[]), Some(true));
+        assert_eq!(compare(Wanted::Devices(&BTreeMap::new()), &[]), Some(true));
         assert_eq!(compare(Wanted::Off, &[]), Some(false));
         assert_eq!(compare(Wanted::Nothing, &[]), None);
         assert_eq!(compare(Wanted::Unknown, &[]), None);
@@ -166,7 +165,7 @@ mod tests {
             assert_eq!(actual(Some(&slow), None), Some(Actual::Off));
         }
         assert_eq!(matches(Wanted::Off, &Actual::Off), Some(true));
-        assert_eq!(matches(Wanted::Devices(&Profiles::new()), &Actual::Off), Some(false));
+        assert_eq!(matches(Wanted::Devices(&BTreeMap::new()), &Actual::Off), Some(false));
     }
 
     #[test]

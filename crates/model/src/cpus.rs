@@ -14,10 +14,7 @@ const MOST: u32 = 65_535;
 #[serde(try_from = "String", into = "String")]
 pub struct CpuSet(BTreeSet<u32>);
 
-/// The text is no list of CPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a list of CPUs as 0-7,16-23")]
-pub struct NotCpus;
+const NOT_CPUS: &str = "not a list of CPUs such as 0-7,16-23";
 
 impl CpuSet {
     /// Whether there is none.
@@ -73,16 +70,16 @@ impl FromIterator<u32> for CpuSet {
 }
 
 impl FromStr for CpuSet {
-    type Err = NotCpus;
+    type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<CpuSet, NotCpus> {
+    fn from_str(text: &str) -> Result<CpuSet, &'static str> {
         let mut set = BTreeSet::new();
         for range in text.trim().split(',').filter(|range| !range.is_empty()) {
             let (first, last) = range.split_once('-').unwrap_or((range, range));
-            let number = |text: &str| text.parse::<u32>().ok().filter(|n| *n <= MOST).ok_or(NotCpus);
+            let number = |text: &str| text.parse::<u32>().ok().filter(|n| *n <= MOST).ok_or(NOT_CPUS);
             let (first, last) = (number(first)?, number(last)?);
             if first > last {
-                return Err(NotCpus);
+                return Err(NOT_CPUS);
             }
             set.extend(first..=last);
         }
@@ -91,9 +88,9 @@ impl FromStr for CpuSet {
 }
 
 impl TryFrom<String> for CpuSet {
-    type Error = NotCpus;
+    type Error = &'static str;
 
-    fn try_from(text: String) -> Result<CpuSet, NotCpus> {
+    fn try_from(text: String) -> Result<CpuSet, &'static str> {
         text.parse()
     }
 }
@@ -131,7 +128,7 @@ mod tests {
     #[test]
     fn what_is_no_list_is_refused() {
         for text in ["x", "1-", "-1", "7-3", "0-4294967295", "1,,x"] {
-            assert_eq!(text.parse::<CpuSet>(), Err(NotCpus), "{text}");
+            assert_eq!(text.parse::<CpuSet>(), Err(NOT_CPUS), "{text}");
         }
         assert!("".parse::<CpuSet>().unwrap().is_empty() && "\n".parse::<CpuSet>().unwrap().is_empty());
     }

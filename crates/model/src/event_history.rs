@@ -22,16 +22,16 @@ const ESCAPED: usize = 6;
 pub struct EventHistory {
     /// Oldest first. One that only a later version knows is left out.
     #[serde(deserialize_with = "known")]
-    pub events: Vec<StoredEvent>,
+    events: Vec<StoredEvent>,
 }
 
 /// An event, with what its JSON in the API has in other forms.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct StoredEvent {
-    pub gpu: Option<Gpu>,
-    pub nvml: bool,
-    pub kmsg: bool,
-    pub event: Event,
+struct StoredEvent {
+    gpu: Option<Gpu>,
+    nvml: bool,
+    kmsg: bool,
+    event: Event,
 }
 
 impl EventHistory {

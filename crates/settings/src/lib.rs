@@ -25,7 +25,7 @@ pub use file::ChangedKeys;
 pub use load::{ConfigErrors, DEFAULT_FILE, ENV_PREFIX, Loaded, Overrides, load};
 pub use settings::*;
 pub use underscore::environment_warnings;
-pub use value::{HideOwners, HostName, HostnameLabel, LabelValue, Listen, UrlPath};
+pub use value::{HideOwners, Listen};
 
 impl Config {
     /// The groups of metrics that `/metrics` serves: that of single processes follows the setting that reads them.

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::load::{ConfigErrors, Loaded, MAX_BYTES, nearest};
 
 /// MIG devices by profile, as `1g.18gb` or `1c.3g.71gb`.
-pub type Profiles = BTreeMap<String, u32>;
+type Profiles = BTreeMap<String, u32>;
 
 /// Maximum MIG devices of one profile in a layout: more than any GPU has slices.
 const MAX_DEVICES: u32 = 64;
@@ -35,11 +35,11 @@ struct Entry {
 
 /// PCI ids of a GPU: device id in the upper 16 bits, vendor id in the lower 16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PciIds {
+struct PciIds {
     /// Ids of the device.
-    pub device: u32,
+    device: u32,
     /// Ids of the subsystem, if the driver reports them.
-    pub subsystem: Option<u32>,
+    subsystem: Option<u32>,
 }
 
 /// The layout of one GPU.
@@ -57,7 +57,11 @@ pub enum Wanted<'a> {
 
 impl DeclaredLayout {
     /// The layout of the GPU with this NVML index.
-    pub fn wanted(&self, index: u32, ids: Option<PciIds>) -> Wanted<'_> {
+    pub fn wanted(&self, index: u32, device: Option<u32>, subsystem: Option<u32>) -> Wanted<'_> {
+        self.wanted_for(index, device.map(|device| PciIds { device, subsystem }))
+    }
+
+    fn wanted_for(&self, index: u32, ids: Option<PciIds>) -> Wanted<'_> {
         let entries = self.entries.iter().rev();
         for entry in entries.filter(|e| e.devices.as_ref().is_none_or(|list| list.contains(&index))) {
             let matches = match ids {
@@ -292,33 +296,33 @@ mig-configs:
 
     #[test]
     fn a_layout_says_what_it_wants_of_each_gpu() {
-        assert_eq!(layout("all-disabled").wanted(3, None), Wanted::Off);
-        assert_eq!(layout("all-enabled").wanted(3, None), Wanted::Devices(&Profiles::new()));
+        assert_eq!(layout("all-disabled").wanted_for(3, None), Wanted::Off);
+        assert_eq!(layout("all-enabled").wanted_for(3, None), Wanted::Devices(&Profiles::new()));
         let balanced = layout("all-balanced");
         let h200 = profiles(&[("1g.18gb", 2), ("2g.35gb", 1), ("3g.71gb", 1)]);
-        assert_eq!(balanced.wanted(7, H200), Wanted::Devices(&h200));
+        assert_eq!(balanced.wanted_for(7, H200), Wanted::Devices(&h200));
         assert_eq!(
-            balanced.wanted(2, A100),
+            balanced.wanted_for(2, A100),
             Wanted::Devices(&profiles(&[("1g.10gb", 7)])),
             "0 of one is none"
         );
-        assert_eq!(balanced.wanted(1, A100), Wanted::Nothing, "not in the list");
+        assert_eq!(balanced.wanted_for(1, A100), Wanted::Nothing, "not in the list");
         let other = PciIds { device: 0x20b2_10de, subsystem: Some(0x147f_10de) };
-        assert_eq!(balanced.wanted(2, Some(other)), Wanted::Nothing, "another subsystem");
-        assert_eq!(balanced.wanted(2, None), Wanted::Unknown);
+        assert_eq!(balanced.wanted_for(2, Some(other)), Wanted::Nothing, "another subsystem");
+        assert_eq!(balanced.wanted_for(2, None), Wanted::Unknown);
     }
 
     #[test]
     fn the_last_entry_that_covers_a_gpu_decides() {
         let custom = layout("custom");
-        assert_eq!(custom.wanted(0, None), Wanted::Devices(&profiles(&[("7g.141gb", 1)])));
-        assert_eq!(custom.wanted(1, None), Wanted::Off);
+        assert_eq!(custom.wanted_for(0, None), Wanted::Devices(&profiles(&[("7g.141gb", 1)])));
+        assert_eq!(custom.wanted_for(1, None), Wanted::Off);
     }
 
     #[test]
     fn the_only_layout_needs_no_name_and_one_of_several_does() {
         let one = "version: v1\nmig-configs: {current: [{devices: all, mig-enabled: false}]}";
-        assert_eq!(DeclaredLayout::parse(one, "").unwrap().wanted(0, None), Wanted::Off);
+        assert_eq!(DeclaredLayout::parse(one, "").unwrap().wanted_for(0, None), Wanted::Off);
         assert_eq!(
             wrong(FILE, ""),
             "several layouts; choose one of all-balanced, all-disabled, all-enabled, custom"

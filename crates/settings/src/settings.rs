@@ -13,7 +13,8 @@ use tracing::Level;
 
 use super::key::{Key, Section, settings};
 use super::value::PathRule::{Optional, Required, Socket};
-use super::value::{HideOwners, HostName, HostnameLabel, LabelValue, Listen, Setting, UrlPath};
+use super::value::TextRule::{Any, HostName, LabelValue, OneOf, UrlPath};
+use super::value::{HideOwners, Listen, Setting};
 use dcgm::fields::Release;
 use dcgm::page::Values;
 use model::catalog::{CanaryCheck, CanaryMode, MetricGroup, PerfEvent};
@@ -25,7 +26,7 @@ settings! {
         listen: Listen = Listen::all(9408);
         /// Host names that clients may ask for, without port, such as ["node1", "*.gpu.example.net", "10.0.0.3"]; probes too.
         /// Other names get 421, but `localhost` and loopback addresses. An empty list allows every name.
-        hosts: Vec<HostName> = Vec::new(), 0..;
+        hosts: Vec<String> = Vec::new(), (0.., HostName);
         /// Maximum open connections. Beyond them the connection that is idle longest goes. Each may take 128 KiB of buffers in
         /// the kernel, which MemoryMax= of the systemd unit counts: raise both together.
         max_connections: u32 = 128, 1..=10_000;
@@ -40,7 +41,7 @@ settings! {
         web_config_file: PathBuf = PathBuf::new(), Optional;
         /// Paths that everybody may read, without password, client certificate or limit on requests: for probes. With none
         /// (an empty list) a client without a required certificate does not get past the handshake.
-        open_paths: Vec<UrlPath> = vec![UrlPath::from_static("/livez"), UrlPath::from_static("/health")], 0..;
+        open_paths: Vec<String> = vec!["/livez".into(), "/health".into()], (0.., UrlPath);
         /// "unauthenticated": names of owners (pods, jobs, users, accounts, processes) are for clients with a password or a
         /// verified certificate alone; "never": for everybody who may read the path.
         hide_owners: HideOwners = HideOwners::Never;
@@ -67,7 +68,7 @@ settings! {
         /// "faithful": as dcgm-exporter has them; "corrected": without its known faults, which docs/migrating.md lists.
         @live values: Values = Values::Faithful;
         /// Label with the node's name: the variable NODE_NAME, else the host's name. Until 4.8.2 it was "Hostname"; "" for none.
-        @live hostname_label: HostnameLabel = HostnameLabel::Lower;
+        @live hostname_label: String = "hostname".into(), OneOf(&["hostname", "Hostname", ""]);
         /// Labels of the pod, and of its claims, that was given the GPU.
         @live pods: bool = true;
         /// Label pod_uid as well, as far as it is known: of pods with a process on a GPU.
@@ -87,12 +88,12 @@ settings! {
     metrics: Metrics {
         /// Patterns of metric names to publish: "*" matches any text, "?" one character. A pattern without a match
         /// is an error. `gpu-node-exporter metrics` lists the names.
-        @live include: Vec<Pattern> = vec![pattern("*")], 0..;
+        @live include: Vec<Pattern> = vec![pattern("*")], (0.., ());
         /// Patterns of metric names to leave out, such as ["gpu_nvlink_*"]. Takes precedence over `include`.
-        @live exclude: Vec<Pattern> = Vec::new(), 0..;
+        @live exclude: Vec<Pattern> = Vec::new(), (0.., ());
         /// Groups of metrics to serve beside the default set, such as ["nvlink-links"]; ["all"] for every group.
         /// docs/METRICS.md lists them.
-        @live groups: Vec<MetricGroup> = Vec::new(), 0..;
+        @live groups: Vec<MetricGroup> = Vec::new(), (0.., ());
         /// Maximum series on one page. A metric counts the series above the limit, which are dropped.
         @live max_series: u32 = 20_000, 100..=1_000_000;
         /// Interval between two snapshots. Scrapes between them return the same values.
@@ -146,7 +147,7 @@ settings! {
         /// compares the GPUs with the layout.
         @live layout_file: PathBuf = PathBuf::new(), Optional;
         /// Name of this node's layout in the file. Required if the file has several.
-        @live layout: String = String::new();
+        @live layout: String = String::new(), Any;
     }
 
     /// Processes on the GPUs.
@@ -178,7 +179,7 @@ settings! {
         @live checks: Vec<CanaryCheck> = {
             use CanaryCheck::*;
             vec![Init, SmRate, Tensor, SmSdc, HbmRead, HbmWalk, L2, Pcie, Launch]
-        }, 1..;
+        }, (1.., ());
         /// Maximum device memory in MiB, beside the CUDA context (some 530 MiB). Doubled on GPUs where eight times
         /// the L2 cache need it.
         @live max_memory_mib: u32 = 256, 8..=4096;
@@ -262,7 +263,7 @@ settings! {
             vec![
                 ContextSwitches, CpuMigrations, PageFaults, MajorFaults, Cycles, Instructions, LlcMisses, BranchMisses,
             ]
-        }, 1..;
+        }, (1.., ());
         /// Count events for the cgroup of each owner too.
         per_owner: bool = false;
     }
@@ -278,9 +279,9 @@ settings! {
     /// The place of the node in the data centre, as labels `rack` and `zone` on each of its series.
     node: Node {
         /// Rack: what shares power and cooling; "" for no label. Rules for racks need it here or from relabeling.
-        @live rack: LabelValue = LabelValue::default();
+        @live rack: String = String::new(), LabelValue;
         /// Zone; "" for no label.
-        @live zone: LabelValue = LabelValue::default();
+        @live zone: String = String::new(), LabelValue;
     }
 
     /// Health of the node.
@@ -298,7 +299,7 @@ settings! {
     /// The NVIDIA driver.
     driver: Driver {
         /// Version that the loaded kernel module should have, such as "580.159.04"; "" for any.
-        @live expected_version: String = String::new();
+        @live expected_version: String = String::new(), Any;
     }
 
     /// State across restarts.

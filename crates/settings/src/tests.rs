@@ -80,7 +80,7 @@ fn later_layers_win() {
 fn the_place_of_the_node_is_a_label_value_of_bounded_length() {
     let config =
         load("", &[("GPU_NODE_EXPORTER__NODE__RACK", "r \"7\", Süd")], Overrides::default()).unwrap().config;
-    assert_eq!((config.node.rack.value(), config.node.zone.value()), (Some("r \"7\", Süd"), None));
+    assert_eq!((config.node.rack.as_str(), config.node.zone.as_str()), ("r \"7\", Süd", ""));
     let long = |length| format!("[node]\nzone = '{}'\n", "é".repeat(length));
     assert!(load(&long(64), &[], Overrides::default()).is_ok());
     let expected = "at most 64 characters without control characters";
@@ -201,7 +201,7 @@ fn a_pattern_must_match_a_metric() {
 fn hosts_are_names_without_port() {
     let hosts = |text: &str| {
         let loaded = load(&format!("[http]\nhosts = [{text}]"), &[], Overrides::default()).ok()?;
-        Some(loaded.config.http.hosts.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+        Some(loaded.config.http.hosts.join(" "))
     };
     let some = hosts("'Node1', '*.Example.net', 'node2.', '10.0.0.3', '[0:0::1]', '::1'");
     assert_eq!(some.as_deref(), Some("node1 *.example.net node2 10.0.0.3 ::1 ::1"));

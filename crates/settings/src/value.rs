@@ -1,6 +1,5 @@
 //! Types of settings: how their values are read, shown and limited.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::net::{AddrParseError, IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::{RangeFrom, RangeInclusive};
@@ -19,6 +18,8 @@ use model::catalog::{CanaryCheck, CanaryMode, MetricGroup, PerfEvent};
 
 /// Longest path of a Unix socket: `sun_path` without its final NUL.
 const SOCKET_PATH_BYTES: usize = 107;
+/// Maximum length of a label's value, in characters.
+const LABEL_CHARS: usize = 64;
 
 /// A type of settings.
 pub(super) trait Setting: Sized {
@@ -98,17 +99,76 @@ macro_rules! plain {
     };
 }
 plain!(bool, true, "true or false");
-plain!(String, false, "a string");
 plain!(Pattern, false, r#"patterns of metric names, such as ["gpu_power_*"]"#);
 plain!(Listen, false, r#"an address such as ":9408" (all addresses), "127.0.0.1:9408" or "[::1]:9408""#);
-plain!(
-    HostName,
-    false,
-    r#"host names or addresses without port, such as ["node1", "*.example.net", "10.0.0.3"]"#
-);
 
-plain!(UrlPath, false, r#"paths, such as ["/livez"]"#);
-plain!(LabelValue, false, "at most 64 characters without control characters");
+/// Rule for the texts that a setting accepts.
+pub(super) enum TextRule {
+    Any,
+    /// The name or address of a host, without a port; `*.example.net` stands for every name below `example.net`.
+    HostName,
+    /// A path of the HTTP server, without a query.
+    UrlPath,
+    /// The value of a label. Every series carries the value, so its length is limited.
+    LabelValue,
+    OneOf(&'static [&'static str]),
+}
+
+impl Setting for String {
+    type Rule = TextRule;
+
+    fn expected(rule: &TextRule) -> String {
+        match rule {
+            TextRule::Any => "a string".into(),
+            TextRule::HostName => {
+                r#"host names or addresses without port, such as ["node1", "*.example.net", "10.0.0.3"]"#
+                    .into()
+            }
+            TextRule::UrlPath => r#"paths, such as ["/livez"]"#.into(),
+            TextRule::LabelValue => format!("at most {LABEL_CHARS} characters without control characters"),
+            TextRule::OneOf(words) => one_of(words.iter().copied()),
+        }
+    }
+
+    fn parse(text: &str, rule: &TextRule) -> Option<Self> {
+        let allowed = match rule {
+            TextRule::Any => true,
+            TextRule::HostName => return host_name(text),
+            TextRule::UrlPath => {
+                let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"?#%*,".contains(&byte);
+                text.starts_with('/') && text.bytes().all(is_plain)
+            }
+            TextRule::LabelValue => {
+                text.chars().count() <= LABEL_CHARS && !text.chars().any(char::is_control)
+            }
+            TextRule::OneOf(words) => words.contains(&text),
+        };
+        allowed.then(|| text.to_owned())
+    }
+
+    fn text(&self) -> String {
+        self.clone()
+    }
+}
+
+/// Returns the host name or address in lower case, without brackets or a final dot.
+fn host_name(text: &str) -> Option<String> {
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    if let Ok(address) = bare.parse::<IpAddr>() {
+        return Some(address.to_string());
+    }
+    let name = text.strip_suffix('.').unwrap_or(text);
+    let labels = name.strip_prefix("*.").unwrap_or(name);
+    let is_label = |label: &str| {
+        !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    };
+    labels.split('.').all(is_label).then(|| name.to_ascii_lowercase())
+}
+
+fn one_of<'a>(words: impl Iterator<Item = &'a str>) -> String {
+    let quoted = |word: &'a str| if word.is_empty() { r#""""# } else { word };
+    format!("one of {}", words.map(quoted).collect::<Vec<_>>().join(", "))
+}
 
 /// Which paths a setting accepts.
 pub(super) enum PathRule {
@@ -194,93 +254,6 @@ impl Setting for Option<Listen> {
     }
 }
 
-/// A path of the HTTP server, without query.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UrlPath(Cow<'static, str>);
-
-impl UrlPath {
-    pub(super) const fn from_static(path: &'static str) -> Self {
-        Self(Cow::Borrowed(path))
-    }
-}
-
-impl fmt::Display for UrlPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl FromStr for UrlPath {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, &'static str> {
-        let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"?#%*,".contains(&byte);
-        let is_path = text.starts_with('/') && text.bytes().all(is_plain);
-        is_path.then(|| Self(text.to_owned().into())).ok_or("no path")
-    }
-}
-
-/// The name or address of a host in lower case, without port or brackets; `*.example.net` for every name below.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostName(String);
-
-impl fmt::Display for HostName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl FromStr for HostName {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, &'static str> {
-        let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
-        if let Ok(address) = bare.parse::<IpAddr>() {
-            return Ok(Self(address.to_string()));
-        }
-        let name = text.strip_suffix('.').unwrap_or(text);
-        let labels = name.strip_prefix("*.").unwrap_or(name);
-        let is_label = |label: &str| {
-            !label.is_empty()
-                && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
-        };
-        if !labels.split('.').all(is_label) {
-            return Err("no host name");
-        }
-        Ok(Self(name.to_ascii_lowercase()))
-    }
-}
-
-/// The value of a label; empty for no label. Longer ones would grow each series.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LabelValue(String);
-
-impl LabelValue {
-    const MAX_CHARS: usize = 64;
-
-    /// The value, if there is one.
-    pub fn value(&self) -> Option<&str> {
-        Some(self.0.as_str()).filter(|value| !value.is_empty())
-    }
-}
-
-impl fmt::Display for LabelValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl FromStr for LabelValue {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, &'static str> {
-        if text.chars().count() > Self::MAX_CHARS || text.chars().any(char::is_control) {
-            return Err("no value of a label");
-        }
-        Ok(Self(text.to_owned()))
-    }
-}
-
 /// A value with a name.
 pub(super) trait Word: Copy + PartialEq {
     /// All values.
@@ -288,49 +261,21 @@ pub(super) trait Word: Copy + PartialEq {
 }
 
 macro_rules! words {
-    ($($type:ty),+) => {
+    ($($type:ty, $name:ident;)+) => {
         $(impl Word for $type {
             fn all() -> impl Iterator<Item = (&'static str, Self)> {
-                Self::ALL.iter().map(|value| (value.known(), *value))
+                Self::ALL.iter().map(|value| (value.$name(), *value))
             }
         })+
     };
 }
-words!(CanaryCheck, CanaryMode, PerfEvent);
-
-impl Word for MetricGroup {
-    fn all() -> impl Iterator<Item = (&'static str, Self)> {
-        Self::ALL.iter().map(|group| (group.name(), *group))
-    }
-}
-
-/// A label with the name of the node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum HostnameLabel {
-    /// No label.
-    None,
-    /// As dcgm-exporter has it from 4.8.3 on.
-    #[default]
-    Lower,
-    /// As dcgm-exporter had it until 4.8.2.
-    Upper,
-}
-
-impl HostnameLabel {
-    /// The label's name; empty for none.
-    pub const fn name(self) -> &'static str {
-        match self {
-            HostnameLabel::None => "",
-            HostnameLabel::Lower => "hostname",
-            HostnameLabel::Upper => "Hostname",
-        }
-    }
-}
-
-impl Word for HostnameLabel {
-    fn all() -> impl Iterator<Item = (&'static str, Self)> {
-        [Self::Lower, Self::Upper, Self::None].into_iter().map(|label| (label.name(), label))
-    }
+words! {
+    CanaryCheck, known;
+    CanaryMode, known;
+    PerfEvent, known;
+    MetricGroup, name;
+    Release, name;
+    Values, name;
 }
 
 /// Who does not get names of owners.
@@ -346,18 +291,6 @@ impl Word for HideOwners {
     }
 }
 
-impl Word for Release {
-    fn all() -> impl Iterator<Item = (&'static str, Self)> {
-        Self::ALL.into_iter().map(|release| (release.name(), release))
-    }
-}
-
-impl Word for Values {
-    fn all() -> impl Iterator<Item = (&'static str, Self)> {
-        Self::ALL.into_iter().map(|values| (values.name(), values))
-    }
-}
-
 impl Word for Level {
     fn all() -> impl Iterator<Item = (&'static str, Self)> {
         let levels = [Self::ERROR, Self::WARN, Self::INFO, Self::DEBUG, Self::TRACE];
@@ -369,8 +302,7 @@ impl<W: Word> Setting for W {
     type Rule = ();
 
     fn expected(_: &()) -> String {
-        let named = |(name, _): (&'static str, W)| if name.is_empty() { r#""""# } else { name };
-        format!("one of {}", W::all().map(named).collect::<Vec<_>>().join(", "))
+        one_of(W::all().map(|(name, _)| name))
     }
 
     fn parse(text: &str, _: &()) -> Option<Self> {
@@ -382,13 +314,13 @@ impl<W: Word> Setting for W {
     }
 }
 
-/// Lists of at least so many items. A variable has the items in one text, with commas between them.
-impl<T: Setting<Rule = ()>> Setting for Vec<T> {
-    type Rule = RangeFrom<usize>;
+/// A list with a minimum number of items. In an environment variable, commas separate the items.
+impl<T: Setting> Setting for Vec<T> {
+    type Rule = (RangeFrom<usize>, T::Rule);
     const BARE: bool = true;
 
-    fn expected(rule: &Self::Rule) -> String {
-        format!("a list of {}{}", if rule.start > 0 { "at least " } else { "" }, T::expected(&()))
+    fn expected((count, rule): &Self::Rule) -> String {
+        format!("a list of {}{}", if count.start > 0 { "at least " } else { "" }, T::expected(rule))
     }
 
     fn parse(text: &str, rule: &Self::Rule) -> Option<Self> {
@@ -403,8 +335,8 @@ impl<T: Setting<Rule = ()>> Setting for Vec<T> {
     fn read(value: &Value, rule: &Self::Rule) -> Option<Self> {
         match &value.kind {
             ValueKind::String(text) => Self::parse(text, rule),
-            ValueKind::Array(items) if rule.contains(&items.len()) => {
-                items.iter().map(|item| T::read(item, &())).collect()
+            ValueKind::Array(items) if rule.0.contains(&items.len()) => {
+                items.iter().map(|item| T::read(item, &rule.1)).collect()
             }
             _ => None,
         }

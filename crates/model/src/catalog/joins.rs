@@ -1,20 +1,48 @@
-//! Metrics that others are made from. They are read also while they are not to be published, so that leaving
-//! one out of the page never changes what another one says.
+//! Metrics that are sources of other metrics. The sampler reads them even if the configuration excludes them, so that
+//! excluding a metric never changes the value of another one.
 
 use std::collections::HashSet;
 
 use super::{self as m, MetricId};
 
-/// Metrics that are made of others, with those.
-const MADE_OF: [(&[MetricId], &[MetricId]); 8] = [
+/// Metrics about the work of an owner, which need the activity of the GPU as well as its processes.
+const OWNER_WORK: &[MetricId] = &[
+    m::gpu_owner_busy_seconds_total.id(),
+    m::gpu_owner_start_seconds.id(),
+    m::gpu_bottleneck.id(),
+    m::gpu_owner_gpu_seconds_total.id(),
+    m::gpu_owner_step_seconds.id(),
+    m::gpu_owner_step_confidence_ratio.id(),
+    m::gpu_owner_step_jitter_ratio.id(),
+    m::gpu_owner_steps_total.id(),
+    m::gpu_owner_step_slowdown_ratio.id(),
+    m::gpu_owner_slow_rank_ratio.id(),
+    m::gpu_owner_missing_rank.id(),
+    m::gpu_owner_last_progress_timestamp_seconds.id(),
+];
+
+/// Sources of every metric about owners.
+const OWNER_SOURCES: &[MetricId] = &[
+    m::gpu_processes.id(),
+    m::gpu_mig_compute_processes.id(),
+    m::gpu_mig_info.id(),
+    m::gpu_memory_total_bytes.id(),
+    m::gpu_memory_free_bytes.id(),
+    m::gpu_mig_memory_total_bytes.id(),
+    m::gpu_mig_memory_free_bytes.id(),
+    m::gpu_mig_slices.id(),
+    m::gpu_mig_profile_capacity.id(),
+];
+
+/// Metrics that the ledger derives from other metrics, each list with its sources.
+const MADE_OF: [(&[MetricId], &[MetricId]); 9] = [
+    (OWNER_WORK, OWNER_SOURCES),
     (
-        // Who is there; all the rest hangs on it.
         &[
             m::gpu_owner_info.id(),
             m::gpu_owner_processes.id(),
             m::gpu_owner_memory_used_bytes.id(),
             m::gpu_owner_allocated_seconds_total.id(),
-            m::gpu_owner_busy_seconds_total.id(),
             m::gpu_owner_energy_joules_total.id(),
             m::gpu_owner_cpu_remote_ratio.id(),
             m::gpu_owner_cpu_remote_cache_ratio.id(),
@@ -24,47 +52,13 @@ const MADE_OF: [(&[MetricId], &[MetricId]); 8] = [
             m::gpu_owner_host_oom_kills_total.id(),
             m::gpu_owner_cpu_seconds_total.id(),
             m::gpu_owner_start_timestamp_seconds.id(),
-            m::gpu_owner_start_seconds.id(),
-            m::gpu_bottleneck.id(),
-            m::gpu_owner_gpu_seconds_total.id(),
-            m::gpu_owner_step_seconds.id(),
-            m::gpu_owner_step_confidence_ratio.id(),
-            m::gpu_owner_step_jitter_ratio.id(),
-            m::gpu_owner_steps_total.id(),
-            m::gpu_owner_step_slowdown_ratio.id(),
-            m::gpu_owner_slow_rank_ratio.id(),
-            m::gpu_owner_missing_rank.id(),
-            m::gpu_owner_last_progress_timestamp_seconds.id(),
             m::gpu_owner_nccl_rank.id(),
             m::gpu_owner_nccl_collectives_total.id(),
         ],
-        &[
-            m::gpu_processes.id(),
-            m::gpu_mig_compute_processes.id(),
-            m::gpu_mig_info.id(),
-            m::gpu_memory_total_bytes.id(),
-            m::gpu_memory_free_bytes.id(),
-            m::gpu_mig_memory_total_bytes.id(),
-            m::gpu_mig_memory_free_bytes.id(),
-            m::gpu_mig_slices.id(),
-            m::gpu_mig_profile_capacity.id(),
-        ],
+        OWNER_SOURCES,
     ),
     (
-        &[
-            m::gpu_owner_busy_seconds_total.id(),
-            m::gpu_owner_start_seconds.id(),
-            m::gpu_bottleneck.id(),
-            m::gpu_owner_gpu_seconds_total.id(),
-            m::gpu_owner_step_seconds.id(),
-            m::gpu_owner_step_confidence_ratio.id(),
-            m::gpu_owner_step_jitter_ratio.id(),
-            m::gpu_owner_steps_total.id(),
-            m::gpu_owner_step_slowdown_ratio.id(),
-            m::gpu_owner_slow_rank_ratio.id(),
-            m::gpu_owner_missing_rank.id(),
-            m::gpu_owner_last_progress_timestamp_seconds.id(),
-        ],
+        OWNER_WORK,
         &[
             m::gpu_busy_seconds_total.id(),
             m::gpu_clock_event_active.id(),
@@ -109,10 +103,10 @@ const MADE_OF: [(&[MetricId], &[MetricId]); 8] = [
     ),
 ];
 
-/// What the list of events needs, which is no metric: whose a PCI address is, and the driver's events.
+/// Sources of the list of events: the PCI addresses of the GPUs, and the driver's events.
 const EVENTS: [MetricId; 2] = [m::gpu_info.id(), m::gpu_driver_events_total.id()];
 
-/// Of the metrics that are switched off, those that need not be read.
+/// Returns the metrics that are switched off and that no published metric or event needs.
 pub fn unread(off: &HashSet<MetricId>) -> Vec<MetricId> {
     let wanted = |made: &[MetricId]| made.iter().any(|id| !off.contains(id));
     let needed = |id: &MetricId| {

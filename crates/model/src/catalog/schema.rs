@@ -279,33 +279,17 @@ impl LabelSet for () {
     }
 }
 
-impl<A: Label> LabelSet for (A,) {
-    const DEFS: &'static [LabelDef] = &[A::DEF];
-    fn texts(&self) -> Vec<LabelText> {
-        vec![self.0.text()]
-    }
+macro_rules! label_tuples {
+    ($(($($label:ident $at:tt),+))+) => {
+        $(impl<$($label: Label),+> LabelSet for ($($label,)+) {
+            const DEFS: &'static [LabelDef] = &[$($label::DEF),+];
+            fn texts(&self) -> Vec<LabelText> {
+                vec![$(self.$at.text()),+]
+            }
+        })+
+    };
 }
-
-impl<A: Label, B: Label> LabelSet for (A, B) {
-    const DEFS: &'static [LabelDef] = &[A::DEF, B::DEF];
-    fn texts(&self) -> Vec<LabelText> {
-        vec![self.0.text(), self.1.text()]
-    }
-}
-
-impl<A: Label, B: Label, C: Label> LabelSet for (A, B, C) {
-    const DEFS: &'static [LabelDef] = &[A::DEF, B::DEF, C::DEF];
-    fn texts(&self) -> Vec<LabelText> {
-        vec![self.0.text(), self.1.text(), self.2.text()]
-    }
-}
-
-impl<A: Label, B: Label, C: Label, D: Label> LabelSet for (A, B, C, D) {
-    const DEFS: &'static [LabelDef] = &[A::DEF, B::DEF, C::DEF, D::DEF];
-    fn texts(&self) -> Vec<LabelText> {
-        vec![self.0.text(), self.1.text(), self.2.text(), self.3.text()]
-    }
-}
+label_tuples!((A 0) (A 0, B 1) (A 0, B 1, C 2) (A 0, B 1, C 2, D 3));
 
 /// Declares the entities: one struct each (its fields are its labels), [`EntityKind`] and [`Subject`].
 macro_rules! entities {
@@ -316,7 +300,9 @@ macro_rules! entities {
             pub struct $name { $($(#[doc = $fhelp])+ pub $label: $ty),* }
             impl schema::Entity for $name {
                 const KIND: EntityKind = EntityKind::$name;
-                fn subject(&self) -> Subject { Subject::$name(self.clone()) }
+                fn subject(&self) -> Subject {
+                    Subject::$name(self.clone())
+                }
             }
         )+
         /// Which entity a metric is about.
