@@ -32,12 +32,6 @@ pub static PAGE_FILES: [Asset; 2] = [page_file!("style.css"), page_file!("script
 /// All of them, by path.
 pub static ASSETS: &[Asset] = include!(concat!(env!("OUT_DIR"), "/assets.rs"));
 
-/// Folders that are served, each with what is in it.
-pub const FOLDERS: [(&str, &str); 2] = [
-    ("/alerts/", "alert and recording rules, and what belongs to them: the list of files"),
-    ("/dashboards/", "Grafana dashboards: the list of files"),
-];
-
 impl Asset {
     /// The one at this path.
     pub fn at(path: &str) -> Option<&'static Asset> {
@@ -45,7 +39,7 @@ impl Asset {
         ASSETS.get(at)
     }
 
-    /// Those of a folder.
+    /// Returns the files below a folder.
     pub fn below(folder: &str) -> impl Iterator<Item = &'static Asset> {
         ASSETS.iter().filter(move |asset| asset.path.starts_with(folder))
     }
@@ -64,13 +58,18 @@ impl Asset {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::paths::PATHS;
 
     #[test]
     fn each_is_found_by_its_path_and_by_no_other() {
         assert!(!ASSETS.is_empty());
         for asset in ASSETS {
             assert_eq!(Asset::at(asset.path), Some(asset));
-            assert!(FOLDERS.iter().any(|(folder, _)| asset.path.starts_with(folder)), "{}", asset.path);
+            assert!(
+                PATHS.iter().any(|(path, _)| *path != "/" && asset.path.starts_with(path)),
+                "{}",
+                asset.path
+            );
             assert!(asset.path.ends_with(".yml") || asset.path.ends_with(".json"));
         }
         for none in ["", "/", "/alerts", "/alerts/", "/alerts/../Cargo.toml", "/alerts//owners.rules.yml"] {

@@ -2,15 +2,14 @@
 //!
 //! `listen` opens the sockets, `connection` holds each client to the [`Limits`], `places` says which connection leaves
 //! when they run short, by the `activity` of each. `client_io` is its stream, within TLS or not, and `guard` says what its
-//! client may read. `host` checks the name that a client asks for, `routes` responds, `events` also as a stream, `live` to
-//! open status pages, and `dcgm_routes` at the listener that speaks as dcgm-exporter does. Everything runs on one thread, which encodes nothing: a handler sends bytes of the
+//! client may read. `host` checks the name that a client asks for, `routes` responds, `events` also as a stream and `live` to
+//! open status pages. Everything runs on one thread, which encodes nothing: a handler sends bytes of the
 //! [cache](crate::response_cache), or waits for a helper thread that makes them.
 
 mod activity;
 mod app_state;
 mod client_io;
 mod connection;
-mod dcgm_routes;
 mod events;
 mod guard;
 mod host;
@@ -92,7 +91,7 @@ pub async fn serve(
         nameless: states.nameless.clone().map(router),
     };
     let main = routers(&|state| routes::router(state, streams.clone(), hosts.clone(), stats.clone()));
-    let dcgm = routers(&|state| dcgm_routes::router(state, hosts.clone(), stats.clone()));
+    let dcgm = routers(&|state| routes::dcgm_router(state, hosts.clone(), stats.clone()));
     let guard = Arc::new(Guard::new(protection, stats.clone()));
     let clients = connection::Clients::new(main, guard, limits, stats.clone(), stop.clone());
     let dcgm_clients = clients.clone().with_routers(dcgm);

@@ -18,7 +18,7 @@ use std::sync::LazyLock;
 
 use maud::{DOCTYPE, Markup, html};
 
-use crate::paths::PATHS;
+use crate::paths;
 use model::catalog::{self as m, Node};
 use model::health::{Condition, GpuHealth, HealthLevel};
 use model::snapshot::Snapshot;
@@ -181,8 +181,8 @@ fn footer() -> Markup {
         footer {
             (tables::files())
             nav aria-label="Other views" {
-                @for (path, what) in PATHS.iter().filter(|(path, _)| *path != "/" && !path.starts_with("/page/")) {
-                    a href=(path.trim_start_matches('/')) title=(what) { (path) }
+                @for (path, description) in paths::linked() {
+                    a href=(path.trim_start_matches('/')) title=(description) { (path) }
                     " "
                 }
             }

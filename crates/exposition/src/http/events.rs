@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::State;
 use axum::http::header::{ACCEPT, CONTENT_TYPE, HeaderName, VARY};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
@@ -30,7 +32,12 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// Answers `/api/v1/events`.
-pub async fn answer(state: Arc<AppState>, streams: Streams, uri: Uri, headers: HeaderMap) -> Response {
+pub async fn respond(
+    State(state): State<Arc<AppState>>,
+    Extension(streams): Extension<Streams>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
     let query = match parse_query(uri.query().unwrap_or("")) {
         Ok(query) => query,
         Err(why) => return (StatusCode::BAD_REQUEST, why).into_response(),

@@ -6,7 +6,9 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::Bytes;
+use axum::extract::State;
 use axum::response::Response;
 use futures_util::stream::unfold;
 use tokio::time::{Interval, MissedTickBehavior, interval};
@@ -19,7 +21,7 @@ use super::streams::{StreamPermit, Streams, event_stream, too_many};
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// Answers `/page/updates`.
-pub async fn answer(state: Arc<AppState>, streams: Streams) -> Response {
+pub async fn respond(State(state): State<Arc<AppState>>, Extension(streams): Extension<Streams>) -> Response {
     if let Err(why) = state.fresh() {
         return unavailable(why);
     }

@@ -12,7 +12,7 @@ use crate::api::owners::OwnerQuery;
 use crate::format::ResponseFormat;
 
 /// Answers `/api/v1/owners`.
-pub async fn answer(State(state): State<Arc<AppState>>, uri: Uri, headers: HeaderMap) -> Response {
+pub async fn respond(State(state): State<Arc<AppState>>, uri: Uri, headers: HeaderMap) -> Response {
     let query = match parse_query(uri.query().unwrap_or("")) {
         Ok(query) => query,
         Err(why) => return (StatusCode::BAD_REQUEST, why).into_response(),

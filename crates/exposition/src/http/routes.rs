@@ -3,15 +3,15 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use axum::Router;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::header::{
     ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, HeaderName, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::middleware::{from_fn_with_state, map_response_with_state};
-use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::response::{Html, IntoResponse, Response};
+use axum::routing::{MethodRouter, get};
+use axum::{Extension, Router};
 use model::http_counters::HttpCounters;
 
 use super::app_state::{AppState, joined, unavailable};
@@ -23,59 +23,64 @@ use super::streams::Streams;
 use crate::assets::{Asset, PAGE_FILES};
 use crate::format::{ResponseFormat, accepted_metrics_format};
 use crate::page;
-use crate::paths::PATHS;
+use crate::paths::{DCGM_PATHS, PATHS, dcgm_paths, main_paths};
 
-/// The paths, with the headers that every response carries.
+/// Index page of the listener that imitates dcgm-exporter.
+const INDEX: &str = "<html><head><title>gpu-node-exporter</title></head>\n\
+    <body><p>The metrics of dcgm-exporter, served by gpu-node-exporter: <a href=\"metrics\">metrics</a></p></body></html>\n";
+
+/// A path and its handler.
+type Route = (&'static str, MethodRouter<Arc<AppState>>);
+
+macro_rules! routes {
+    ($($path:literal => $handler:expr, $description:literal;)*) => { vec![$(($path, $handler)),*] };
+}
+
+/// Returns the router of the main listener.
 pub(super) fn router(
     state: Arc<AppState>,
     streams: Streams,
     hosts: Hosts,
     stats: Arc<HttpCounters>,
 ) -> Router {
-    let of_pages = streams.clone();
-    let updates = move |State(state): State<Arc<AppState>>| live::answer(state, of_pages.clone());
-    let list = move |State(state): State<Arc<AppState>>, uri: Uri, headers: HeaderMap| {
-        events::answer(state, streams.clone(), uri, headers)
-    };
-    Router::new()
-        .route("/", get(status_page))
-        .route("/page/updates", get(updates))
-        .route("/page/history", get(history))
-        .route("/page/{file}", get(page_file))
-        .route("/metrics", get(metrics))
-        .route("/dcgm/metrics", get(dcgm_metrics))
-        .route("/livez", get(livez))
-        .route("/readyz", get(readyz))
-        .route("/api/v1/snapshot", get(snapshot))
-        .route("/api/v1/events", get(list))
-        .route("/api/v1/topology", get(topology))
-        .route("/api/v1/windows", get(windows))
-        .route("/api/v1/owners", get(owners::answer))
-        .route("/alerts/", get(folder))
-        .route("/alerts/{*file}", get(asset))
-        .route("/dashboards/", get(folder))
-        .route("/dashboards/{*file}", get(asset))
-        .fallback(unknown)
+    with_common_parts(main_paths!(routes), PATHS, hosts, stats).layer(Extension(streams)).with_state(state)
+}
+
+/// Returns the router of the listener that imitates dcgm-exporter.
+pub(super) fn dcgm_router(state: Arc<AppState>, hosts: Hosts, stats: Arc<HttpCounters>) -> Router {
+    with_common_parts(dcgm_paths!(routes), DCGM_PATHS, hosts, stats).with_state(state)
+}
+
+/// Adds the responses to unknown paths and methods, the check of `Host` and the headers that every response has.
+fn with_common_parts(
+    routes: Vec<Route>,
+    paths: &'static [(&'static str, &'static str)],
+    hosts: Hosts,
+    stats: Arc<HttpCounters>,
+) -> Router<Arc<AppState>> {
+    let mut router = Router::new();
+    for (path, handler) in routes {
+        if path.len() > 1 && path.ends_with('/') {
+            router = router.route(&format!("{path}{{*file}}"), handler.clone());
+        }
+        router = router.route(path, handler);
+    }
+    router
+        .fallback(async move || unknown(paths))
         .method_not_allowed_fallback(read_only)
         .layer(from_fn_with_state(hosts, host::check))
         .layer(map_response_with_state(stats, finish))
-        .with_state(state)
 }
 
-async fn status_page(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Response {
-    state.respond(ResponseFormat::Page, &headers).await
+/// Serves the newest snapshot in one format.
+fn document(format: ResponseFormat) -> MethodRouter<Arc<AppState>> {
+    get(async move |State(state): State<Arc<AppState>>, headers: HeaderMap| {
+        state.respond(format, &headers).await
+    })
 }
 
 async fn metrics(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Response {
     state.respond(accepted_metrics_format(&joined(&headers, ACCEPT)), &headers).await
-}
-
-pub(super) async fn dcgm_metrics(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Response {
-    state.respond(ResponseFormat::Dcgm, &headers).await
-}
-
-async fn snapshot(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Response {
-    state.respond(ResponseFormat::Json, &headers).await
 }
 
 async fn topology(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Response {
@@ -85,37 +90,24 @@ async fn topology(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Res
     state.respond(ResponseFormat::Topology, &headers).await
 }
 
-async fn windows(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Response {
-    state.respond(ResponseFormat::Windows, &headers).await
-}
-
-/// The points of the charts.
-async fn history(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Response {
-    state.respond(ResponseFormat::History, &headers).await
-}
-
-/// Style sheet and script of the status page.
-async fn page_file(
-    State(state): State<Arc<AppState>>,
-    Path(name): Path<String>,
-    headers: HeaderMap,
-) -> Response {
-    let Some(file) = PAGE_FILES.iter().find(|file| file.path == name) else { return unknown().await };
-    state.respond_asset(file, &headers).await
-}
-
-/// What files there are.
-async fn folder(uri: Uri) -> Response {
-    let mut body = String::new();
-    for asset in Asset::below(uri.path()) {
-        let _ = writeln!(body, "{}", asset.path);
+async fn page_file(State(state): State<Arc<AppState>>, uri: Uri, headers: HeaderMap) -> Response {
+    let name = uri.path().trim_start_matches("/page/");
+    match PAGE_FILES.iter().find(|file| file.path == name) {
+        Some(file) => state.respond_asset(file, &headers).await,
+        None => unknown(PATHS),
     }
-    body.into_response()
 }
 
+/// Serves a rule file or dashboard, and the list of files for a folder.
 async fn asset(State(state): State<Arc<AppState>>, uri: Uri, headers: HeaderMap) -> Response {
-    let Some(asset) = Asset::at(uri.path()) else { return unknown().await };
-    state.respond_asset(asset, &headers).await
+    if let Some(asset) = Asset::at(uri.path()) {
+        return state.respond_asset(asset, &headers).await;
+    }
+    if !PATHS.iter().any(|(path, _)| *path == uri.path()) {
+        return unknown(PATHS);
+    }
+    let files = Asset::below(uri.path());
+    files.map(|asset| format!("{}\n", asset.path)).collect::<String>().into_response()
 }
 
 async fn livez(State(state): State<Arc<AppState>>) -> Response {
@@ -142,15 +134,27 @@ async fn readyz(State(state): State<Arc<AppState>>) -> Response {
     if snapshot.ready { body.into_response() } else { unavailable(body) }
 }
 
-async fn unknown() -> Response {
-    let mut body = String::from("There is nothing at this path. There is:\n");
-    for (path, what) in PATHS {
-        let _ = writeln!(body, "{path:<18} {what}");
+fn unknown(paths: &[(&str, &str)]) -> Response {
+    let mut body = String::from("There is nothing at this path. The paths are:\n");
+    for (path, description) in paths {
+        let _ = writeln!(body, "{path:<18} {description}");
     }
     (StatusCode::NOT_FOUND, body).into_response()
 }
 
-pub(super) async fn read_only() -> Response {
+async fn index() -> Response {
+    Html(INDEX).into_response()
+}
+
+/// dcgm-exporter's health check.
+async fn health(State(state): State<Arc<AppState>>) -> Response {
+    match state.publishes() {
+        Ok(_) => "OK\n".into_response(),
+        Err(_) => unavailable("KO\n".into()),
+    }
+}
+
+async fn read_only() -> Response {
     (StatusCode::METHOD_NOT_ALLOWED, "Only GET and HEAD: everything here is read-only.\n").into_response()
 }
 

@@ -305,8 +305,8 @@ async fn the_second_listener_speaks_as_dcgm_exporter_does_and_no_other_way() {
         ),
         ("/health", 200, "text/plain", "OK\n"),
         ("/", 200, "text/html", "<a href=\"metrics\">"),
-        ("/livez", 404, "text/plain", "/metrics /health\n"),
-        ("/api/v1/snapshot", 404, "text/plain", "/metrics /health\n"),
+        ("/livez", 404, "text/plain", "\n/metrics           metrics\n/health "),
+        ("/api/v1/snapshot", 404, "text/plain", "\n/metrics           metrics\n/health "),
     ] {
         let answer = server.ask_dcgm("GET", path, "").await;
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {answer}");

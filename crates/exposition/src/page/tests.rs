@@ -136,8 +136,7 @@ fn the_markup_is_well_formed_whatever_the_node() {
 #[test]
 fn every_path_and_every_file_is_linked() {
     let page = page(&fixtures::node());
-    let paths =
-        PATHS.iter().map(|(path, _)| *path).filter(|path| *path != "/" && !path.starts_with("/page/"));
+    let paths = paths::linked().map(|(path, _)| path);
     for path in paths.chain(ASSETS.iter().map(|asset| asset.path)) {
         let path = path.trim_start_matches('/');
         assert_eq!(page.matches(&format!("href=\"{path}\"")).count(), 1, "{path}");
