@@ -246,40 +246,73 @@ fn window<E: Entity + 'static>(
         return v.gap(METRICS_GET.into(), &feeds, Missing::Dropped(DropReason::Contradicted));
     }
     let mut values = values.into_iter().map(|value| value.map(|result| result.value));
-    let mut sums = Vec::new();
-    for ((id, unit), value) in parts.units.iter().zip(&mut values) {
-        let call = (METRICS_GET, id.as_c());
-        let ratio = match value {
-            Ok(percent) => ratio(percent).map_err(Missing::Dropped),
-            Err(error) => Err(classify(&error).missing()),
-        };
-        let put = ratio.and_then(|ratio| {
-            let put = v.rows.entity(entity).record(metrics.active, (*unit,), ratio);
-            put.map(|()| ratio).map_err(Missing::Dropped)
-        });
-        match put {
-            Ok(ratio) => sums.push(row(metrics.seconds, unit.text(), ratio * seconds)),
-            Err(missing) => v.gap(call.into(), &feeds[..2], missing),
-        }
-    }
-    for ((metric, link, direction), value) in parts.rates.iter().zip(&mut values) {
-        let call = (METRICS_GET, metric.as_c());
-        let (total, newest) = (metrics.bytes[*link], metrics.rates[*link]);
-        let fed = [total.id(), newest.id()];
-        // Before the link's own rate was asked for, no other can be judged.
-        let Some(own) = [v.state.link_rates.pcie, v.state.link_rates.nvlink][*link] else { continue };
-        // Not given: 10 PB/s, no link is as fast.
-        let most = own.map_or(1e10, |rate| rate * LINK_TOLERANCE / MIB);
-        match value {
-            Ok(rate) if (0.0..=most).contains(&rate) => {
-                sums.push(row(total, direction.text(), rate * MIB * seconds));
-                v.add_for(entity, call, newest, (*direction,), Some(rate * MIB), Scale::ONE);
-            }
-            Ok(_) => v.gap(call.into(), &fed, Missing::Dropped(DropReason::OutOfRange)),
-            Err(error) => v.gap(call.into(), &fed, classify(&error).missing()),
-        }
-    }
+    let window = EndedWindow { entity, metrics, seconds };
+    let mut sums = window.units(v, parts.units, &mut values);
+    sums.extend(window.rates(v, parts.rates, &mut values));
     v.drained.push(Drained::Gpm(GpmWindow { subject: entity.subject(), seconds, sums }));
+}
+
+/// A window whose values are published.
+struct EndedWindow<'a, E: Entity + 'static> {
+    entity: &'a E,
+    metrics: &'a GpmMetrics<E>,
+    seconds: f64,
+}
+
+impl<E: Entity + 'static> EndedWindow<'_, E> {
+    /// Publishes the activity of the units. Returns the seconds for which each was active.
+    fn units(
+        &self,
+        v: &mut Visit<'_>,
+        units: &[(GpmMetricId, GpmUnit)],
+        values: &mut impl Iterator<Item = Result<f64, NvmlError>>,
+    ) -> Vec<Row> {
+        let mut sums = Vec::new();
+        for ((id, unit), value) in units.iter().zip(values) {
+            let ratio = match value {
+                Ok(percent) => ratio(percent).map_err(Missing::Dropped),
+                Err(error) => Err(classify(&error).missing()),
+            };
+            let added = ratio.and_then(|ratio| {
+                let added = v.rows.entity(self.entity).record(self.metrics.active, (*unit,), ratio);
+                added.map(|()| ratio).map_err(Missing::Dropped)
+            });
+            match added {
+                Ok(ratio) => sums.push(row(self.metrics.seconds, unit.text(), ratio * self.seconds)),
+                Err(missing) => v.gap((METRICS_GET, id.as_c()).into(), &self.metrics.feeds()[..2], missing),
+            }
+        }
+        sums
+    }
+
+    /// Publishes the rates of the links. Returns the bytes that each carried.
+    fn rates(
+        &self,
+        v: &mut Visit<'_>,
+        rates: &[(GpmMetricId, usize, Direction)],
+        values: &mut impl Iterator<Item = Result<f64, NvmlError>>,
+    ) -> Vec<Row> {
+        let mut sums = Vec::new();
+        for ((id, link, direction), value) in rates.iter().zip(values) {
+            let call = (METRICS_GET, id.as_c());
+            let (total, newest) = (self.metrics.bytes[*link], self.metrics.rates[*link]);
+            // Before the link's own rate was asked for, no other can be judged.
+            let Some(own) = [v.state.link_rates.pcie, v.state.link_rates.nvlink][*link] else { continue };
+            // Not given: 10 PB/s, no link is as fast.
+            let most = own.map_or(1e10, |rate| rate * LINK_TOLERANCE / MIB);
+            let missing = match value {
+                Ok(rate) if (0.0..=most).contains(&rate) => {
+                    sums.push(row(total, direction.text(), rate * MIB * self.seconds));
+                    v.add_for(self.entity, call, newest, (*direction,), Some(rate * MIB), Scale::ONE);
+                    continue;
+                }
+                Ok(_) => Missing::Dropped(DropReason::OutOfRange),
+                Err(error) => classify(&error).missing(),
+            };
+            v.gap(call.into(), &[total.id(), newest.id()], missing);
+        }
+        sums
+    }
 }
 
 /// Whether the counters of the whole GPU have stopped, by the values of a window. Only the slow windows show that, and

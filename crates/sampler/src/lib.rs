@@ -30,6 +30,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -43,7 +44,7 @@ use model::clock::Mono;
 use model::sample::{Batch, BatchKey, Gap, Missing, Rows};
 use model::sync::lock;
 use nvml_wrapper::Device;
-use wire::{CanaryProcess, FromSampler, SamplerConfig, SamplerSettings, ToSampler};
+use wire::{CanaryProcess, FromSampler, GpuSlot, SamplerConfig, SamplerSettings, ToSampler};
 
 pub use gpm::metrics_read as gpm_metrics_read;
 pub use gpu::fields_read;
@@ -193,6 +194,25 @@ impl Shared {
         self.stop.wait_since(woken, next);
     }
 
+    /// Follows the parent's requests until the control pipe closes or breaks, or nobody takes the GPUs to include.
+    fn listen(self: &Arc<Self>, mut control: BufReader<File>, included: &Sender<(usize, Option<GpuSlot>)>) {
+        loop {
+            match frame::read(&mut control) {
+                Ok(Some(ToSampler::Include { slot, known })) => {
+                    if included.send((slot, known)).is_err() {
+                        return;
+                    }
+                }
+                Ok(Some(ToSampler::Gpm(read))) => self.gpm.store(read, Ordering::Relaxed),
+                Ok(Some(ToSampler::Settings(settings))) => self.set_settings(settings),
+                Ok(Some(ToSampler::Canaries(canaries))) => *lock(&self.canaries) = canaries,
+                Ok(Some(ToSampler::Start(_))) => tracing::warn!("duplicate start message"),
+                Ok(None) => return,
+                Err(error) => return tracing::warn!(%error, "the parent's messages cannot be read"),
+            }
+        }
+    }
+
     /// Starts a thread that owns a slot of the in-flight table. The end of the process waits for the thread.
     fn spawn(
         self: &Arc<Self>,
@@ -235,14 +255,12 @@ impl Outbox {
 /// The process's whole life.
 pub fn run() -> std::io::Result<()> {
     child::ignore_signals()?;
-    let (frames, control, shared) = child::inherited()?;
-    let table: &'static Table = Box::leak(Box::new(Table::open(shared)?));
+    let (frames, control, table) = child::inherited()?;
+    let table: &'static Table = Box::leak(Box::new(Table::open(table)?));
     let mut control = BufReader::new(control);
     let config = match frame::read(&mut control).map_err(std::io::Error::other)? {
         Some(ToSampler::Start(config)) => *config,
-        Some(other) => {
-            return Err(std::io::Error::other(format!("expected the start message, got {other:?}")));
-        }
+        Some(_) => return Err(std::io::Error::other("the parent's first message is not the start message")),
         None => return Ok(()),
     };
     let shared = Arc::new(Shared {
@@ -262,27 +280,10 @@ pub fn run() -> std::io::Result<()> {
         listed: AtomicUsize::default(),
         peers: AtomicBool::default(),
     });
-    let (included, more) = std::sync::mpsc::channel();
+    let (included, more) = channel();
     let listener = Arc::clone(&shared);
     host::thread::spawn("control", 256, move || {
-        loop {
-            match frame::read(&mut control) {
-                Ok(Some(ToSampler::Include { slot, known })) => {
-                    if included.send((slot, known)).is_err() {
-                        break;
-                    }
-                }
-                Ok(Some(ToSampler::Gpm(read))) => listener.gpm.store(read, Ordering::Relaxed),
-                Ok(Some(ToSampler::Settings(settings))) => listener.set_settings(settings),
-                Ok(Some(ToSampler::Canaries(canaries))) => *lock(&listener.canaries) = canaries,
-                Ok(Some(ToSampler::Start(_))) => tracing::warn!("duplicate start message"),
-                Ok(None) => break,
-                Err(error) => {
-                    tracing::warn!(%error, "the parent's messages cannot be read");
-                    break;
-                }
-            }
-        }
+        listener.listen(control, &included);
         listener.stop.stop();
     })?;
     node::run(&shared, &more);

@@ -12,10 +12,10 @@ use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
 use super::driver::{self, CallFailure, Caller, file_error};
-use super::wire::{FromSampler, GpuSlot, Intervals};
+use super::wire::{FromSampler, GpuSlot, Intervals, SamplerSettings};
 use super::worker;
 use super::{Shared, events, fast, peers, raw};
-use host::inflight::{MAX_GPUS, NODE_SLOT};
+use host::inflight::{MAX_GPUS, NODE_SLOT, SlotWriter};
 use model::catalog::{self as m, DriverInfo, DropReason, MetricId, Node, NvSwitchInfo, Tier};
 use model::clock::{Cadence, Mono};
 use model::sample::{Gap, Missing, Rows};
@@ -29,76 +29,84 @@ const NVSWITCHES: &str = "/proc/driver/nvidia-nvswitch/devices";
 /// Runs until the sampler stops. `more`: slots of GPUs that may be asked again.
 pub fn run(shared: &Arc<Shared>, more: &Receiver<(usize, Option<GpuSlot>)>) {
     let slot = shared.table.writer(NODE_SLOT);
-    let mut settings = shared.settings();
+    let settings = shared.settings();
     let mut caller = Caller::new(slot, settings.call_deadline);
     slot.expect(Mono::now());
     let library = shared.config.library.clone();
     let loaded = caller
         .call_allowing("nvmlInitWithFlags", settings.init_deadline, || driver::load(library.as_deref()));
-    // Never unloaded: threads in a call keep using it, and the process ends with it.
-    let nvml: &'static Nvml = match loaded {
-        Ok(nvml) => Box::leak(Box::new(nvml)),
+    match loaded {
+        Ok(nvml) => {
+            // Never unloaded: threads in a call keep using it, and the process ends with it.
+            let nvml = Box::leak(Box::new(nvml));
+            shared.send(&FromSampler::DriverUp);
+            events::start(shared, nvml);
+            fast::start(shared);
+            peers::start(shared);
+            let taken = shared.config.avoid.iter().copied().collect();
+            NodeWorker { shared, nvml, slot, caller, taken }.work(settings, more);
+        }
         Err(failure) => {
             let (error, text) = failure.error();
             shared.driver_gone(error, text);
-            slot.leave();
-            return;
         }
-    };
-    shared.send(&FromSampler::DriverUp);
-    events::start(shared, nvml);
-    fast::start(shared);
-    peers::start(shared);
-    let mut node = NodeWorker { shared, nvml, caller, taken: shared.config.avoid.iter().copied().collect() };
-    for gpu_slot in &shared.config.known {
-        if !shared.config.avoid.contains(&gpu_slot.slot) {
-            node.attach(gpu_slot.slot, Some(gpu_slot.clone()));
-        }
-    }
-    let cadences = |intervals: &Intervals| {
-        [intervals.slow, intervals.rare].map(|interval| Cadence::new(interval, Duration::ZERO))
-    };
-    let [mut cadence, mut switches] = cadences(&settings.intervals);
-    let mut known = false;
-    while !shared.stop.stopped() {
-        let woken = shared.stop.woken();
-        let now = shared.settings();
-        if !Arc::ptr_eq(&now, &settings) {
-            node.caller.set_allowed(now.call_deadline);
-            [cadence, switches] = cadences(&now.intervals);
-            known = false;
-            settings = now;
-        }
-        while let Ok((slot, gpu_slot)) = more.try_recv() {
-            node.taken.remove(&slot);
-            if gpu_slot.is_some() {
-                node.attach(slot, gpu_slot);
-            }
-        }
-        if cadence.tick(Mono::now()) {
-            if !known {
-                known = node.identity();
-            }
-            node.devices();
-        }
-        if switches.tick(Mono::now()) {
-            node.switches();
-        }
-        // Also wakes for a GPU that may be asked again.
-        shared.sleep_since(woken, slot, cadence.next().min(switches.next()).min(Mono::now() + INCLUDE));
     }
     slot.leave();
+}
+
+/// The cadences of the list of GPUs and of the switches.
+fn cadences(intervals: &Intervals) -> [Cadence; 2] {
+    [intervals.slow, intervals.rare].map(|interval| Cadence::new(interval, Duration::ZERO))
 }
 
 struct NodeWorker<'a> {
     shared: &'a Arc<Shared>,
     nvml: &'static Nvml,
+    slot: SlotWriter,
     caller: Caller,
     /// Slots in use, or of GPUs that must not be asked.
     taken: HashSet<usize>,
 }
 
 impl NodeWorker<'_> {
+    /// Keeps the cadences until the sampler stops.
+    fn work(&mut self, mut settings: Arc<SamplerSettings>, more: &Receiver<(usize, Option<GpuSlot>)>) {
+        let shared = self.shared;
+        for gpu_slot in &shared.config.known {
+            if !shared.config.avoid.contains(&gpu_slot.slot) {
+                self.attach(gpu_slot.slot, Some(gpu_slot.clone()));
+            }
+        }
+        let [mut cadence, mut switches] = cadences(&settings.intervals);
+        let mut known = false;
+        while !shared.stop.stopped() {
+            let woken = shared.stop.woken();
+            let now = shared.settings();
+            if !Arc::ptr_eq(&now, &settings) {
+                self.caller.set_allowed(now.call_deadline);
+                [cadence, switches] = cadences(&now.intervals);
+                known = false;
+                settings = now;
+            }
+            while let Ok((slot, gpu_slot)) = more.try_recv() {
+                self.taken.remove(&slot);
+                if gpu_slot.is_some() {
+                    self.attach(slot, gpu_slot);
+                }
+            }
+            if cadence.tick(Mono::now()) {
+                known = known || self.identity();
+                self.devices();
+            }
+            if switches.tick(Mono::now()) {
+                self.switches();
+            }
+            // Also wakes for a GPU that may be asked again.
+            let next = cadence.next().min(switches.next()).min(Mono::now() + INCLUDE);
+            shared.sleep_since(woken, self.slot, next);
+        }
+    }
+
     /// Starts a GPU's worker in a slot.
     fn attach(&mut self, slot: usize, known: Option<GpuSlot>) {
         if slot == NODE_SLOT || slot > MAX_GPUS || !self.taken.insert(slot) {

@@ -105,13 +105,21 @@ impl Worker<'_> {
         self.follow_settings();
         match self.acquire() {
             Ok((device, gpu)) => {
-                let device = Arc::new(device);
                 // A new handle voids what was read with the last one.
                 self.epoch += 1;
+                let device = Arc::new(device);
                 let attached =
                     AttachedGpu { gpu: gpu.clone(), device: Arc::clone(&device), epoch: self.epoch };
                 lock(&self.shared.attached).insert(self.slot_number, attached);
-                self.work(&device, &gpu);
+                self.work(Handle {
+                    device,
+                    gpu,
+                    state: HandleState::default(),
+                    readers: Readers::default(),
+                    schedule: self.schedule(),
+                    gpm: self.shared.gpm.load(Ordering::Relaxed),
+                    after_event: None,
+                });
                 lock(&self.shared.attached).remove(&self.slot_number);
             }
             Err(CallFailure::DriverGone(error, text)) => self.shared.driver_gone(error, text),
@@ -176,126 +184,106 @@ impl Worker<'_> {
         }
     }
 
+    /// All tiers of this GPU, due at once.
+    fn schedule(&self) -> TierSchedule {
+        TierSchedule::new(&self.settings.intervals, u32::try_from(self.slot_number).unwrap_or(0))
+    }
+
+    /// Whether the thread of the fast tier makes this GPU's fast visits now.
+    fn is_led(&self, now: Mono) -> bool {
+        self.shared.fast.leads(self.slot_number, now, self.settings.intervals.fast)
+    }
+
     /// Keeps the cadences until the GPU or the driver is lost, or the sampler stops.
-    fn work(&mut self, device: &Device<'static>, gpu: &Gpu) {
-        let mut readers = Readers::default();
-        let place = u32::try_from(self.slot_number).unwrap_or(0);
-        let mut schedule = TierSchedule::new(&self.settings.intervals, place);
-        let mut gpm = self.shared.gpm.load(Ordering::Relaxed);
-        let mut after_event: Option<Mono> = None;
+    fn work(&mut self, mut handle: Handle) {
         while !self.shared.stop.stopped() {
             let woken = self.shared.stop.woken();
-            if let Some(before) = self.follow_settings() {
-                if before.off != self.settings.off {
-                    readers.state.wanted_changed();
-                    readers.mig.read_again();
-                }
-                // All tiers are due: what was read before is served for three of the former intervals.
-                schedule = TierSchedule::new(&self.settings.intervals, place);
-            }
-            let (fast, slow) = (self.settings.intervals.fast, self.settings.intervals.slow);
-            let now = Mono::now();
-            if self.shared.events.faults.clear(self.slot_number)
-                && after_event.is_none_or(|at| now.since(at) >= slow)
-            {
-                // A fault changes rows to be replaced, the action that is wanted, links: they are read now. A storm of
-                // events adds at most one expensive visit to each interval.
-                after_event = Some(now);
-                schedule.again(Tier::Slow);
-            }
-            if std::mem::replace(&mut gpm, self.shared.gpm.load(Ordering::Relaxed)) != gpm {
-                // Values read before the counters were released must not stay until the next visit of their tier.
-                schedule.again(Tier::Slow);
-                schedule.again(Tier::Rare);
-            }
-            for tier in schedule.due(Mono::now()) {
-                let now = Mono::now();
-                if tier == Tier::Fast && self.shared.fast.leads(self.slot_number, now, fast) {
-                    schedule.visited(tier, now, false);
-                    continue;
-                }
-                let mut permit = None;
-                if is_expensive(tier) {
-                    permit = self.shared.expensive.try_acquire(now, self.settings.call_deadline);
-                    if permit.is_none() {
-                        schedule.postponed(tier, now);
-                        continue;
-                    }
-                }
-                let withdrawn = readers.gpm.withdrawn();
-                let visited = self.visit(tier, device, gpu, &mut readers);
-                drop(permit);
-                schedule.visited(tier, now, matches!(visited, Visited::Failed));
-                self.shared.events.in_mig_mode.assign(self.slot_number, readers.state.mig_enabled);
-                if readers.gpm.withdrawn() != withdrawn {
-                    // So are the values with longer windows.
-                    schedule.again(Tier::Rare);
-                }
-                match visited {
-                    Visited::Complete | Visited::Failed => {}
-                    Visited::LayoutChanged => {
-                        readers.state.forget();
-                        readers.gpm.forget();
-                        schedule.all_again();
-                        break;
-                    }
-                    Visited::Over => return,
-                }
+            self.follow_changes(&mut handle);
+            if !self.visit_due(&mut handle) {
+                return;
             }
             let now = Mono::now();
-            let next = schedule.next(!self.shared.fast.leads(self.slot_number, now, fast));
+            let next = handle.schedule.next(!self.is_led(now));
             self.slot.expect(next.max(now));
             self.shared.stop.wait_since(woken, next);
         }
     }
 
+    /// Makes the tiers due whose values have changed, or may have, since their last visit.
+    fn follow_changes(&mut self, handle: &mut Handle) {
+        if let Some(before) = self.follow_settings() {
+            if before.off != self.settings.off {
+                handle.state.wanted_changed();
+                handle.readers.mig.read_again();
+            }
+            // All tiers are due: what was read before is served for three of the former intervals.
+            handle.schedule = self.schedule();
+        }
+        let now = Mono::now();
+        let slow = self.settings.intervals.slow;
+        if self.shared.events.faults.clear(self.slot_number)
+            && handle.after_event.is_none_or(|at| now.since(at) >= slow)
+        {
+            // A fault changes rows to be replaced, the action that is wanted, links: they are read now. A storm of
+            // events adds at most one expensive visit to each interval.
+            handle.after_event = Some(now);
+            handle.schedule.again(Tier::Slow);
+        }
+        let gpm = self.shared.gpm.load(Ordering::Relaxed);
+        if std::mem::replace(&mut handle.gpm, gpm) != gpm {
+            // Values read before the counters were released must not stay until the next visit of their tier.
+            handle.schedule.again(Tier::Slow);
+            handle.schedule.again(Tier::Rare);
+        }
+    }
+
+    /// Visits the tiers that are due. Returns `false` when the handle is void, or it is time to end.
+    fn visit_due(&mut self, handle: &mut Handle) -> bool {
+        let shared = self.shared;
+        for tier in handle.schedule.due(Mono::now()) {
+            let now = Mono::now();
+            if tier == Tier::Fast && self.is_led(now) {
+                handle.schedule.visited(tier, now, false);
+                continue;
+            }
+            let acquire = || shared.expensive.try_acquire(now, self.settings.call_deadline);
+            let permit = is_expensive(tier).then(acquire);
+            if let Some(None) = permit {
+                handle.schedule.postponed(tier, now);
+                continue;
+            }
+            let withdrawn = handle.readers.gpm.withdrawn();
+            let visited = self.visit(tier, handle);
+            drop(permit);
+            handle.schedule.visited(tier, now, matches!(visited, Visited::Failed));
+            shared.events.in_mig_mode.assign(self.slot_number, handle.state.mig_enabled);
+            if handle.readers.gpm.withdrawn() != withdrawn {
+                // So are the values with longer windows.
+                handle.schedule.again(Tier::Rare);
+            }
+            match visited {
+                Visited::Complete | Visited::Failed => {}
+                Visited::LayoutChanged => {
+                    handle.state.forget();
+                    handle.readers.gpm.forget();
+                    handle.schedule.all_again();
+                    break;
+                }
+                Visited::Over => return false,
+            }
+        }
+        true
+    }
+
     /// One visit.
-    fn visit(&mut self, tier: Tier, device: &Device<'static>, gpu: &Gpu, readers: &mut Readers) -> Visited {
+    fn visit(&mut self, tier: Tier, handle: &mut Handle) -> Visited {
         if self.shared.stop.stopped() {
             return Visited::Over;
         }
         let taken = Mono::now();
-        let mut visit =
-            Visit::new(self.shared, &self.settings, gpu, device, &mut self.caller, &mut readers.state);
-        if tier == Tier::Slow {
-            visit.state.slowdown.seen |= self.shared.fast.slowed.clear(self.slot_number);
-        }
-        gpu::read(tier, &mut visit);
-        let mig = &mut readers.mig;
-        let gpm = self.shared.gpm.load(Ordering::Relaxed);
-        let changed = match tier {
-            Tier::Slow => {
-                let changed = mig.refresh_mode(&mut visit);
-                if !changed {
-                    mig.read_slow(&mut visit);
-                }
-                visit.state.canary_pids.visited();
-                events::register(&mut visit, &mut readers.registered, self.slot_number);
-                readers.utilization.drain(&mut visit, SampleBuffer::Utilization);
-                readers.gpm.read(tier, &mut visit, gpm, &mig.gpu_instances(gpu));
-                changed
-            }
-            Tier::Normal => {
-                if !gpm {
-                    // A profiler waits for the counters: they are released now, not with the next window.
-                    readers.gpm.forget();
-                }
-                // The driver's event comes at once; the mode itself is read seldom.
-                let event = self.shared.events.mig.clear(self.slot_number);
-                let changed = event && mig.mode_switched(&mut visit) || mig.read(&mut visit);
-                mig.place_processes(&mut visit);
-                changed
-            }
-            Tier::Samples => {
-                readers.power.drain(&mut visit, SampleBuffer::Power);
-                false
-            }
-            Tier::Rare => {
-                readers.gpm.read(tier, &mut visit, gpm, &mig.gpu_instances(gpu));
-                false
-            }
-            _ => false,
-        };
+        let Handle { device, gpu, state, readers, .. } = handle;
+        let mut visit = Visit::new(self.shared, &self.settings, gpu, device, &mut self.caller, state);
+        let changed = readers.read(tier, &mut visit, self.slot_number);
         let failed = visit.failures() > 0;
         let (mut batch, ended) = visit.into_batch(tier, self.epoch, taken);
         if tier == Tier::Identity && failed {
@@ -326,15 +314,66 @@ impl Worker<'_> {
     }
 }
 
-/// What is known and read between visits, for the life of one handle.
+/// A GPU's handle, with what is kept between visits for the life of it.
+struct Handle {
+    device: Arc<Device<'static>>,
+    gpu: Gpu,
+    state: HandleState,
+    readers: Readers,
+    schedule: TierSchedule,
+    /// Whether the profiling counters were to be read at the last look.
+    gpm: bool,
+    /// When a fault last made the slow tier due.
+    after_event: Option<Mono>,
+}
+
+/// What is read beyond single values, for the life of one handle.
 #[derive(Debug, Default)]
 struct Readers {
-    state: HandleState,
     mig: MigReader,
     power: SampleCursor,
     utilization: SampleCursor,
     gpm: GpmReader,
     registered: Option<u64>,
+}
+
+impl Readers {
+    /// Reads one tier. Returns whether MIG mode or layout has changed.
+    fn read(&mut self, tier: Tier, visit: &mut Visit<'_>, slot: usize) -> bool {
+        let shared = visit.shared;
+        if tier == Tier::Slow {
+            visit.state.slowdown.seen |= shared.fast.slowed.clear(slot);
+        }
+        gpu::read(tier, visit);
+        let gpm = shared.gpm.load(Ordering::Relaxed);
+        let mut changed = false;
+        match tier {
+            Tier::Slow => {
+                changed = self.mig.refresh_mode(visit);
+                if !changed {
+                    self.mig.read_slow(visit);
+                }
+                visit.state.canary_pids.visited();
+                events::register(visit, &mut self.registered, slot);
+                self.utilization.drain(visit, SampleBuffer::Utilization);
+                self.gpm.read(tier, visit, gpm, &self.mig.gpu_instances(visit.gpu));
+            }
+            Tier::Normal => {
+                if !gpm {
+                    // A profiler waits for the counters: they are released now, not with the next window.
+                    self.gpm.forget();
+                }
+                // The driver's event comes at once; the mode itself is read seldom.
+                let event = shared.events.mig.clear(slot);
+                changed = event && self.mig.mode_switched(visit) || self.mig.read(visit);
+                self.mig.place_processes(visit);
+            }
+            Tier::Samples => self.power.drain(visit, SampleBuffer::Power),
+            Tier::Rare => self.gpm.read(tier, visit, gpm, &self.mig.gpu_instances(visit.gpu)),
+            _ => {}
+        }
+        changed
+    }
 }
 
 /// Whether a tier has calls of 1 ms and more, which delay the cheap ones of every client.
