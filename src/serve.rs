@@ -1,5 +1,7 @@
 //! Wiring of the daemon: build everything, run, drain. No logic of its own.
 
+mod persistence;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
@@ -22,25 +24,23 @@ use crate::{control, drop_in, lifecycle, listeners, nvrx};
 use access::Access;
 use collectors::nvml::switch::Switch;
 use collectors::views::canary::CanaryFacts;
-use collectors::{self, Context, LiveConfig, Parts, module};
+use collectors::{self, Context, LiveConfig, Parts};
 use dcgm::list::FieldList;
 use exposition::http::{self, AppState, Hosts, Limits, Protection, States};
 use exposition::response_cache::ResponseCache;
 use host::Host;
 use host::child;
-use host::state::{Document, Keeper, Store, StoredState};
+use host::state::Store;
 use host::stop::Stop;
-use ledger::inbox::{Inbox, LedgerEvent};
-use ledger::{
-    self, Hooks, KnownWrongResults, LedgerSettings, LiveSettings, NodeHistory, PersistedFaults, SeenGpus,
-};
+use ledger::inbox::Inbox;
+use ledger::{Hooks, LedgerSettings, LiveSettings};
 use model::catalog::BuildInfo;
 use model::catalog::schema::KnownLabel;
 use model::clock::{Mono, unix_seconds};
 use model::http_counters::HttpCounters;
-use model::persisted::{FaultBooks, Inventory, SwitchFault};
 use model::snapshot_cell::SnapshotCell;
 use model::sync::lock;
+use persistence::StateKeepers;
 use settings::{Config, HideOwners, Loaded, Overrides};
 
 /// Why the daemon could not start or had to end.
@@ -102,12 +102,8 @@ pub fn run(
 
     let retry = (config.metrics.publish_interval * 60).min(Duration::from_secs(60));
     let state = Store::new(&config.state.dir).with_retry(retry).exclusive();
-    let (seen, remember_seen) = inventory(&config, &state);
-    let (faults, remember_faults) = faults(&config, &state);
-    let (wrong_results, remember_wrong_results) = wrong_results(&state);
-    let (events, remember_events) = to_the_end(&state, "events");
-    let (owner_records, remember_owner_records) = to_the_end(&state, "records of owners");
-    let (history, remember_history) = history(&config, &state, &inbox);
+    let host = Host::new(&config.host.root);
+    let (documents, keepers) = StateKeepers::open(&host, &state, &inbox);
     let build = BuildInfo {
         version: env!("CARGO_PKG_VERSION").into(),
         revision: option_env!("GNE_REVISION").unwrap_or("unknown").into(),
@@ -116,12 +112,7 @@ pub fn run(
     let recorder = FlightRecorder::new(&config, build.clone(), Arc::clone(&inbox), trim_heap)
         .map(|it| Arc::new(Mutex::new(it)));
     let settings = LedgerSettings {
-        seen,
-        faults,
-        wrong_results,
-        history,
-        events,
-        owner_records,
+        documents,
         configured: unix_seconds(),
         live: LiveSettings::of(&config, declared),
         build,
@@ -160,12 +151,7 @@ pub fn run(
                 lifecycle::notify(&[NotifyState::Watchdog]);
             }
         }),
-        seen: remember_seen,
-        faults: remember_faults,
-        wrong_results: remember_wrong_results,
-        history: remember_history,
-        events: remember_events,
-        owner_records: remember_owner_records,
+        save: Box::new(move |changed| keepers.save(changed)),
     };
     let (of_ledger, interval) = (Arc::clone(&inbox), config.metrics.publish_interval);
     let ledger =
@@ -330,145 +316,8 @@ fn node_labels(config: &Config) -> Arc<[(&'static str, String)]> {
     given.map(|(name, value)| (name, value.clone())).collect()
 }
 
-type Remember<T> = Box<dyn FnMut(T) + Send>;
 /// Where each setting comes from.
 type Origins = BTreeMap<&'static str, String>;
-
-/// The GPUs seen earlier in this boot, and how to remember others.
-fn inventory(config: &Config, state: &Store) -> (SeenGpus, Remember<SeenGpus>) {
-    let Some((boot_id, known, keeper)) = kept::<Inventory>(config, state, "the GPUs seen") else {
-        return (SeenGpus::default(), Box::new(|_| {}));
-    };
-    let known = known.filter(|i| i.boot_id == boot_id);
-    let keeper = Finished(Some(keeper));
-    let remember = move |seen| {
-        if let Finished(Some(keeper)) = &keeper {
-            keeper.save(Inventory { boot_id: boot_id.clone(), seen });
-        }
-    };
-    (known.map(|inventory| inventory.seen).unwrap_or_default(), Box::new(remember))
-}
-
-/// The faults known earlier under this load of the driver, and how to remember others.
-fn faults(config: &Config, state: &Store) -> (PersistedFaults, Remember<PersistedFaults>) {
-    let load = module::look(&Host::new(&config.host.root), None).load().map(|load| load.id.clone());
-    let Some((boot_id, known, keeper)) = kept::<FaultBooks>(config, state, "the faults of GPUs") else {
-        return (PersistedFaults { load, ..PersistedFaults::default() }, Box::new(|_| {}));
-    };
-    let known = known.filter(|books| books.boot_id == boot_id && books.faults.load == load);
-    let faults = known.map_or_else(PersistedFaults::default, |books| books.faults);
-    for gpu in &faults.gpus {
-        tracing::warn!(
-            uuid = gpu.uuid,
-            "a fault before the restart still counts: no reset, no driver load since"
-        );
-    }
-    for SwitchFault { nvswitch, code, .. } in &faults.switches {
-        tracing::warn!(
-            nvswitch,
-            code,
-            "a fault before the restart still counts: no driver load since, and not cleared"
-        );
-    }
-    let remember = move |faults| keeper.save(FaultBooks { boot_id: boot_id.clone(), faults });
-    (PersistedFaults { load, ..faults }, Box::new(remember))
-}
-
-/// What earlier daemons listed, and how to remember more, up to what comes with the end of the daemon.
-fn to_the_end<T: Document + Default + Send + 'static>(state: &Store, what: &str) -> (T, Remember<T>) {
-    match state.open() {
-        Ok((known, keeper)) => {
-            let keeper = Finished(Some(keeper));
-            let remember = move |document| {
-                if let Finished(Some(keeper)) = &keeper {
-                    keeper.save(document);
-                }
-            };
-            (known.unwrap_or_default(), Box::new(remember))
-        }
-        Err(error) => {
-            tracing::warn!(%error, "no thread: {what} are not kept over restarts");
-            (T::default(), Box::new(|_| {}))
-        }
-    }
-}
-
-/// A keeper that has saved what it was given when it is dropped.
-struct Finished<T: Document>(Option<Keeper<T>>);
-
-impl<T: Document> Drop for Finished<T> {
-    fn drop(&mut self) {
-        self.0.take().into_iter().for_each(Keeper::finish);
-    }
-}
-
-/// The wrong results of the canary that are not cleared, and how to remember others.
-fn wrong_results(state: &Store) -> (KnownWrongResults, Remember<KnownWrongResults>) {
-    let (known, keeper) = match state.open::<KnownWrongResults>() {
-        Ok((known, keeper)) => (known.unwrap_or_default(), keeper),
-        Err(error) => {
-            tracing::warn!(%error, "no thread: wrong results are not kept over restarts");
-            return (KnownWrongResults::default(), Box::new(|_| {}));
-        }
-    };
-    for wrong in &known.gpus {
-        let (uuid, check) = (&wrong.uuid, &wrong.check);
-        tracing::warn!(uuid, check, "a wrong result of the canary still counts: it is not cleared");
-    }
-    (known, Box::new(move |wrong| keeper.save(wrong)))
-}
-
-/// What earlier daemons knew of the node and its GPUs, whatever the boot, and how to remember more. What cannot be read
-/// comes to the ledger later: begun again, it would forget a lost GPU and how often each GPU failed.
-fn history(config: &Config, state: &Store, inbox: &Arc<Inbox>) -> (NodeHistory, Remember<NodeHistory>) {
-    let machine_id = Host::new(&config.host.root).machine_id();
-    let late = {
-        let (inbox, machine_id) = (Arc::clone(inbox), machine_id.clone());
-        move |known: Option<NodeHistory>| {
-            inbox.event(LedgerEvent::History(Some(of_machine(&machine_id, known.unwrap_or_default()))));
-        }
-    };
-    match state.open_late(late) {
-        Ok((known, keeper)) => {
-            let known = match known {
-                StoredState::Document(known) => known,
-                StoredState::None => NodeHistory::default(),
-                StoredState::Unread => {
-                    inbox.event(LedgerEvent::History(None));
-                    NodeHistory::default()
-                }
-            };
-            (of_machine(&machine_id, known), Box::new(move |history| keeper.save(history)))
-        }
-        Err(error) => {
-            tracing::warn!(%error, "no thread: the history of the GPUs is not kept over restarts");
-            (of_machine(&machine_id, NodeHistory::default()), Box::new(|_| {}))
-        }
-    }
-}
-
-/// The history as that of this machine. How many GPUs another machine had, whose disk this is, does not count. Its GPUs
-/// may have moved with the disk.
-fn of_machine(machine_id: &str, known: NodeHistory) -> NodeHistory {
-    let devices_highest = if known.machine_id == machine_id { known.devices_highest } else { 0 };
-    NodeHistory { machine_id: machine_id.to_owned(), devices_highest, ..known }
-}
-
-/// Opens a document: the boot id, what an earlier daemon left, and the keeper of what comes. `None` without a boot id: it is
-/// only kept while the daemon runs.
-fn kept<T: Document + Send + 'static>(
-    config: &Config,
-    state: &Store,
-    what: &str,
-) -> Option<(String, Option<T>, Keeper<T>)> {
-    let forgetful = |why: &str, error: io::Error| {
-        tracing::warn!(%error, "{why}: {what} are not kept over restarts");
-    };
-    let boot_id = Host::new(&config.host.root).boot_id();
-    let boot_id = boot_id.map_err(|error| forgetful("no boot id", error)).ok()?;
-    let (known, keeper) = state.open().map_err(|error| forgetful("no thread", error)).ok()?;
-    Some((boot_id, known, keeper))
-}
 
 /// Serves the control socket. A daemon that cannot is still of use, so this is a warning.
 async fn serve_control(

@@ -32,6 +32,7 @@ mod links;
 mod loads;
 mod losses;
 mod owners;
+mod persistence;
 mod publish;
 mod recent;
 mod reloads;
@@ -60,10 +61,8 @@ use losses::Losses;
 use model::canary::CanaryEvent;
 use model::catalog::{self as m, CollectorName, DriverError, Gpu, GpuInfo, MetricId, Node, Subject, Tier};
 use model::clock::{Mono, unix_seconds};
-use model::event_history::EventHistory;
 use model::fact::{Fact, FactKind, KernelFact, KernelLine};
-use model::owner_records::OwnerRecords;
-pub use model::persisted::{KnownWrongResults, NodeHistory, PersistedFaults, SeenGpus};
+use model::persisted::Documents;
 use model::sample::{Batch, Drained, Missing};
 use model::trends::POINTS;
 use owners::OwnerState;
@@ -82,18 +81,8 @@ use wrong_results::WrongResultState;
 /// What the ledger gets once.
 #[derive(Debug, Clone, Default)]
 pub struct LedgerSettings {
-    /// GPUs seen before the daemon started, in this boot.
-    pub seen: SeenGpus,
-    /// Faults that an earlier daemon knew of, and the present load of the driver.
-    pub faults: PersistedFaults,
-    /// Wrong results of the canary that are not cleared.
-    pub wrong_results: KnownWrongResults,
-    /// What earlier daemons knew of the node and its GPUs, whatever the boot.
-    pub history: NodeHistory,
-    /// The events of the last days.
-    pub events: EventHistory,
-    /// Records of owners that have ended in the last days.
-    pub owner_records: OwnerRecords,
+    /// Documents that an earlier daemon left.
+    pub documents: Documents,
     /// When the configuration was loaded, in seconds since 1970.
     pub configured: f64,
     /// What a new configuration may change.
@@ -194,17 +183,8 @@ pub struct Ledger {
 impl Ledger {
     /// An empty ledger.
     pub fn new(settings: LedgerSettings) -> Ledger {
-        let LedgerSettings {
-            seen,
-            faults,
-            wrong_results,
-            history,
-            events,
-            owner_records,
-            configured,
-            live: settings,
-            build,
-        } = settings;
+        let LedgerSettings { documents, configured, live: settings, build } = settings;
+        let Documents { seen, faults, wrong_results, history, events, owner_records } = documents;
         let mut counters = OwnCounters::default();
         counters.born(&m::gpu_exporter_sampler_ends_total, &Node {});
         counters.born(&m::gpu_exporter_driver_error_kinds_total, &Node {});
@@ -254,51 +234,6 @@ impl Ledger {
         self.history.configure(settings.expected_gpus, settings.steady);
         self.owners.configure(settings.owners.clone());
         self.settings = settings;
-    }
-
-    /// The GPUs seen in this boot, if there are others than at the last call.
-    pub fn newly_seen(&mut self) -> Option<SeenGpus> {
-        self.inventory.take_changed()
-    }
-
-    /// The same at the end, with the times at which they last answered.
-    pub fn last_seen(&mut self) -> Option<SeenGpus> {
-        self.inventory.take_last()
-    }
-
-    /// The GPUs with faults that outlast the daemon, if there are others than at the last call.
-    pub fn newly_faulty(&mut self) -> Option<PersistedFaults> {
-        self.faults.take_changed()
-    }
-
-    /// The wrong results that are not cleared, if there are others than at the last call.
-    pub fn newly_wrong(&mut self) -> Option<KnownWrongResults> {
-        self.wrong_results.take_changed()
-    }
-
-    /// The events of the last days, if there are others than at the last call: once in ten seconds at most.
-    pub fn new_events(&mut self, now: Mono, unix_seconds: f64) -> Option<EventHistory> {
-        self.faults.take_events(now).then(|| EventHistory::newest(&self.faults.list(), unix_seconds))
-    }
-
-    /// The events of the last days at the end, if there are others than at the last call.
-    pub fn last_events(&mut self, unix_seconds: f64) -> Option<EventHistory> {
-        self.faults.take_last_events().then(|| EventHistory::newest(&self.faults.list(), unix_seconds))
-    }
-
-    /// The records of owners that have ended, if there are others than at the last call: once in ten seconds at most.
-    pub fn new_owner_records(&mut self, now: Mono) -> Option<OwnerRecords> {
-        self.owners.take_records(now)
-    }
-
-    /// The same at the end, with those of owners that have just ended.
-    pub fn last_owner_records(&mut self, now: Mono) -> Option<OwnerRecords> {
-        self.owners.take_last_records(now)
-    }
-
-    /// What outlasts a reboot, if it changed since the last call.
-    pub fn new_history(&mut self) -> Option<NodeHistory> {
-        self.history.take_changed()
     }
 
     /// Notes that a GPU exists. A GPU that comes back under another index, or another GPU under its index,

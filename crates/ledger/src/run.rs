@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use super::inbox::Inbox;
-use super::{KnownWrongResults, Ledger, LedgerSettings, NodeHistory, PersistedFaults, SeenGpus};
+use super::{Ledger, LedgerSettings};
 use model::clock::{Cadence, Mono, unix_seconds};
-use model::event_history::EventHistory;
-use model::owner_records::OwnerRecords;
+use model::persisted::ChangedDocuments;
 use model::sample::Batch;
 use model::snapshot::Snapshot;
 
@@ -21,18 +20,8 @@ pub struct Hooks {
     pub publish: Box<dyn FnMut(Snapshot) + Send>,
     /// Called after each publication: feeds the watchdog.
     pub beat: Box<dyn FnMut() + Send>,
-    /// Called when other GPUs were seen than before in this boot, and now and then with the times of their last answers.
-    pub seen: Box<dyn FnMut(SeenGpus) + Send>,
-    /// Called when other faults are to outlast the daemon than before.
-    pub faults: Box<dyn FnMut(PersistedFaults) + Send>,
-    /// Called when other wrong results are to outlast the daemon than before.
-    pub wrong_results: Box<dyn FnMut(KnownWrongResults) + Send>,
-    /// Called when the events of the last days have changed.
-    pub events: Box<dyn FnMut(EventHistory) + Send>,
-    /// Called when the records of owners that have ended have changed.
-    pub owner_records: Box<dyn FnMut(OwnerRecords) + Send>,
-    /// Called when what outlasts a reboot has changed.
-    pub history: Box<dyn FnMut(NodeHistory) + Send>,
+    /// Saves the documents that have changed.
+    pub save: Box<dyn FnMut(ChangedDocuments) + Send>,
 }
 
 /// Drift of the wall clock that is not followed, seconds.
@@ -62,15 +51,7 @@ pub fn run(settings: LedgerSettings, interval: Duration, inbox: &Inbox, mut hook
         let soon = last + SHORTEST.min(interval);
         let due = if urgent { beat.next().min(soon) } else { beat.next() };
         let Some(pending) = inbox.take(due) else {
-            if let Some(seen) = ledger.last_seen() {
-                (hooks.seen)(seen);
-            }
-            if let Some(events) = ledger.last_events(unix_seconds()) {
-                (hooks.events)(events);
-            }
-            if let Some(records) = ledger.last_owner_records(Mono::now()) {
-                (hooks.owner_records)(records);
-            }
+            (hooks.save)(ledger.last_documents(Mono::now(), unix_seconds()));
             return;
         };
         urgent |= !pending.events.is_empty() || !pending.facts.is_empty();
@@ -91,24 +72,7 @@ pub fn run(settings: LedgerSettings, interval: Duration, inbox: &Inbox, mut hook
             last = now;
             urgent = false;
             (hooks.beat)();
-            if let Some(seen) = ledger.newly_seen() {
-                (hooks.seen)(seen);
-            }
-            if let Some(faulty) = ledger.newly_faulty() {
-                (hooks.faults)(faulty);
-            }
-            if let Some(wrong) = ledger.newly_wrong() {
-                (hooks.wrong_results)(wrong);
-            }
-            if let Some(events) = ledger.new_events(now, unix_seconds) {
-                (hooks.events)(events);
-            }
-            if let Some(records) = ledger.new_owner_records(now) {
-                (hooks.owner_records)(records);
-            }
-            if let Some(history) = ledger.new_history() {
-                (hooks.history)(history);
-            }
+            (hooks.save)(ledger.changed_documents(now, unix_seconds));
         }
     }
 }

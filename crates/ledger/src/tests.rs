@@ -2,14 +2,14 @@
 
 use super::inbox::{LedgerEvent, Pause, Stall};
 use super::inventory::GpuInventory;
-use super::{Ledger, LedgerSettings, LiveSettings, SeenGpus};
+use super::{Ledger, LedgerSettings, LiveSettings};
 use model::canary::CanaryEvent;
 use model::catalog::FaultSource;
 use model::catalog::{self as m, CollectorName, Gpu, Node, SampleBuffer, Tier};
 use model::clock::Mono;
 use model::driver_module::{Load, LoadId, ModuleState};
 use model::fact::{Fact, FactKind, KernelFact, KernelLine};
-use model::persisted::Identity;
+use model::persisted::{Identity, SeenGpus};
 use model::sample::{Batch, BatchKey, Drained, Gap, Missing, Rows};
 use model::snapshot::{GpuState, Snapshot};
 use model::window::Window;
@@ -288,7 +288,7 @@ fn a_wrong_result_found_by_hand_is_kept_also_of_a_gpu_that_is_not_known_yet() {
     assert_eq!(kept, ["GPU-3"]);
     let listed: Vec<_> = s.events.iter().map(|e| (e.gpu.clone(), e.severity, e.text.as_str())).collect();
     assert_eq!(listed, [(None, m::Severity::Page, "board GPU-3: a bit")], "its index is not known");
-    assert_eq!(l.newly_wrong().map(|wrong| wrong.gpus.len()), Some(1));
+    assert_eq!(l.wrong_results.take_changed().map(|wrong| wrong.gpus.len()), Some(1));
     l.fold(power(&g, 1, SECOND, 100.0));
     let s = publish(&mut l, SECOND);
     assert_eq!(s.number(&m::gpu_unhealthy_reason, &g, (m::UnhealthyReason::Canary,)), Some(1.0));

@@ -6,6 +6,39 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::catalog::Tier;
 use crate::clock::Mono;
 use crate::driver_module::LoadId;
+use crate::event_history::EventHistory;
+use crate::owner_records::OwnerRecords;
+
+macro_rules! documents {
+    ($($(#[$doc:meta])* $name:ident: $type:ty,)*) => {
+        /// Documents of the ledger that an earlier daemon left.
+        #[derive(Clone, Debug, Default, PartialEq)]
+        pub struct Documents {
+            $($(#[$doc])* pub $name: $type,)*
+        }
+
+        /// Documents of the ledger that have changed and are to be saved.
+        #[derive(Clone, Debug, Default, PartialEq)]
+        pub struct ChangedDocuments {
+            $(pub $name: Option<$type>,)*
+        }
+    };
+}
+
+documents! {
+    /// GPUs seen in this boot.
+    seen: SeenGpus,
+    /// Faults of this driver load, and the load.
+    faults: PersistedFaults,
+    /// Wrong results of the canary that are not cleared.
+    wrong_results: KnownWrongResults,
+    /// Incidents of the GPUs and the greatest number of GPUs, across reboots.
+    history: NodeHistory,
+    /// Events of the last days.
+    events: EventHistory,
+    /// Records of owners that ended in the last days.
+    owner_records: OwnerRecords,
+}
 
 /// A list without what cannot be read: a later version may have put it there, and the rest counts.
 pub fn known<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Vec<T>, D::Error> {

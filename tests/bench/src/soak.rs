@@ -282,7 +282,7 @@ impl<'a> Day<'a> {
         pending.facts.into_iter().for_each(|(life, fact)| self.ledger.fact(life, fact));
         self.ledger.lost(pending.lost);
         self.board.publish(self.ledger.publish(at(second), wall(second)));
-        self.ledger.newly_seen();
+        self.ledger.changed_documents(at(second), wall(second));
         if second.is_multiple_of(PAGE) {
             self.page.clear();
             ResponseFormat::Text.encode_into(&self.board.current(), &Default::default(), &mut self.page);

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::SeenReset;
 use crate::inbox::LedgerEvent;
-use crate::{Ledger, LedgerSettings, LiveSettings, PersistedFaults, SeenGpus};
+use crate::{Ledger, LedgerSettings, LiveSettings};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{
     self as m, CollectorName, DriverEvent, FaultAction, FaultSource, Gpu, Node, RecoveryAction as A,
@@ -15,7 +15,7 @@ use model::fact::{
     DriverFact, Fact, FactKind, GpuFailure, KernelFact, KernelLine, NvlinkFault, RecoveryChange, XidDetail,
 };
 use model::health::AbsentGpu;
-use model::persisted::Identity;
+use model::persisted::{Documents, Identity, PersistedFaults, SeenGpus};
 use model::sample::{Batch, BatchKey, Gap, Missing, Rows};
 use model::snapshot::{EventKind, Snapshot};
 
@@ -67,8 +67,7 @@ impl Bench {
                 keep_events: 100,
                 ..LiveSettings::default()
             },
-            seen,
-            faults: faulty,
+            documents: Documents { seen, faults: faulty, ..Documents::default() },
             ..LedgerSettings::default()
         });
         ledger.event(LedgerEvent::DriverUp);
@@ -556,14 +555,14 @@ fn a_fault_outlasts_a_restart_and_an_unwatched_reset_ends_it() {
     let mut b = Bench::new();
     b.kmsg(0, 31);
     b.kmsg(1, 94);
-    assert_eq!(b.ledger.newly_faulty(), None, "nothing is wrong");
+    assert_eq!(b.ledger.faults.take_changed(), None, "nothing is wrong");
     b.kmsg(0, 79);
-    assert_eq!(b.ledger.newly_faulty().map(|f| f.gpus.len()), Some(1));
+    assert_eq!(b.ledger.faults.take_changed().map(|f| f.gpus.len()), Some(1));
     b.kmsg(0, 79);
-    assert_eq!(b.ledger.newly_faulty(), None, "nothing new");
+    assert_eq!(b.ledger.faults.take_changed(), None, "nothing new");
     asks(&mut b, A::GpuReset);
     b.after(10.0).kmsg(1, 48);
-    let faulty = b.ledger.newly_faulty().unwrap();
+    let faulty = b.ledger.faults.take_changed().unwrap();
     let text = serde_json::to_string(&faulty.gpus).unwrap();
     let mut b =
         Bench::after_one_that_knew(PersistedFaults { gpus: serde_json::from_str(&text).unwrap(), ..faulty });
@@ -572,17 +571,17 @@ fn a_fault_outlasts_a_restart_and_an_unwatched_reset_ends_it() {
     b.after(20.0).fast(1);
     assert_eq!(b.reasons(&gpu(1)), Some(vec![UnhealthyReason::UncontainedEcc]));
     assert_eq!((b.counted(0, 79), b.counted(1, 48)), (Some(0.0), Some(0.0)), "counted before");
-    assert_eq!(b.ledger.newly_faulty(), None, "as it was");
+    assert_eq!(b.ledger.faults.take_changed(), None, "as it was");
     asks(&mut b, A::None);
     assert_eq!(b.reasons(&gpu(0)), Some(vec![]));
-    assert_eq!(b.ledger.newly_faulty().map(|f| f.gpus.len()), Some(1));
+    assert_eq!(b.ledger.faults.take_changed().map(|f| f.gpus.len()), Some(1));
     b.kernel(KernelFact {
         old: false,
         line: KernelLine::DriverLoaded { version: "1".into() },
         text: "NVRM: loading".into(),
     });
     assert_eq!(b.reasons(&gpu(1)), Some(vec![]));
-    assert_eq!(b.ledger.newly_faulty().map(|f| f.gpus.len()), Some(0));
+    assert_eq!(b.ledger.faults.take_changed().map(|f| f.gpus.len()), Some(0));
 }
 
 #[test]
@@ -590,7 +589,7 @@ fn a_gpu_that_was_lost_before_a_restart_and_answers_after_it_was_reset() {
     let mut b = Bench::new();
     b.kmsg(0, 79);
     b.ledger.faults.resets.lost(&gpu(0).uuid, Some(Tier::Normal), Mono(b.now));
-    let mut b = Bench::after_one_that_knew(b.ledger.newly_faulty().unwrap());
+    let mut b = Bench::after_one_that_knew(b.ledger.faults.take_changed().unwrap());
     let normal = |b: &mut Bench| {
         let now = b.now;
         b.ledger.fold(batch(Some(gpu(0)), Tier::Normal, now, |rows| {

@@ -2,6 +2,7 @@
 
 use super::*;
 use model::owner_records::{FaultCount, OwnerRecord};
+use model::persisted::Documents;
 
 impl Bench {
     /// Seconds in which these were listed, each published.
@@ -199,26 +200,29 @@ fn a_fault_in_its_time_is_in_the_record() {
 fn records_are_kept_and_go_on_as_they_were() {
     let mut bench = Bench::with_owner();
     bench.seconds(20, &[7]);
-    assert_eq!(bench.ledger.new_owner_records(mono(bench.now)), None);
+    assert_eq!(bench.ledger.owners.take_records(mono(bench.now)), None);
     bench.seconds(17, &[]);
-    let kept = bench.ledger.new_owner_records(mono(bench.now)).unwrap();
+    let kept = bench.ledger.owners.take_records(mono(bench.now)).unwrap();
     assert_eq!(kept.records.len(), 1, "before it is complete: the daemon may be killed");
     bench.seconds(5, &[]);
-    assert_eq!(bench.ledger.new_owner_records(mono(bench.now)), None);
-    let last = bench.ledger.last_owner_records(mono(bench.now)).unwrap();
+    assert_eq!(bench.ledger.owners.take_records(mono(bench.now)), None);
+    let last = bench.ledger.owners.take_last_records(mono(bench.now)).unwrap();
     assert!(last.records[0].complete);
-    assert_eq!(bench.ledger.last_owner_records(mono(bench.now)), None);
+    assert_eq!(bench.ledger.owners.take_last_records(mono(bench.now)), None);
 
-    let settings = LedgerSettings { owner_records: kept.clone(), ..LedgerSettings::default() };
+    let settings = LedgerSettings {
+        documents: Documents { owner_records: kept.clone(), ..Documents::default() },
+        ..LedgerSettings::default()
+    };
     let mut next = Ledger::new(settings);
     let s = next.publish(mono(200.0), BOOT + 200.0);
     let earlier = OwnerRecord { complete: true, ..OwnerRecord::clone(&kept.records[0]) };
     assert_eq!(ended(&s), [&earlier]);
-    assert_eq!(next.new_owner_records(mono(200.0)), None);
+    assert_eq!(next.owners.take_records(mono(200.0)), None);
     // A clock that is set ahead forgets nothing.
     let years = 1e9;
     assert_eq!(ended(&next.publish(mono(210.0), BOOT + years)), [&earlier]);
-    assert_eq!(next.new_owner_records(mono(210.0)), None);
+    assert_eq!(next.owners.take_records(mono(210.0)), None);
 }
 
 #[test]
