@@ -1,31 +1,338 @@
-//! The commands beside `serve`.
+//! The command line. Every command has a file with its arguments and its `run` function.
 
-pub mod assess;
-pub mod assets;
-pub mod bundle;
-pub mod canary;
-pub mod compat_diff;
-pub mod doctor;
-pub mod health;
-pub mod manual;
-pub mod pod;
-pub mod recording;
-pub mod topology;
-pub mod window;
+mod assess;
+mod assets;
+mod bundle;
+mod canary;
+mod compat_diff;
+mod configuration;
+mod doctor;
+mod driver;
+mod gpm;
+mod health;
+mod manual;
+mod metrics;
+mod nvswitch;
+mod pod;
+mod recording;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+mod topology;
+mod window;
 
-use clap::ValueEnum;
+use std::error::Error;
+use std::io::{self, Write};
+use std::path::Path;
+
+use clap::{Arg, CommandFactory, Parser, Subcommand, ValueEnum};
+use host::terminal::stdout_has_colours;
 use serde::Serialize;
+use settings::{Config, ConfigErrors, Loaded, Overrides};
 
-/// How a command prints what it found.
+use crate::{log, reload};
+
+/// Exit code for a wrong configuration or command line (`EX_USAGE`). systemd does not restart the daemon after it.
+pub const EXIT_BAD_CONFIG: u8 = 64;
+/// Exit code for all other failures.
+const EXIT_FAILED: u8 = 1;
+
+const AFTER_HELP: &str = "\
+Examples:
+  gpu-node-exporter                                  serve metrics on port 9408
+  gpu-node-exporter serve --listen 127.0.0.1:9500    serve metrics only on this address
+  gpu-node-exporter check-config --config new.toml   check a configuration before you use it
+  gpu-node-exporter snapshot --format json           print everything that the running daemon publishes
+  gpu-node-exporter snapshot --recording FILE        print the minutes before a fault
+  gpu-node-exporter doctor --bundle case.tar.gz      collect everything that a support case needs
+  gpu-node-exporter metrics | less                   list every metric with its labels and meaning
+  gpu-node-exporter health                           check whether work can start on this node (exit code)
+  gpu-node-exporter doctor                           check this machine, and print how to fix problems
+  gpu-node-exporter doctor --cuda 12.8               check whether CUDA 12.8 programs run on this driver
+  gpu-node-exporter canary                           test whether the free GPUs compute correctly and at full speed
+  gpu-node-exporter compat-diff http://localhost:9400/metrics
+                                                     compare the metrics before you replace dcgm-exporter
+  gpu-node-exporter assess -- ./simulate             estimate whether a program would benefit from a GPU
+  gpu-node-exporter topology                         show where each GPU is, and its fair share of CPUs
+  gpu-node-exporter topology --bind docker           print docker options that bind work to the CPUs near each GPU
+  gpu-node-exporter assets --out DIR                 write the alert rules and Grafana dashboards to a directory
+  gpu-node-exporter driver release                   release the driver before you unload or upgrade it
+  gpu-node-exporter window start --for 2h --reason X mute alerts during planned work
+  gpu-node-exporter gpm off                          free the profiling counters for a profiler such as Nsight
+
+Configuration sources, in order of increasing precedence:
+  1. built-in defaults
+  2. /etc/gpu-node-exporter/config.toml if it exists, or the file of --config or GPU_NODE_EXPORTER__CONFIG
+  3. environment variables GPU_NODE_EXPORTER__SECTION__KEY, with two underscores between the parts:
+     the variable of log.level is GPU_NODE_EXPORTER__LOG__LEVEL
+  4. command-line options
+
+HTTP paths: / (status page), /metrics, /dcgm/metrics, /livez, /readyz, /api/v1/..., /alerts/, /dashboards/
+
+Exit codes: 0 success, 64 wrong configuration or command line, 1 any other failure, or a problem found by
+`doctor`. The --help of `assess`, `canary`, `compat-diff` and `health` lists their own exit codes.";
+
+/// Prometheus exporter for NVIDIA GPU hosts that keeps serving metrics when the driver hangs
+#[derive(Parser)]
+#[command(name = "gpu-node-exporter", version, after_help = AFTER_HELP)]
+pub struct Cli {
+    #[command(flatten)]
+    overrides: Overrides,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve metrics until SIGTERM or Ctrl-C (the default without a command)
+    Serve,
+    /// Check the configuration and print the resulting settings, without starting the daemon
+    CheckConfig,
+    Metrics(metrics::MetricsArguments),
+    Snapshot(snapshot::SnapshotArguments),
+    Health(health::HealthArguments),
+    Doctor(doctor::DoctorArguments),
+    Canary(canary::arguments::CanaryArguments),
+    CompatDiff(compat_diff::CompatDiffArguments),
+    Topology(topology::TopologyArguments),
+    Assess(Box<assess::arguments::AssessArguments>),
+    Assets(assets::AssetsArguments),
+    Driver(driver::DriverArguments),
+    Nvswitch(nvswitch::NvswitchArguments),
+    Gpm(gpm::GpmArguments),
+    Window(window::WindowArguments),
+    #[command(hide = true)]
+    Manual(manual::ManualArguments),
+    #[command(hide = true)]
+    Pod(pod::PodArguments),
+    /// Run the process that calls NVML; `serve` starts it
+    #[command(hide = true)]
+    Sampler,
+    /// Run the process that calls CUDA; every run of the canary starts one
+    #[command(hide = true)]
+    CanaryChild,
+    /// Run the process that discovers the topology; `serve` and `topology` start it
+    #[command(hide = true)]
+    TopologyChild,
+}
+
+/// Global options that each command uses, by the name of the command. A subcommand without an entry uses the options of
+/// its parent, and `serve` and `check-config` use all options.
+const USED_OPTIONS: [(&str, &[&str]); 20] = [
+    ("assess", &["root"]),
+    ("assets", &[]),
+    ("canary", &["config", "nvml_library", "cuda_library", "state_dir", "root"]),
+    ("canary-child", &["log_level"]),
+    ("clear", &["config"]),
+    ("compat-diff", &["config", "listen"]),
+    ("doctor", &["config", "nvml_library", "state_dir", "root"]),
+    ("driver", &["config"]),
+    ("gpm", &["config"]),
+    ("health", &["config"]),
+    ("help", &[]),
+    ("manual", &[]),
+    ("metrics", &[]),
+    ("nvswitch", &["config"]),
+    ("pod", &["log_level"]),
+    ("sampler", &["log_level"]),
+    ("snapshot", &["config"]),
+    ("topology", &["config", "nvml_library", "root"]),
+    ("topology-child", &[]),
+    ("window", &["config"]),
+];
+
+/// Returns the command line with the help of each command listing only the global options that the command uses. With
+/// `accept_all`, every command also accepts the other global options, hidden and without effect.
+fn definition(accept_all: bool) -> clap::Command {
+    let root = Cli::command();
+    let global: Vec<Arg> = root.get_arguments().filter(|arg| arg.is_global_set()).cloned().collect();
+    let every: Vec<&str> = global.iter().map(|arg| arg.get_id().as_str()).collect();
+    let root = root.mut_args(|arg| if accept_all { arg } else { arg.global(false) });
+    root.mut_subcommands(|command| with_global_options(command, &global, &every, accept_all))
+}
+
+fn with_global_options(
+    command: clap::Command,
+    global: &[Arg],
+    inherited: &[&str],
+    accept_all: bool,
+) -> clap::Command {
+    let entry = USED_OPTIONS.iter().find(|(name, _)| *name == command.get_name());
+    let used = entry.map_or(inherited, |(_, used)| used);
+    // clap adds the global options of the root to each command that has no option of the same name.
+    let added = global.iter().filter(|arg| used.contains(&arg.get_id().as_str()) != accept_all);
+    let added = added.map(|arg| if accept_all { arg.clone().hide(true) } else { arg.clone().global(false) });
+    let command = command.args(added);
+    command.mut_subcommands(|inner| with_global_options(inner, global, used, accept_all))
+}
+
+impl Cli {
+    /// Returns the command line to parse.
+    pub fn definition() -> clap::Command {
+        definition(true)
+    }
+
+    /// Runs the command. `trim_heap` returns free memory to the kernel.
+    pub fn run(self, trim_heap: fn()) -> Outcome {
+        let overrides = &self.overrides.or_variable();
+        match self.command.unwrap_or(Command::Serve) {
+            Command::Serve => configuration::serve(overrides, trim_heap),
+            Command::CheckConfig => configuration::check(overrides),
+            Command::Metrics(arguments) => Ok(metrics::run(&arguments).into()),
+            Command::Snapshot(arguments) => snapshot::run(overrides, &arguments),
+            Command::Health(arguments) => Ok(health::run(overrides, &arguments)),
+            Command::Doctor(arguments) => doctor::run(overrides, &arguments),
+            Command::Canary(arguments) => canary::run(overrides, &arguments),
+            Command::CompatDiff(arguments) => compat_diff::run(overrides, &arguments),
+            Command::Topology(arguments) => topology::run(overrides, &arguments),
+            Command::Assess(arguments) => Ok(assess::run(overrides, &arguments)),
+            Command::Assets(arguments) => Ok(assets::run(&arguments)?.into()),
+            Command::Driver(arguments) => driver::run(overrides, &arguments),
+            Command::Nvswitch(arguments) => nvswitch::run(overrides, &arguments),
+            Command::Gpm(arguments) => gpm::run(overrides, &arguments),
+            Command::Window(arguments) => window::run(overrides, &arguments),
+            Command::Manual(arguments) => Ok(manual::run(definition(false), &arguments)?.into()),
+            Command::Pod(arguments) => {
+                log_as_child(overrides);
+                Ok(pod::run(arguments)?.into())
+            }
+            Command::Sampler => {
+                log_as_child(overrides);
+                child_outcome("sampler", sampler::run())
+            }
+            Command::CanaryChild => {
+                log_as_child(overrides);
+                child_outcome("canary-child", ::canary::child::run())
+            }
+            Command::TopologyChild => child_outcome("topology-child", ::topology::child::run()),
+        }
+    }
+}
+
+/// Output of a command.
+#[derive(Debug, Default)]
+pub struct Output {
+    /// Text for standard output.
+    pub text: String,
+    /// Exit code.
+    pub code: u8,
+}
+
+impl From<String> for Output {
+    fn from(text: String) -> Output {
+        Output { text, code: 0 }
+    }
+}
+
+/// Failure of a command.
+#[derive(Debug)]
+pub struct Failure {
+    /// Exit code.
+    pub code: u8,
+    /// Messages for standard error.
+    pub messages: Vec<String>,
+}
+
+/// Result of a command.
+pub type Outcome = Result<Output, Failure>;
+
+impl Failure {
+    fn new(code: u8, message: impl Into<String>) -> Failure {
+        Failure { code, messages: vec![message.into()] }
+    }
+
+    fn bad_configuration(ConfigErrors(messages): ConfigErrors) -> Failure {
+        Failure { code: EXIT_BAD_CONFIG, messages }
+    }
+}
+
+/// Writes an error and its causes on one line.
+impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for Failure {
+    fn from(error: E) -> Failure {
+        let error: Box<dyn Error> = error.into();
+        let mut message = error.to_string();
+        let mut next = error.source();
+        while let Some(cause) = next {
+            // Some messages include their cause.
+            if !message.contains(&cause.to_string()) {
+                message.push_str(&format!(": {cause}"));
+            }
+            next = cause.source();
+        }
+        Failure::new(EXIT_FAILED, message)
+    }
+}
+
+/// Format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OutputFormat {
-    /// For programs
+enum OutputFormat {
+    /// One JSON document, for programs
     Json,
-    /// For people
+    /// Text for a terminal
     Text,
 }
 
-/// One JSON document with a newline.
-pub fn json(document: &impl Serialize) -> Result<String, String> {
+impl OutputFormat {
+    /// Formats a report; `text` is called with `true` if standard output shows colours.
+    fn render(self, report: &impl Serialize, text: impl FnOnce(bool) -> String) -> Result<String, String> {
+        match self {
+            OutputFormat::Json => json(report),
+            OutputFormat::Text => Ok(text(stdout_has_colours())),
+        }
+    }
+}
+
+/// Formats a report as one JSON document, with a newline at its end.
+fn json(document: &impl Serialize) -> Result<String, String> {
     serde_json::to_string_pretty(document).map(|text| text + "\n").map_err(|error| error.to_string())
+}
+
+fn checked_config(overrides: &Overrides) -> Result<Loaded, Failure> {
+    reload::load_checked(overrides).map_err(Failure::bad_configuration)
+}
+
+/// Writes a warning to standard error. A closed standard error does not end the command.
+fn warn(text: &str) {
+    let _ = writeln!(io::stderr(), "gpu-node-exporter: warning: {text}");
+}
+
+/// Loads the configuration of a command that talks to the running daemon, and returns its errors too. With an invalid
+/// configuration the daemon keeps its previous one, so the command prints warnings and uses the valid settings.
+fn client_config(overrides: &Overrides) -> (Loaded, Vec<String>) {
+    let (loaded, errors) = reload::load_known(overrides);
+    for problem in &errors {
+        warn(problem);
+    }
+    if !errors.is_empty() {
+        let file = reload::main_file(overrides);
+        warn(&format!(
+            "the configuration cannot be used ({}, environment and flags); a running daemon keeps the one before, and \
+             its answer follows",
+            file.display()
+        ));
+    }
+    (loaded, errors)
+}
+
+/// Returns the path of the control socket.
+fn control_socket(config: &Config) -> io::Result<&Path> {
+    config.control.path().ok_or_else(|| {
+        io::Error::other("control.socket is empty, so there is no socket to ask the daemon through")
+    })
+}
+
+/// Runs a request to the daemon with the path of its control socket, and returns the text that the request returns.
+fn with_socket(overrides: &Overrides, request: impl FnOnce(&Path, &Config) -> io::Result<String>) -> Outcome {
+    let (Loaded { config, .. }, _) = client_config(overrides);
+    Ok(request(control_socket(&config)?, &config)?.into())
+}
+
+fn child_outcome(name: &str, result: io::Result<()>) -> Outcome {
+    result.map(|()| Output::default()).map_err(|error| Failure::new(EXIT_FAILED, format!("{name}: {error}")))
+}
+
+/// Starts logging in a child process, at the level that its parent passes.
+fn log_as_child(overrides: &Overrides) {
+    let level = overrides.log_level.as_deref().and_then(|level| level.parse().ok());
+    log::to_stderr(level.unwrap_or(tracing::Level::INFO));
 }

@@ -30,47 +30,41 @@ use host::terminal::stdout_has_colours;
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::sys::stat::fstat;
 use nix::unistd::Pid;
+use settings::Overrides;
 
-use super::json;
+use super::{Output, json};
 use crate::lifecycle;
 use arguments::{AssessArguments, AssessFormat};
-
-/// How the command ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AssessEnd {
-    Code(u8),
-    /// The program's signal.
-    Signal(i32),
-}
 
 /// Exit code for a file that cannot be written, as for a wrong command line.
 const EXIT_WRONG_FILE: u8 = 64;
 /// Exit code of `--compare` where there is nothing to compare.
 const EXIT_NO_COMPARISON: u8 = 2;
 
-/// Does what was asked. What keeps the command from it goes to standard error.
-pub fn run(root: &Path, arguments: &AssessArguments) -> AssessEnd {
-    let host = Host::new(root);
-    match &arguments.compare {
+/// Runs the command. Its report and its errors are printed here, so the output has only the exit code.
+pub fn run(overrides: &Overrides, arguments: &AssessArguments) -> Output {
+    let host = Host::new(overrides.root.as_deref().unwrap_or("/"));
+    let code = match &arguments.compare {
         Some(files) => match compared(files, arguments) {
-            Ok(met) => AssessEnd::Code(u8::from(!met)),
+            Ok(met) => u8::from(!met),
             Err(error) => refused(EXIT_NO_COMPARISON, error),
         },
         None if arguments.command.is_empty() => match reported(&host, arguments) {
-            Ok(()) => AssessEnd::Code(0),
+            Ok(()) => 0,
             Err(error) => refused(1, error),
         },
         None => ran(&host, arguments),
-    }
+    };
+    Output { text: String::new(), code }
 }
 
-fn refused(code: u8, error: impl std::fmt::Display) -> AssessEnd {
+fn refused(code: u8, error: impl std::fmt::Display) -> u8 {
     eprintln!("gpu-node-exporter: assess: {error}");
-    AssessEnd::Code(code)
+    code
 }
 
 /// Runs the program. A report that cannot be written changes nothing of the program's end.
-fn ran(host: &Host, arguments: &AssessArguments) -> AssessEnd {
+fn ran(host: &Host, arguments: &AssessArguments) -> u8 {
     let mut files = match OpenedFiles::open(arguments) {
         Ok(files) => files,
         Err(error) => return refused(EXIT_WRONG_FILE, error),
@@ -99,10 +93,8 @@ fn ran(host: &Host, arguments: &AssessArguments) -> AssessEnd {
     if let Err(error) = written {
         let _ = refused(0, error);
     }
-    match u8::try_from(exit) {
-        Ok(code) => AssessEnd::Code(code),
-        Err(_) => AssessEnd::Signal(-exit),
-    }
+    // A negative number is the signal that ended the program.
+    u8::try_from(exit).unwrap_or_else(|_| host::child::end_by(-exit))
 }
 
 /// Reports what was recorded, or a running owner.

@@ -8,8 +8,7 @@ use clap::{Args, ValueEnum};
 use exposition::assets::rules::{Source, Values};
 use exposition::assets::{ASSETS, Asset, prometheusrule};
 
-/// What follows the help of the command.
-pub const AFTER_HELP: &str = "\
+const AFTER_HELP: &str = "\
 Examples:
   gpu-node-exporter assets                          list the files
   gpu-node-exporter assets --out /etc/prometheus/gpu-node-exporter
@@ -32,35 +31,37 @@ The running daemon serves the same files, with the defaults, at /alerts/ and /da
 
 /// How the rules are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+enum Format {
     /// Files as they are in the repository; without --out the list of them
     Files,
     /// Objects of Kubernetes for the Prometheus operator, on standard output; with --out in DIR/prometheusrule.yml
     Prometheusrule,
 }
 
-/// What is asked for.
-#[derive(Args, Clone, Debug)]
-pub struct Arguments {
+/// List the alert rules and Grafana dashboards of this release, or write them to a directory
+///
+/// Needs no daemon, no configuration and no GPU.
+#[derive(Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct AssetsArguments {
     /// Folder that the files are written to, which is made if it is not there; files of the same names are replaced
     #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
+    out: Option<PathBuf>,
     /// File with values that differ from those of alerts/values.yml: severities, thresholds, the scrape job, links
     #[arg(long, value_name = "FILE")]
-    pub values: Option<PathBuf>,
+    values: Option<PathBuf>,
     /// One such value, which goes before the file's; may be given again
     #[arg(long, value_name = "NAME=VALUE")]
-    pub set: Vec<String>,
+    set: Vec<String>,
     /// What is written
     #[arg(long, value_enum, default_value = "files")]
-    pub format: Format,
+    format: Format,
     /// Optional rule file to have among the Kubernetes objects, as `kubernetes`; may be given again
     #[arg(long, value_name = "NAME")]
-    pub with: Vec<String>,
+    with: Vec<String>,
 }
 
-/// Does what is asked for, and gives what is to be printed.
-pub fn run(arguments: &Arguments) -> Result<String, String> {
+pub fn run(arguments: &AssetsArguments) -> Result<String, String> {
     match (arguments.format, &arguments.out) {
         (Format::Files, _) if !arguments.with.is_empty() => {
             Err("--with chooses among the objects of --format prometheusrule; --out writes all files".into())
@@ -95,7 +96,7 @@ pub fn run(arguments: &Arguments) -> Result<String, String> {
     }
 }
 
-impl Arguments {
+impl AssetsArguments {
     /// The defaults with the values of the file and of the command line.
     fn values(&self) -> Result<Values, String> {
         let mut values = Values::defaults().map_err(|error| error.to_string())?;
@@ -124,8 +125,8 @@ fn write(file: &Path, text: &str) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn arguments(out: Option<&Path>) -> Arguments {
-        Arguments {
+    fn arguments(out: Option<&Path>) -> AssetsArguments {
+        AssetsArguments {
             out: out.map(Path::to_owned),
             values: None,
             set: Vec::new(),
@@ -152,7 +153,7 @@ mod tests {
         let file = dir.path().join("values.yml");
         fs::write(&file, "job: gpu-nodes\nseverity: {GpuWatchdog: page}\n").unwrap();
         let set = vec!["severity.GpuWatchdog=ticket".into(), "links.grafana=https://g.my.net/sub".into()];
-        run(&Arguments { values: Some(file.clone()), set: set.clone(), ..arguments(Some(dir.path())) })
+        run(&AssetsArguments { values: Some(file.clone()), set: set.clone(), ..arguments(Some(dir.path())) })
             .unwrap();
         let read = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
         assert!(read("alerts/exporter.rules.yml").contains(r#"up{job=~"gpu-nodes"}"#));
@@ -162,9 +163,9 @@ mod tests {
         assert!(watchdog.split_once("severity: ").unwrap().1.starts_with("ticket,"), "--set goes first");
         let all: String = ASSETS.iter().map(|asset| read(relative(asset))).collect();
         assert!(!all.contains("grafana.example.com/d/"));
-        let error = run(&Arguments { values: Some(file), ..arguments(None) }).unwrap_err();
+        let error = run(&AssetsArguments { values: Some(file), ..arguments(None) }).unwrap_err();
         assert!(error.contains("give --out DIR"));
-        let objects = Arguments { format: Format::Prometheusrule, set, ..arguments(None) };
+        let objects = AssetsArguments { format: Format::Prometheusrule, set, ..arguments(None) };
         assert!(run(&objects).unwrap().contains("https://g.my.net/sub/d/"));
     }
 
@@ -175,12 +176,13 @@ mod tests {
         fs::write(&file, "nothing: 1\n").unwrap();
         let error = run(&arguments(Some(&file.join("below")))).unwrap_err();
         assert!(error.contains("file/below/alerts"), "{error}");
-        let with = Arguments { with: vec!["slurm".into()], ..arguments(Some(dir.path())) };
+        let with = AssetsArguments { with: vec!["slurm".into()], ..arguments(Some(dir.path())) };
         assert!(run(&with).unwrap_err().contains("--format prometheusrule"));
-        let values = Arguments { values: Some(file), ..arguments(Some(dir.path())) };
+        let values = AssetsArguments { values: Some(file), ..arguments(Some(dir.path())) };
         let error = run(&values).unwrap_err();
         assert!(error.contains("/file: there is no value \"nothing\""), "{error}");
-        let set = Arguments { set: vec!["severity.GpuWatchdog=loud".into()], ..arguments(Some(dir.path())) };
+        let set =
+            AssetsArguments { set: vec!["severity.GpuWatchdog=loud".into()], ..arguments(Some(dir.path())) };
         assert!(run(&set).unwrap_err().contains("page, ticket or info"));
     }
 }

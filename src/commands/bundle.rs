@@ -19,7 +19,7 @@ use flate2::write::GzEncoder;
 use regex_lite::Regex;
 use serde_json::Value;
 
-use super::{OutputFormat, doctor};
+use super::{control_socket, doctor};
 use crate::control;
 use crate::recorder::folder::RecordingFolder;
 use crate::redaction::without_secrets;
@@ -88,9 +88,8 @@ pub fn run(
             let errors = config_errors.iter().map(|error| format!("{error}\n")).collect::<String>();
             archive.put("config-errors.txt", Ok(redaction.text(&errors).into_bytes()))?;
         }
-        let found = doctor::run(&loaded.config, config_errors, None, OutputFormat::Text)
-            .map(|(_, text)| redaction.text(&text));
-        archive.put("doctor.txt", found.map(String::into_bytes))?;
+        let report = doctor::examine(&loaded.config, config_errors).text(false);
+        archive.put("doctor.txt", Ok(redaction.text(&report).into_bytes()))?;
         archive.put("log.txt", journal().map(|log| redaction.text(&log).into_bytes()))?;
         archive.finish()
     };
@@ -103,10 +102,9 @@ pub fn run(
 }
 
 fn fetch(loaded: &Loaded, request: &str) -> Result<Vec<u8>, String> {
-    match loaded.config.control.path() {
-        Some(socket) => control::fetch(socket, request).map_err(|error| error.to_string()),
-        None => Err("control.socket is empty, so there is no socket to ask the daemon through".to_owned()),
-    }
+    control_socket(&loaded.config)
+        .and_then(|socket| control::fetch(socket, request))
+        .map_err(|error| error.to_string())
 }
 
 /// The daemon's settings: it may have other variables and flags than this command, whose own are there in place of them.

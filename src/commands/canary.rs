@@ -2,18 +2,22 @@
 //! It uses the same gate, process and judge as the daemon, asks the driver in a process of its own, and only
 //! looks at what the daemon remembers.
 
-pub mod arguments;
+pub(super) mod arguments;
 mod confirm;
 mod devices;
 mod report;
 mod runs;
-pub mod table;
+mod table;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use arguments::Arguments;
+use super::{Failure, Outcome, Output, checked_config, json, with_socket};
+use crate::control::orders;
+use crate::{lifecycle, log};
+use arguments::{CanaryArguments, CanaryCommand, Format};
 use canary::baseline::BaselineStore;
 use canary::gate::{Allows, RunCondition};
 use canary::interlock::{self, HeldLock};
@@ -21,13 +25,13 @@ use canary::judge;
 use devices::{DeviceList, ListedDevice};
 use host::state::Store;
 use host::stop::Stop;
-use host::terminal::progress;
-use model::catalog::CanarySkip;
+use host::terminal::{progress, stdout_has_colours};
+use model::catalog::{CanaryCheck, CanarySkip};
 use model::clock::{Mono, unix_seconds};
 use model::persisted::KnownWrongResults;
-pub use report::{Exit, Report, RunRecord};
+use report::{Exit, Report, RunRecord};
 use runs::Runner;
-use settings::Config;
+use settings::{Config, Overrides};
 
 /// How long a lock is waited for: a canary of the daemon's has ended by then.
 const INTERLOCK: Duration = Duration::from_secs(10);
@@ -36,88 +40,148 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// What was asked of the driver so long ago does not say any more that a GPU is free.
 const FRESH: Duration = Duration::from_secs(10);
 
-/// Makes all runs. An error says why nothing could be done at all.
-pub fn run(config: &Config, arguments: &Arguments, stop: &Stop) -> Result<Report, String> {
+pub fn run(overrides: &Overrides, arguments: &CanaryArguments) -> Outcome {
+    if let Some(CanaryCommand::Clear { gpu, reason }) = &arguments.command {
+        return with_socket(overrides, |socket, _| orders::clear_wrong_result(socket, gpu, reason));
+    }
+    let config = checked_config(overrides)?.config;
+    log::to_stderr(tracing::Level::WARN);
+    let could_not_run = |error| Failure::new(Exit::CouldNotRun.code(), error);
+    let report = test_gpus(&config, arguments).map_err(could_not_run)?;
+    let text = match arguments.format {
+        Format::Json => json(&report).map_err(could_not_run)?,
+        Format::Table => table::text(&report, stdout_has_colours()),
+    };
+    Ok(Output { text, code: report.result.code() })
+}
+
+/// Runs the canary on the chosen GPUs. Returns an error if the driver does not list them.
+fn test_gpus(config: &Config, arguments: &CanaryArguments) -> Result<Report, String> {
+    let stop = Arc::new(Stop::default());
+    lifecycle::stop_at_signals(Arc::clone(&stop)).map_err(|error| error.to_string())?;
     progress("asking the driver");
-    let mut listed = DeviceList::ask(config)?;
+    let listed = DeviceList::query(config)?;
     let chosen = listed.choose(&arguments.gpu)?;
     if arguments.explain {
         let explain = |device| RunRecord::new(device, listed.conditions(config, device), None, None);
         return Ok(Report::new(chosen.iter().map(explain).collect()));
     }
-    let (memory, checks) = (remembered(config), arguments.checks());
-    let mut runner = Runner::new(config, arguments.force, stop);
-    let mut held: Option<HeldLock> = None;
-    let mut made: Vec<RunRecord> = Vec::new();
-    for device in &chosen {
-        let not_run = |conditions, (reason, text)| {
-            let outcome = judge::not_run(&device.place, reason, text, unix_seconds());
-            RunRecord::new(device, conditions, None, Some(outcome))
-        };
-        if stop.stopped() {
-            made.push(not_run(Vec::new(), asked_to_end()));
-            continue;
+    let mut session = Session {
+        config,
+        arguments,
+        stop: &stop,
+        listed,
+        checks: arguments.checks(),
+        runner: Runner::new(config, arguments.force, &stop),
+        lock: None,
+        records: Vec::new(),
+    };
+    let baselines = baselines(config);
+    chosen.iter().for_each(|device| session.test(device));
+    let Session { mut runner, mut records, lock, .. } = session;
+    confirm::judge(&mut records, &baselines, &chosen, &mut runner);
+    drop(lock);
+    runner.report_wrong_results(records.iter().filter_map(|record| record.outcome.as_ref()));
+    let wrong = kept_wrong_results(config);
+    records.iter_mut().for_each(|record| record.keep_wrong_result(&wrong));
+    runner.end();
+    let report = Report::new(records);
+    Ok(if arguments.strict { report.strict() } else { report })
+}
+
+/// The runs of one command.
+struct Session<'a> {
+    config: &'a Config,
+    arguments: &'a CanaryArguments,
+    stop: &'a Stop,
+    listed: DeviceList,
+    checks: Vec<CanaryCheck>,
+    runner: Runner<'a>,
+    /// Lock that keeps other canaries away, from the first run on.
+    lock: Option<HeldLock>,
+    records: Vec<RunRecord>,
+}
+
+impl Session<'_> {
+    /// Makes all runs on a device, or records why it makes none.
+    fn test(&mut self, device: &ListedDevice) {
+        if self.stop.stopped() {
+            return self.skip(device, Vec::new(), asked_to_end());
         }
-        if Mono::now().since(listed.at) > FRESH {
-            progress("asking the driver");
-            match DeviceList::ask(config) {
-                Ok(again) => listed = again,
-                // Earlier runs are reported all the same: a GPU on which a run hangs may be why.
-                Err(text) => {
-                    made.push(not_run(Vec::new(), (CanarySkip::Unread, text)));
-                    continue;
-                }
-            }
+        // Earlier runs are still reported: a GPU on which a run hangs may be the cause.
+        if let Err(text) = self.refresh() {
+            return self.skip(device, Vec::new(), (CanarySkip::Unread, text));
         }
-        let conditions = listed.conditions(config, device);
-        let gpu_is_free = |device: &ListedDevice| {
-            interlock::free(&host::flock::gpu_lock(&config.canary.lock_file, &device.place.gpu.uuid))
-        };
-        let refused = refused(&conditions, arguments.force).or_else(|| {
-            progress("waiting for the interlock");
-            if held.is_none() {
-                match wait_for(stop, || interlock::acquire(&config.canary.lock_file)) {
-                    Ok(lock) => held = Some(lock),
-                    Err(text) => return Some((CanarySkip::Interlock, text)),
-                }
-            }
-            // The interlock is ours: another canary's process that is about to end has ended soon, and one that does
-            // not hangs.
-            if runner.is_occupied(&device.place) {
-                return None;
-            }
-            let hangs = wait_for(stop, || gpu_is_free(device)).err()?;
-            Some((CanarySkip::ChildAlive, format!("an earlier canary hangs on it: {hangs}")))
-        });
-        if let Some(why) = refused {
-            made.push(not_run(conditions, why));
-            continue;
+        let conditions = self.listed.conditions(self.config, device);
+        if let Some(reason) = self.refusal(device, &conditions) {
+            return self.skip(device, conditions, reason);
         }
-        let peer = listed.peer(config, device, arguments.force).filter(|peer| gpu_is_free(peer).is_ok());
-        for nth in 1..=arguments.repeat {
-            // A stop between two runs is reported like one during a run: the request was not met.
-            if stop.stopped() {
-                made.push(not_run(conditions, asked_to_end()));
-                break;
+        let peer = self.listed.peer(self.config, device, self.arguments.force);
+        let peer = peer.filter(|peer| self.check_free(peer).is_ok());
+        for nth in 1..=self.arguments.repeat {
+            // A stop between two runs is reported like a stop during a run, because runs are missing.
+            if self.stop.stopped() {
+                return self.skip(device, conditions, asked_to_end());
             }
-            let name = match arguments.repeat {
+            let name = match self.arguments.repeat {
                 1 => device.place.to_string(),
                 all => format!("{}, run {nth} of {all}", device.place),
             };
-            let run = runner.run(device, peer.as_ref(), &checks, &name);
-            made.push(RunRecord::new(device, conditions.clone(), Some(run), None));
-            if runner.is_occupied(&device.place) {
-                break;
+            let run = self.runner.run(device, peer.as_ref(), &self.checks, &name);
+            self.records.push(RunRecord::new(device, conditions.clone(), Some(run), None));
+            if self.runner.is_occupied(&device.place) {
+                return;
             }
         }
     }
-    confirm::judge(&mut made, &memory, &chosen, &mut runner);
-    runner.report_wrong_results(made.iter().filter_map(|made| made.outcome.as_ref()));
-    let wrong = kept_wrong_results(config);
-    made.iter_mut().for_each(|made| made.hold(&wrong));
-    runner.end();
-    let report = Report::new(made);
-    Ok(if arguments.strict { report.strict() } else { report })
+
+    fn skip(
+        &mut self,
+        device: &ListedDevice,
+        conditions: Vec<RunCondition>,
+        (skip, text): (CanarySkip, String),
+    ) {
+        let outcome = judge::not_run(&device.place, skip, text, unix_seconds());
+        self.records.push(RunRecord::new(device, conditions, None, Some(outcome)));
+    }
+
+    /// Queries the driver again if the last answer is old.
+    fn refresh(&mut self) -> Result<(), String> {
+        if Mono::now().since(self.listed.at) > FRESH {
+            progress("asking the driver");
+            self.listed = DeviceList::query(self.config)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the reason not to run on a device, if there is one. Takes the lock at the first run.
+    fn refusal(
+        &mut self,
+        device: &ListedDevice,
+        conditions: &[RunCondition],
+    ) -> Option<(CanarySkip, String)> {
+        if let Some(reason) = refused(conditions, self.arguments.force) {
+            return Some(reason);
+        }
+        progress("waiting for the interlock");
+        if self.lock.is_none() {
+            match wait_for(self.stop, || interlock::acquire(&self.config.canary.lock_file)) {
+                Ok(lock) => self.lock = Some(lock),
+                Err(text) => return Some((CanarySkip::Interlock, text)),
+            }
+        }
+        // With the lock taken, the process of another canary exits soon or hangs.
+        if self.runner.is_occupied(&device.place) {
+            return None;
+        }
+        let hangs = wait_for(self.stop, || self.check_free(device)).err()?;
+        Some((CanarySkip::ChildAlive, format!("an earlier canary hangs on it: {hangs}")))
+    }
+
+    /// Returns an error if a canary's process has the GPU.
+    fn check_free(&self, device: &ListedDevice) -> Result<(), String> {
+        interlock::free(&host::flock::gpu_lock(&self.config.canary.lock_file, &device.place.gpu.uuid))
+    }
 }
 
 /// Why a run is not made after a signal to stop.
@@ -152,7 +216,7 @@ fn kept_wrong_results(config: &Config) -> KnownWrongResults {
 }
 
 /// What the daemon remembers, if it may be read.
-fn remembered(config: &Config) -> BaselineStore {
+fn baselines(config: &Config) -> BaselineStore {
     match Store::new(&config.state.dir).look::<BaselineStore>() {
         Ok(memory) => memory.map(BaselineStore::sanitized).unwrap_or_default(),
         Err(error) => {

@@ -9,19 +9,18 @@ use clap::Args;
 use dcgm::diff::{DiffConfig, NotComparable, PageDiff, PageSide, SwitchVerdict, compare};
 use dcgm::list::FieldList;
 use dcgm::parse::ParsedPage;
-use host::terminal::{progress, stdout_has_colours};
+use host::terminal::progress;
 use serde::Serialize;
-use settings::Config;
+use settings::{Config, Overrides};
 
-use super::{OutputFormat, json};
+use super::{Failure, Outcome, Output, OutputFormat, checked_config};
 use crate::drop_in;
 use scrape::PageSource;
 
-/// Exit code where the pages cannot be compared.
-pub const EXIT_CANNOT_SAY: u8 = 2;
+/// Exit code if the pages cannot be compared.
+const EXIT_NOT_COMPARABLE: u8 = 2;
 
-/// Shown at the end of `gpu-node-exporter compat-diff --help`.
-pub const AFTER_HELP: &str = "\
+const AFTER_HELP: &str = "\
 Examples:
   gpu-node-exporter compat-diff http://localhost:9400/metrics
   gpu-node-exporter compat-diff http://10.0.3.7:9400 --format json > report.json
@@ -38,9 +37,13 @@ and only what does not move is compared.
 Exit codes: 0 the switch is safe (what is only here is no loss), 1 it needs settings, or something is lost, \
 2 the pages cannot be compared, 64 wrong configuration or command line";
 
-/// The command line.
-#[derive(Debug, Args)]
-pub struct CompatDiffArguments {
+/// Compare the metrics of this exporter with those of a running dcgm-exporter, before you replace it
+///
+/// Lists each family and label as same, missing, extra, of another type, or with values outside the tolerance. Prints which
+/// settings to change, what is lost, and whether the switch is safe. Changes nothing.
+#[derive(Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct CompatDiffArguments {
     /// dcgm-exporter's page on this node, as `http://localhost:9400/metrics`, or a file with a saved page
     #[arg(value_name = "URL|FILE")]
     theirs: PageSource,
@@ -75,12 +78,17 @@ struct CompatReport {
     diff: PageDiff,
 }
 
-/// Scrapes both pages and compares them. Gives whether the switch is safe, and the text to print.
-pub fn run(
-    config: &Config,
-    fields: FieldList,
-    arguments: &CompatDiffArguments,
-) -> Result<(bool, String), String> {
+pub fn run(overrides: &Overrides, arguments: &CompatDiffArguments) -> Outcome {
+    let loaded = checked_config(overrides)?;
+    let fields = loaded.dcgm_fields().map_err(Failure::bad_configuration)?;
+    let report = diff(&loaded.config, fields, arguments);
+    let report = report.map_err(|error| Failure::new(EXIT_NOT_COMPARABLE, error))?;
+    let text = arguments.format.render(&report, |colours| text::report(&report, colours))?;
+    Ok(Output { text, code: u8::from(report.diff.advice.verdict != SwitchVerdict::Safe) })
+}
+
+/// Scrapes both pages and compares them.
+fn diff(config: &Config, fields: FieldList, arguments: &CompatDiffArguments) -> Result<CompatReport, String> {
     let ours = match &arguments.ours {
         Some(source) => source.clone(),
         None => PageSource::of_daemon(config.http.listen)?,
@@ -105,12 +113,7 @@ pub fn run(
             format!("{}: {error}", if *side == PageSide::Theirs { &theirs } else { &ours })
         }
     })?;
-    let report = CompatReport { version: env!("CARGO_PKG_VERSION"), theirs, ours, diff };
-    let text = match arguments.format {
-        OutputFormat::Json => json(&report)?,
-        OutputFormat::Text => text::report(&report, stdout_has_colours()),
-    };
-    Ok((report.diff.advice.verdict == SwitchVerdict::Safe, text))
+    Ok(CompatReport { version: env!("CARGO_PKG_VERSION"), theirs, ours, diff })
 }
 
 /// Both pages, in turn, once more after a pause; a saved page once.

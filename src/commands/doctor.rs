@@ -11,11 +11,13 @@ mod host;
 mod report;
 
 use std::collections::HashSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::{OutputFormat, json};
-use ::host::{Host, terminal};
+use super::{Outcome, Output, OutputFormat, bundle, client_config};
+use crate::log;
+use ::host::Host;
 use ask::{Aim, Asked, does_not_return};
+use clap::Args;
 use collectors::module::{self, library};
 use cuda::{Cuda, Judgement};
 use daemon::Daemon;
@@ -23,33 +25,54 @@ use families::{Family, Standing};
 use model::catalog::DriverError;
 use model::driver_module::ModuleState;
 use report::{Finding, Report, Verdict, costs};
-use settings::Config;
+use settings::{Config, Overrides};
 
-/// Looks at everything, or says whether programs of a CUDA version run here. Gives whether nothing is wrong, and what
-/// to print.
-pub fn run(
-    config: &Config,
-    config_errors: &[String],
-    cuda: Option<Cuda>,
+/// Check this machine, and print how to fix each problem
+///
+/// Queries the driver in a separate process and never hangs. Changes nothing, and works next to a running daemon. Prints
+/// the user and the capabilities, libraries, kernel module and device files, whether each metric works, is unsupported, is
+/// not permitted or fails, the cost of each NVML call, and the verdict and the collectors of the daemon. Without a daemon
+/// it checks access to the kernel log, the control groups and the kubelet instead. Exit code 0 if nothing is wrong,
+/// otherwise 1.
+#[derive(Args)]
+pub(crate) struct DoctorArguments {
+    /// Output format
+    #[arg(long, value_enum, default_value = "text")]
     format: OutputFormat,
-) -> Result<(bool, String), String> {
-    if let Some(wanted) = cuda {
-        let judgement = runs_cuda(config, wanted);
-        let text = match format {
-            OutputFormat::Json => json(&judgement)?,
-            OutputFormat::Text => format!("{judgement}\n"),
-        };
-        return Ok((judgement.runs(), text));
-    }
-    let report = examine(config, config_errors);
-    let text = match format {
-        OutputFormat::Json => json(&report)?,
-        OutputFormat::Text => report.text(terminal::stdout_has_colours()),
-    };
-    Ok((report.well, text))
+    /// Only check whether programs built with this CUDA version run here, for example `12.4`, and print the rule; exit code
+    /// 0 if they do, otherwise 1
+    #[arg(long, value_name = "X.Y")]
+    cuda: Option<Cuda>,
+    /// Write an archive (.tar.gz) for a support case: configuration, published metrics, events, recordings, the newest log
+    /// lines and the output of doctor, without secrets
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["cuda", "format"])]
+    bundle: Option<PathBuf>,
+    /// Leave names of pods, jobs, users and processes out of the bundle
+    #[arg(long, requires = "bundle")]
+    without_owners: bool,
 }
 
-fn examine(config: &Config, config_errors: &[String]) -> Report {
+pub fn run(overrides: &Overrides, arguments: &DoctorArguments) -> Outcome {
+    let (loaded, errors) = client_config(overrides);
+    log::to_stderr(tracing::Level::ERROR);
+    if let Some(file) = &arguments.bundle {
+        return Ok(bundle::run(&loaded, &errors, file, arguments.without_owners)?.into());
+    }
+    let (text, is_well) = match arguments.cuda {
+        Some(wanted) => {
+            let judgement = runs_cuda(&loaded.config, wanted);
+            (arguments.format.render(&judgement, |_| judgement.to_string())?, judgement.runs())
+        }
+        None => {
+            let report = examine(&loaded.config, &errors);
+            (arguments.format.render(&report, |colours| report.text(colours))?, report.well)
+        }
+    };
+    Ok(Output { text, code: u8::from(!is_well) })
+}
+
+/// Runs all checks.
+pub fn examine(config: &Config, config_errors: &[String]) -> Report {
     let (daemon, host, off) = (Daemon::ask(config), Host::new(&config.host.root), config.switched_off());
     let module = module::look(&host, None);
     let asked = daemon.ask_driver(config, Aim::AllBut(&off));

@@ -6,14 +6,14 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
-use super::OutputFormat;
+use super::{Output, OutputFormat, client_config};
 use crate::control;
 use exposition::api::health::HealthAnswer;
 use model::health::{Condition, HealthLevel, HealthStatus};
-use settings::Config;
+use settings::{Config, Loaded, Overrides};
 
 /// What the exit codes mean, with the conditions of the one table.
-pub fn after_help() -> String {
+fn after_help() -> String {
     let of = |level| {
         let conditions = Condition::ALL.iter().filter(|condition| condition.level() == level);
         conditions.map(|condition| spaced(&format!("{condition:?}"))).collect::<Vec<_>>().join(", ")
@@ -60,8 +60,12 @@ fn spaced(name: &str) -> String {
     out
 }
 
+/// Print whether work can start on this node, as an exit code and one line of reasons
+///
+/// For launchers, schedulers and monitoring plugins. Reads the verdict of the running daemon.
 #[derive(Debug, Args)]
-pub struct HealthArguments {
+#[command(after_help = after_help())]
+pub(crate) struct HealthArguments {
     /// Only these GPUs, by index or UUID; the worst counts
     #[arg(long, value_name = "INDEX|UUID", value_delimiter = ',', value_parser = gpu)]
     gpu: Vec<String>,
@@ -85,7 +89,7 @@ enum ExitCodes {
 }
 
 impl ExitCodes {
-    fn of(self, status: HealthStatus) -> u8 {
+    fn code(self, status: HealthStatus) -> u8 {
         match (self, status) {
             (ExitCodes::Plugin, status) => status as u8,
             (ExitCodes::Npd, HealthStatus::Ok | HealthStatus::Warning) => 0,
@@ -106,32 +110,32 @@ fn timeout(text: &str) -> Result<Duration, String> {
     allowed.contains(&timeout).then_some(timeout).ok_or_else(|| "between 1ms and 1m".to_owned())
 }
 
-/// What is read of an answer.
+/// Part of the answer that the command reads.
 #[derive(Deserialize)]
-struct Received {
+struct Answer {
     status: HealthStatus,
     text: String,
 }
 
-/// Asks. Gives the exit code and what to print.
-pub fn run(config: &Config, arguments: &HealthArguments) -> (u8, String) {
-    let answer = ask(config, arguments).and_then(|json| {
+pub fn run(overrides: &Overrides, arguments: &HealthArguments) -> Output {
+    let (Loaded { config, .. }, _) = client_config(overrides);
+    let answer = fetch(&config, arguments).and_then(|json| {
         let json = String::from_utf8(json).map_err(io::Error::other)?;
-        Ok((serde_json::from_str::<Received>(&json)?, json))
+        Ok((serde_json::from_str::<Answer>(&json)?, json))
     });
-    let (verdict, json) = answer.unwrap_or_else(|error| {
+    let (Answer { status, text }, json) = answer.unwrap_or_else(|error| {
         let unknown = HealthAnswer::unknown(&error.to_string());
         let json = unknown.json();
-        (Received { status: unknown.status, text: unknown.text }, json)
+        (Answer { status: unknown.status, text: unknown.text }, json)
     });
     let text = match arguments.format {
         OutputFormat::Json => json,
-        OutputFormat::Text => format!("{}: {}", verdict.status.word(), verdict.text),
+        OutputFormat::Text => format!("{}: {text}", status.word()),
     };
-    (arguments.exit_codes.of(verdict.status), text)
+    Output { text, code: arguments.exit_codes.code(status) }
 }
 
-fn ask(config: &Config, arguments: &HealthArguments) -> io::Result<Vec<u8>> {
+fn fetch(config: &Config, arguments: &HealthArguments) -> io::Result<Vec<u8>> {
     let request = format!("health {}", arguments.gpu.join(" "));
     let mut answer =
         Err(io::Error::other("control.socket and health.socket are empty: there is none to ask on"));

@@ -2,14 +2,22 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::PathBuf;
 
-use clap::Command;
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-/// Writes a page for the program and for each command into `man1`, and the completions into the folder of each shell: below
-/// `out` as below `/usr/share`.
-pub fn write(mut command: Command, out: &Path) -> io::Result<String> {
+/// Write man pages and shell completions to a directory, laid out like /usr/share
+#[derive(Args)]
+pub(crate) struct ManualArguments {
+    /// Directory to write to
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+/// Writes a man page for the program and for each command, and the completions of bash, zsh and fish.
+pub fn run(mut command: Command, arguments: &ManualArguments) -> io::Result<String> {
+    let out = &arguments.out;
     let name = command.get_name().to_owned();
     let folder = |path: &str| {
         let folder = out.join(path);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use nix::unistd::{getegid, geteuid};
 use tokio::io::copy_bidirectional;
 use tokio::net::UnixStream;
@@ -26,8 +26,15 @@ const FILE_MODE: u32 = 0o060;
 /// Longest connection: the daemon opens one for each visit, of three deadlines of at most a minute.
 const CONNECTION: Duration = Duration::from_secs(200);
 
-#[derive(Debug, Subcommand)]
-pub enum Task {
+/// Run the tasks that need root around a daemon in a pod; the Helm chart starts them
+#[derive(Args)]
+pub(crate) struct PodArguments {
+    #[command(subcommand)]
+    task: PodTask,
+}
+
+#[derive(Subcommand)]
+enum PodTask {
     /// Give the daemon's folders and what this user has in them to this process's group, and end
     Folders {
         /// The folder of the state, which is closed to other users
@@ -44,11 +51,10 @@ pub enum Task {
     },
 }
 
-/// Does it.
-pub fn run(task: Task) -> io::Result<String> {
-    match task {
-        Task::Folders { state, run } => Ok(give(&state, 0o007)? + &give(&run, 0o002)?),
-        Task::Relay { socket, kubelet } => {
+pub fn run(arguments: PodArguments) -> io::Result<String> {
+    match arguments.task {
+        PodTask::Folders { state, run } => Ok(give(&state, 0o007)? + &give(&run, 0o002)?),
+        PodTask::Relay { socket, kubelet } => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(relay(&socket, kubelet))?;
             Ok("The relay has ended.".to_owned())

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::json;
+use super::{Output, json};
 use crate::recorder::time_of;
 use model::plain_file;
 use recorder::file::{Header, Recording, decode};
@@ -23,8 +23,8 @@ const COLUMNS: [(&str, &str, f64); 4] = [
     ("gpu_memory_used_bytes", "mem GiB", 1.0 / (1u64 << 30) as f64),
 ];
 
-/// Reads the file. Gives whether it is whole, and the text.
-pub fn run(file: &Path, format: &str) -> Result<(bool, String), String> {
+/// Reads the file. The exit code is 1 if it is truncated.
+pub fn run(file: &Path, format: &str) -> Result<Output, String> {
     let named = |error: String| format!("{}: {error}", file.display());
     let bytes = plain_file::read(file, MAX_BYTES).map_err(|error| named(error.to_string()))?;
     let recording = decode(bytes.as_slice()).map_err(|error| named(error.to_string()))?;
@@ -33,7 +33,7 @@ pub fn run(file: &Path, format: &str) -> Result<(bool, String), String> {
         "text" => text(&recording),
         other => return Err(format!("a recording has no format {other}: choose text or json")),
     };
-    Ok((recording.truncated.is_none(), text))
+    Ok(Output { text, code: u8::from(recording.truncated.is_some()) })
 }
 
 /// One GPU in one second.

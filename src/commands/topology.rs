@@ -9,14 +9,15 @@ use clap::{Args, ValueEnum};
 
 use super::doctor::ask::{Aim, does_not_return, label};
 use super::doctor::daemon::Daemon;
-use super::json;
+use super::{Outcome, checked_config, json};
+use crate::log;
 use host::Host;
 use host::child::Stderr;
 use host::stop::Stop;
 use host::terminal::{self, progress};
 use model::catalog::{self as m, ComputeInstance, Gpu, MetricId};
 use model::sample::Row;
-use settings::Config;
+use settings::{Config, Overrides};
 use topology::ask::Asker;
 use topology::bind::{self, Binder};
 use topology::discover::Origin;
@@ -27,8 +28,7 @@ use topology::{latency, svg, text};
 const WANTED: [MetricId; 4] =
     [m::gpu_devices.id(), m::gpu_info.id(), m::gpu_mig_mode_enabled.id(), m::gpu_mig_info.id()];
 
-/// Examples for `--help`.
-pub const AFTER_HELP: &str = "\
+const AFTER_HELP: &str = "\
 Examples:
   gpu-node-exporter topology                       the machine as a tree, and each GPU's share of CPUs
   gpu-node-exporter topology --format svg > node.svg
@@ -46,30 +46,33 @@ the driver lists are numbered as it does, others are P1, P2 in the order of thei
 
 Exit codes: 0 done, 1 the machine could not be looked at, 64 wrong configuration or command line";
 
-/// What can be given.
-#[derive(Clone, Debug, Args)]
-pub struct TopologyArguments {
+/// Draw the machine around the GPUs, and print how to bind work to the CPUs near each GPU
+///
+/// Shows packages, NUMA nodes, caches, the PCI tree with its links, the network device nearest to each GPU, and the fair
+/// share of CPUs of every GPU or MIG device. Needs no daemon and changes nothing.
+#[derive(Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct TopologyArguments {
     /// How to print the map; xml is hwloc's own format, as of `lstopo`
     #[arg(long, value_enum, default_value = "text")]
-    pub format: MapFormat,
+    format: MapFormat,
     /// Print, in place of the map, ready lines that bind work on each GPU or MIG device to its share
     #[arg(long, value_enum, value_name = "TO", conflicts_with_all = ["format", "latency"])]
-    pub bind: Option<Binder>,
+    bind: Option<Binder>,
     /// Also measure the latency of memory from each NUMA node to each: takes up to 512 MiB of a node's memory and one
     /// of its CPUs for some tenths of a second, 30 s in all at most
     #[arg(long, conflicts_with_all = ["input", "synthetic"])]
-    pub latency: bool,
+    latency: bool,
     /// Draw the machine of this file, which hwloc wrote (`lstopo machine.xml`), in place of this one
     #[arg(long, value_name = "FILE", conflicts_with = "synthetic")]
-    pub input: Option<PathBuf>,
+    input: Option<PathBuf>,
     /// Draw a machine made up, in hwloc's words: `package:2 l3:3 core:8 pu:1`
     #[arg(long, value_name = "TEXT")]
-    pub synthetic: Option<String>,
+    synthetic: Option<String>,
 }
 
-/// How to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum MapFormat {
+enum MapFormat {
     /// A tree for a terminal
     Text,
     /// All that is known, as one document
@@ -80,8 +83,14 @@ pub enum MapFormat {
     Xml,
 }
 
-/// What is asked for, ready to be printed.
-pub fn run(config: &Config, arguments: &TopologyArguments) -> Result<String, String> {
+pub fn run(overrides: &Overrides, arguments: &TopologyArguments) -> Outcome {
+    let config = checked_config(overrides)?.config;
+    log::to_stderr(tracing::Level::ERROR);
+    Ok(draw(&config, arguments)?.into())
+}
+
+/// Returns the map, or the lines that bind work.
+fn draw(config: &Config, arguments: &TopologyArguments) -> Result<String, String> {
     if arguments.latency && !matches!(arguments.format, MapFormat::Text | MapFormat::Json) {
         return Err("--latency goes with --format text or json".into());
     }

@@ -6,14 +6,13 @@ use model::catalog::schema::KnownLabel;
 use model::clock::unix_seconds;
 use model::text;
 use model::window::Window;
-use settings::Config;
+use settings::Overrides;
 
-use super::{OutputFormat, json};
+use super::{Outcome, OutputFormat, checked_config};
 use collectors::windows::file;
 use collectors::windows::store::WindowStore;
 
-/// Shown at the end of `gpu-node-exporter window --help`.
-pub const AFTER_HELP: &str = "\
+const AFTER_HELP: &str = "\
 Examples:
   gpu-node-exporter window start --for 2h --reason 'new power supply'    from now on
   gpu-node-exporter window start --for 1h --at 2026-11-22T08:00:00+01:00 --name fw --reason 'firmware'
@@ -34,9 +33,18 @@ by configuration management. The daemon reads the directory every 2 s.
   for = \"2h\"                          # or: end = 2026-11-22T10:00:00+01:00
   expected_gpus = 7                   # only where boards are taken out";
 
-/// The subcommands.
-#[derive(Debug, Subcommand)]
-pub enum Ask {
+/// Mark planned work, which mutes alerts and pauses the canary
+///
+/// The daemon publishes start and end of each window (gpu_window_*), and the alerts use them.
+#[derive(Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct WindowArguments {
+    #[command(subcommand)]
+    command: WindowCommand,
+}
+
+#[derive(Subcommand)]
+enum WindowCommand {
     /// Begin a window now, or at a time to come
     Start(Start),
     /// End an open window, or remove one that is to come
@@ -49,9 +57,8 @@ pub enum Ask {
     },
 }
 
-/// `window start`.
-#[derive(Debug, Args)]
-pub struct Start {
+#[derive(Args)]
+struct Start {
     /// Name of the window [default: the kind and the start]
     #[arg(long, value_parser = name)]
     name: Option<String>,
@@ -74,10 +81,9 @@ pub struct Start {
     expected_gpus: Option<u32>,
 }
 
-/// `window end`.
-#[derive(Debug, Args)]
+#[derive(Args)]
 #[group(required = true, multiple = false)]
-pub struct End {
+struct End {
     /// Name of the window
     #[arg(value_parser = name)]
     name: Option<String>,
@@ -90,27 +96,26 @@ fn name(text: &str) -> Result<String, String> {
     if file::is_name(text) { Ok(text.to_owned()) } else { Err(file::NAME_RULE.into()) }
 }
 
-/// Runs a subcommand. Returns the text to print.
-pub fn run(config: &Config, command: &Ask) -> Result<String, String> {
-    let (now, mut store) = (unix_seconds(), WindowStore::new(config));
-    match command {
-        Ask::Start(start) => store.start(start.request(now)?, now).map(|window| started(&window, now)),
-        Ask::End(end) => {
+pub fn run(overrides: &Overrides, arguments: &WindowArguments) -> Outcome {
+    let config = checked_config(overrides)?.config;
+    let (now, mut store) = (unix_seconds(), WindowStore::new(&config));
+    let text = match &arguments.command {
+        WindowCommand::Start(start) => started(&store.start(start.request(now)?, now)?, now),
+        WindowCommand::End(end) => {
             let ended = store.end(end.name.as_deref(), now)?;
             let names: Vec<&str> = ended.iter().map(|window| window.name.as_str()).collect();
-            Ok(match names.is_empty() {
+            match names.is_empty() {
                 true => "There is no window to end.".into(),
                 false => format!("Ended: {}.", names.join(", ")),
-            })
-        }
-        Ask::List { format } => {
-            let (windows, problems) = store.list(now);
-            match format {
-                OutputFormat::Json => json(&serde_json::json!({ "windows": windows, "problems": problems })),
-                OutputFormat::Text => Ok(listed(&windows, &problems, now)),
             }
         }
-    }
+        WindowCommand::List { format } => {
+            let (windows, problems) = store.list(now);
+            let document = serde_json::json!({ "windows": windows, "problems": problems });
+            format.render(&document, |_| listed(&windows, &problems, now))?
+        }
+    };
+    Ok(text.into())
 }
 
 impl Start {

@@ -25,8 +25,9 @@ pub const ENV_PREFIX: &str = "GPU_NODE_EXPORTER__";
 /// Names the configuration file where no flag does: so a command in the daemon's container has the daemon's settings.
 const FILE_VARIABLE: &str = "GPU_NODE_EXPORTER__CONFIG";
 
-/// Settings that are also flags.
+/// Command-line options that override settings.
 #[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Global options")]
 pub struct Overrides {
     /// Configuration file [default: that of GPU_NODE_EXPORTER__CONFIG, else /etc/gpu-node-exporter/config.toml if it exists]
     #[arg(long, value_name = "FILE", global = true)]

@@ -10,8 +10,7 @@ use assess::roofline::{GPUS, GpuRoof};
 use assess::verdict::{Coupling, SplitAnswers};
 use clap::{ArgGroup, Args, ValueEnum};
 
-/// Examples for `--help`.
-pub const AFTER_HELP: &str = "\
+const AFTER_HELP: &str = "\
 Examples:
   gpu-node-exporter assess -- ./simulate --steps 100
   gpu-node-exporter assess --items 4000000 --p99 20ms --coupling loose --exchange 40kB -- ./score
@@ -33,9 +32,12 @@ Exit codes: that of the program, 1 if that is not known, 127 if it is not there,
 ends by the same signal. 64 also if --out or --record cannot be \
 opened, before the program starts. Without a program: 0 done, 1 failed or a target missed, 2 no comparison; 64 wrong command line";
 
-/// What can be given.
+/// Estimate whether a program would benefit from a GPU, and whether a port paid off
+///
+/// Runs the program with hardware counters and samples of its functions, or watches a running program. Needs no GPU, no
+/// daemon and no configuration. Passes the program's output and exit code through.
 #[derive(Clone, Debug, Args)]
-#[command(group = ArgGroup::new("what").required(true).args(["command", "pid", "pod", "job", "read", "compare"]))]
+#[command(after_help = AFTER_HELP, group = ArgGroup::new("what").required(true).args(["command", "pid", "pod", "job", "read", "compare"]))]
 pub struct AssessArguments {
     /// The program to run, and its arguments
     #[arg(last = true, value_name = "COMMAND")]

@@ -10,8 +10,7 @@ use model::catalog::schema::KnownLabel;
 /// Word for all checks.
 const ALL: &str = "all";
 
-/// Examples for `--help`.
-pub const AFTER_HELP: &str = "\
+const AFTER_HELP: &str = "\
 Examples:
   gpu-node-exporter canary                         every GPU and MIG device that is free
   gpu-node-exporter canary --gpu 3 --check all     one GPU, also what the daemon never runs
@@ -38,13 +37,15 @@ Exit codes: 0 nothing wrong, or left alone; 1 degraded; 2 computes wrongly, fail
 itself holds the GPU for unwell; 3 could not be run; 4 with --strict, nothing was run; 64 wrong configuration or \
 command line. Of `canary clear`: 0 cleared; 1 not, as without a wrong result or a daemon; 64 as above";
 
-/// What can be given.
+/// Run small CUDA kernels to verify that GPUs compute correctly and at full speed
+///
+/// For a drained node or a job prolog. Detects GPUs that are throttled, slow, run with a narrowed link, compute wrong
+/// results or fail, and prints the first thing to do.
 #[derive(Clone, Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
-pub struct Arguments {
-    /// What to do instead of a run
+#[command(after_help = AFTER_HELP, args_conflicts_with_subcommands = true)]
+pub(crate) struct CanaryArguments {
     #[command(subcommand)]
-    pub order: Option<CanaryOrder>,
+    pub command: Option<CanaryCommand>,
     /// GPU or MIG device by index or UUID, or `all`; may be given again, or with commas
     #[arg(long, value_name = "GPU", value_delimiter = ',', default_value = ALL)]
     pub gpu: Vec<String>,
@@ -68,9 +69,8 @@ pub struct Arguments {
     pub strict: bool,
 }
 
-/// An order about the canary to the running daemon.
 #[derive(Clone, Debug, Subcommand)]
-pub enum CanaryOrder {
+pub(crate) enum CanaryCommand {
     /// Clear the wrong result of a GPU, so that it counts as healthy again
     ///
     /// Asks the daemon through its local socket; the daemon logs who asked and why. For a board that was tested and is
@@ -86,16 +86,15 @@ pub enum CanaryOrder {
     },
 }
 
-/// How to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub(crate) enum Format {
     /// For people
     Table,
     /// One document
     Json,
 }
 
-impl Arguments {
+impl CanaryArguments {
     /// The checks that are named, once each, in the order given.
     pub fn checks(&self) -> Vec<CanaryCheck> {
         let mut checks: Vec<CanaryCheck> = Vec::new();
@@ -120,10 +119,10 @@ mod tests {
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        arguments: Arguments,
+        arguments: CanaryArguments,
     }
 
-    fn arguments(words: &[&str]) -> Option<Arguments> {
+    fn arguments(words: &[&str]) -> Option<CanaryArguments> {
         Some(Line::try_parse_from([&["canary"], words].concat()).ok()?.arguments)
     }
 

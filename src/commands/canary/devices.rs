@@ -68,7 +68,7 @@ pub struct DeviceList {
 
 impl DeviceList {
     /// Asks the driver, in a process of its own.
-    pub fn ask(config: &Config) -> Result<DeviceList, String> {
+    pub fn query(config: &Config) -> Result<DeviceList, String> {
         let daemon = Daemon::ask(config);
         let asked = daemon.ask_driver(config, Aim::Only(&WANTED));
         let asked = asked.map_err(|why| format!("the driver: {}", why.text))?;

@@ -78,7 +78,7 @@ impl RunRecord {
     }
 
     /// A wrong result that is not cleared is the verdict of its check, whatever this run says.
-    pub fn hold(&mut self, wrong: &KnownWrongResults) {
+    pub fn keep_wrong_result(&mut self, wrong: &KnownWrongResults) {
         let Some(outcome) = &mut self.outcome else { return };
         let of_gpu = wrong.gpus.iter().find(|wrong| *wrong.uuid == *outcome.place.gpu.uuid);
         let Some(wrong) = of_gpu else { return };
