@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 ///
 /// # Safety
 /// `repr(C)`, no padding, no pointers of this process, valid for all bit patterns.
-pub unsafe trait Plain: Copy + Default + 'static {}
+pub(crate) unsafe trait Plain: Copy + Default + 'static {}
 
 macro_rules! plain {
     ($($type:ty),+ $(,)?) => { $(

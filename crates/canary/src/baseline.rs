@@ -18,9 +18,11 @@ use host::state::Document;
 use model::canary::Place;
 use model::catalog::{CanaryCheck, CanaryVerdict};
 use model::persisted::known;
-pub use quantity::{Quantity, Reference};
+pub use quantity::Quantity;
+use quantity::Reference;
+use recent_runs::PastWrong;
 use recent_runs::RecentRuns;
-pub use recent_runs::{PastWrong, RecentSample, add};
+pub(crate) use recent_runs::{RecentSample, add};
 
 /// Clean samples that are kept of each quantity.
 const KEPT: usize = 200;
@@ -145,7 +147,7 @@ impl Siblings {
 
 impl BaselineStore {
     /// The reference of a device in a configuration; `None` while too little is known.
-    pub fn reference(&self, key: &str, configuration: &str, quantity: Quantity) -> Option<Reference> {
+    pub(crate) fn reference(&self, key: &str, configuration: &str, quantity: Quantity) -> Option<Reference> {
         let samples = self.samples(key, configuration, quantity);
         let samples: Vec<f64> = samples.iter().copied().map(f64::from).collect();
         let spread = stats::spread(&samples)?;
@@ -158,7 +160,13 @@ impl BaselineStore {
     }
 
     /// What the last valid samples of a check said, oldest first: in this configuration, and not in the future.
-    pub fn recent(&self, key: &str, configuration: &str, check: CanaryCheck, now: f64) -> Vec<RecentSample> {
+    pub(crate) fn recent(
+        &self,
+        key: &str,
+        configuration: &str,
+        check: CanaryCheck,
+        now: f64,
+    ) -> Vec<RecentSample> {
         let runs = self.recent_runs_of(key).filter(|runs| runs.configuration == configuration);
         let recent = runs.and_then(|runs| runs.recent.get(&check)).into_iter().flatten();
         // A clock that was set back leaves samples from the future: their distance in time means nothing.
@@ -166,7 +174,7 @@ impl BaselineStore {
     }
 
     /// The newest wrong results there, by check.
-    pub fn wrong(&self, key: &str) -> &[PastWrong] {
+    pub(crate) fn wrong(&self, key: &str) -> &[PastWrong] {
         self.recent_runs_of(key).map_or(&[], |recent| &recent.wrong)
     }
 

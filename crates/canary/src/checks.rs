@@ -47,7 +47,7 @@ pub use overlap::{Overlap, overlap_bound};
 pub use transform::{TRANSFORM_LIMIT, Transform};
 
 /// Everything about one check.
-pub struct Check {
+pub(crate) struct Check {
     pub name: CanaryCheck,
     /// The step of the run in which the check is made.
     pub step: CanaryStep,
@@ -64,7 +64,7 @@ pub struct Check {
 }
 
 /// The figures of a check, and its wrong results.
-pub type CheckResult = (CheckFigures, Mismatches);
+pub(crate) type CheckResult = (CheckFigures, Mismatches);
 type Measure = fn(&mut Session<'_>) -> Try<Option<CheckResult>>;
 type Judge = fn(&RunContext<'_>, &Measurement, &Clock) -> Sample;
 

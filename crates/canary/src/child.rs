@@ -76,7 +76,7 @@ fn unable(reports: &mut ReportWriter, reason: CanarySkip, text: String) -> io::R
 
 /// The reports up the frames pipe.
 #[derive(Debug)]
-pub struct ReportWriter<W = File> {
+pub(crate) struct ReportWriter<W = File> {
     pipe: W,
     /// The parent no longer reads.
     broken: bool,

@@ -13,7 +13,7 @@ use model::catalog::{BadSmKind, CanaryVerdict, RateAgainst};
 const LARGEST_RATIO: f64 = 100.0;
 
 /// A run's circumstances.
-pub struct RunContext<'a> {
+pub(crate) struct RunContext<'a> {
     pub device: &'a CudaDevice,
     pub place: &'a Place,
     pub key: &'a str,
@@ -26,7 +26,7 @@ pub struct RunContext<'a> {
 
 /// What one check's figures say.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sample {
+pub(crate) struct Sample {
     pub verdict: CanaryVerdict,
     /// Figures first, then what is wrong, then what to do.
     pub text: Vec<String>,
@@ -98,7 +98,7 @@ impl Sample {
 
 /// A figure against its reference and the siblings.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Comparison {
+pub(crate) struct Comparison {
     /// Its share of the baseline.
     pub baseline: Option<f64>,
     /// Its share of the siblings' median.

@@ -36,7 +36,7 @@ const AWAKE: Duration = Duration::from_millis(2);
 
 /// All device memory of a run, in one piece that each check divides again: data from the front, results from the end.
 #[derive(Debug)]
-pub struct Arena {
+pub(crate) struct Arena {
     memory: DeviceMemory,
     /// What is not taken.
     free: Range<u64>,
@@ -112,7 +112,7 @@ fn wanted(allowed: u64, l2: u64, free: u64) -> u64 {
 
 /// Time that work took.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Spent {
+pub(crate) struct Spent {
     /// By the GPU's clock, seconds.
     pub gpu: f64,
     /// The same with what passed while the GPU was not ours, as far as it is known, seconds.
@@ -121,10 +121,10 @@ pub struct Spent {
     last_end_ns: Option<u64>,
 }
 
-pub type KernelsByName = BTreeMap<&'static str, CudaFunction>;
+pub(crate) type KernelsByName = BTreeMap<&'static str, CudaFunction>;
 
 /// A GPU ready for checks.
-pub struct Session<'a> {
+pub(crate) struct Session<'a> {
     pub cuda: &'a CudaDriver,
     pub poll: Poll<'a>,
     pub request: &'a RunRequest,

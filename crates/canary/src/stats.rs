@@ -16,7 +16,7 @@ const SIGMA_FLOOR: f64 = 1e-5;
 
 /// Middle and spread.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Spread {
+pub(crate) struct Spread {
     /// Median.
     pub median: f64,
     /// 1.4826 x the median of absolute deviations from it, and at least a hundred-thousandth of it.
@@ -29,7 +29,7 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
 }
 
 /// Median and spread of what is finite and above 0; `None` if nothing is.
-pub fn spread(values: &[f64]) -> Option<Spread> {
+pub(crate) fn spread(values: &[f64]) -> Option<Spread> {
     let valid: Vec<f64> = values.iter().copied().filter(|value| value.is_finite() && *value > 0.0).collect();
     let median = middle(valid.clone())?;
     let away = middle(valid.iter().map(|value| (value - median).abs()).collect())?;
@@ -104,7 +104,7 @@ pub fn has_risen(hertz: f64, highest: f64) -> bool {
 
 /// What launches of a rate kernel noted: of each, the work of one block, and the stamps of all.
 #[derive(Debug, Default)]
-pub struct SmRates(BTreeMap<u32, (Vec<f64>, Vec<f64>)>);
+pub(crate) struct SmRates(BTreeMap<u32, (Vec<f64>, Vec<f64>)>);
 
 impl SmRates {
     /// Adds a launch in which every block did `work`.

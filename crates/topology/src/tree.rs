@@ -6,7 +6,7 @@ use model::topology::{Device, DeviceKind, L3Group, NumaNode, Package, Topology, 
 
 /// What a branch is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum BranchKind<'a> {
+pub(crate) enum BranchKind<'a> {
     /// All of it.
     Machine,
     /// A package.
@@ -19,7 +19,7 @@ pub enum BranchKind<'a> {
 
 /// Something with CPUs, what is in it, and the devices near it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Branch<'a> {
+pub(crate) struct Branch<'a> {
     /// What it is.
     pub kind: BranchKind<'a>,
     /// Its CPUs.
@@ -34,7 +34,7 @@ pub struct Branch<'a> {
 
 /// A part of the PCI tree.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Pci<'a> {
+pub(crate) enum Pci<'a> {
     /// A bridge that several devices or bridges are below.
     Bridge {
         /// Whether the first one is the root port.

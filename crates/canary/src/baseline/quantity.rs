@@ -57,7 +57,7 @@ impl PartialEq for Quantity {
 
 /// What is usual for a quantity at a place, in its configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Reference {
+pub(crate) struct Reference {
     /// Which.
     pub quantity: Quantity,
     /// Middle and spread of its clean samples.

@@ -17,7 +17,7 @@ const REMEMBERED: f64 = 30.0 * 86_400.0;
 
 /// What a valid sample of a check said.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct RecentSample {
+pub(crate) struct RecentSample {
     /// When, in seconds since 1970.
     pub at: f64,
     /// What.
@@ -38,7 +38,7 @@ pub fn add(recent: &mut Vec<RecentSample>, sample: RecentSample) {
 
 /// A wrong result.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PastWrong {
+pub(crate) struct PastWrong {
     /// Which check it was.
     pub check: CanaryCheck,
     /// When it last was, in seconds since 1970.

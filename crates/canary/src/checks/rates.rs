@@ -28,7 +28,7 @@ const CLOCK_TOLERANCE: f64 = 0.01;
 const NAMED: usize = 8;
 
 /// A kernel whose every launch occupies each multiprocessor with one block.
-pub struct RateKernel<'a, A> {
+pub(crate) struct RateKernel<'a, A> {
     pub kernel: CudaFunction,
     pub grid: Grid,
     pub unit: &'a str,
@@ -79,7 +79,7 @@ pub fn measure<A: Copy>(s: &mut Session<'_>, kind: &RateKernel<'_, A>) -> Try<Op
 }
 
 /// What a rate is judged by.
-pub struct RateJudge {
+pub(crate) struct RateJudge {
     pub work: Quantity,
     pub clock: Quantity,
     /// The clock is compared with the highest as well.

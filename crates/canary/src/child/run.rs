@@ -23,7 +23,7 @@ use sampler::watch::{DeviceFacts, DeviceReading};
 const YOUNG: Duration = Duration::from_millis(20);
 
 /// A run under way.
-pub struct RunSteps<'a> {
+pub(crate) struct RunSteps<'a> {
     request: &'a RunRequest,
     poll: Poll<'a>,
     reports: &'a mut ReportWriter,

@@ -12,7 +12,7 @@ use host::child::Environment;
 /// An empty private folder, for as long as this lives: a CUDA program whose MPS pipes are there finds no MPS to connect
 /// to. A client of another user makes MPS end the server of all.
 #[derive(Debug)]
-pub struct EmptyFolder(PathBuf);
+pub(crate) struct EmptyFolder(PathBuf);
 
 impl EmptyFolder {
     /// Makes one.

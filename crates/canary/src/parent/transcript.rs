@@ -13,7 +13,7 @@ const MOST_SECONDS: f64 = 7.0 * 24.0 * 3600.0;
 
 /// What was reported.
 #[derive(Debug, Default)]
-pub struct Transcript {
+pub(crate) struct Transcript {
     /// Steps that ended well, with their wall time in seconds.
     pub steps: Vec<(CanaryStep, f64)>,
     /// The device.

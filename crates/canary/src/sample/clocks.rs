@@ -14,7 +14,7 @@ const MOVING_FLOOR: f64 = 0.75;
 
 /// The state of the clock.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Clock {
+pub(crate) enum Clock {
     /// As it should be, or nothing is known to compare it with.
     Fine,
     /// Low because the GPU had been idle and its clocks had not risen yet: the sample says nothing.

@@ -26,7 +26,7 @@ const WORDS: [(u64, &str, &str); 8] = [
 
 /// The reasons of a moment or a span of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reasons {
+pub(crate) struct Reasons {
     bits: u64,
     /// The power limit in force is below the vendor's default: the limit was set on purpose.
     limited: bool,

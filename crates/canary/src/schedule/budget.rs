@@ -7,7 +7,7 @@ use model::clock::Mono;
 
 /// The budget, in GPU-seconds.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Budget {
+pub(crate) struct Budget {
     /// GPU-seconds a second.
     rate: f64,
     most: f64,

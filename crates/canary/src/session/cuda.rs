@@ -19,7 +19,7 @@ use std::time::Duration;
 use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
 use cudarc::driver::sys::CUfunction_attribute_enum as FunctionAttribute;
 
-pub use memory::{DeviceMemory, DeviceSlice, Pinned, PinnedPart};
+pub(crate) use memory::{DeviceMemory, DeviceSlice, Pinned, PinnedPart};
 
 use super::errors::{CudaError, skip};
 use crate::abi::Plain;
@@ -29,10 +29,10 @@ use host::inflight::SlotWriter;
 /// How long a call may take before it looks stuck; the slowest (the first initialisation) takes some seconds.
 const ALLOWED: Duration = Duration::from_secs(10);
 
-pub type CudaResult<T> = Result<T, CudaError>;
+pub(crate) type CudaResult<T> = Result<T, CudaError>;
 
 /// The driver. For one thread.
-pub struct CudaDriver {
+pub(crate) struct CudaDriver {
     f: Functions,
     slot: SlotWriter,
     /// The fault after which no call is made any more.
@@ -43,31 +43,31 @@ pub struct CudaDriver {
 
 /// A device by its ordinal among those this process sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceId(c_int);
+pub(crate) struct DeviceId(c_int);
 
 /// A context.
 #[derive(Clone, Copy, Debug)]
-pub struct CudaContext(*mut c_void);
+pub(crate) struct CudaContext(*mut c_void);
 
 /// Loaded machine code.
 #[derive(Debug)]
-pub struct CudaModule(*mut c_void);
+pub(crate) struct CudaModule(*mut c_void);
 
 /// A kernel of a module.
 #[derive(Clone, Copy, Debug)]
-pub struct CudaFunction(*mut c_void);
+pub(crate) struct CudaFunction(*mut c_void);
 
 /// A queue of work.
 #[derive(Debug)]
-pub struct CudaStream(*mut c_void);
+pub(crate) struct CudaStream(*mut c_void);
 
 /// A place in a queue of work, with the time it was reached.
 #[derive(Debug)]
-pub struct CudaEvent(*mut c_void);
+pub(crate) struct CudaEvent(*mut c_void);
 
 /// How many threads run a kernel, and with how much dynamic shared memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Grid {
+pub(crate) struct Grid {
     /// Blocks.
     pub blocks: u32,
     /// Threads of a block.

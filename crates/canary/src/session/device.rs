@@ -13,7 +13,7 @@ pub const OLDEST: u32 = 12_020;
 
 /// What kernels need to know of the device beside what is reported.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct DeviceLimits {
+pub(crate) struct DeviceLimits {
     /// Shared memory of a multiprocessor, bytes.
     pub shared_of_multiprocessor: u32,
     /// Most shared memory of a block, bytes.

@@ -5,7 +5,7 @@ use model::catalog::CanarySkip;
 
 /// An error of the CUDA driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CudaError {
+pub(crate) struct CudaError {
     /// CUresult.
     pub code: u32,
     /// The driver function that gave it.
@@ -14,7 +14,7 @@ pub struct CudaError {
 
 /// Why a run ends before its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub(crate) enum Ended {
     /// The driver failed: no further call is made.
     Fault(CudaError),
     /// It cannot be made here.
@@ -24,7 +24,7 @@ pub enum Ended {
 }
 
 /// What goes on, or why not.
-pub type Try<T> = Result<T, Ended>;
+pub(crate) type Try<T> = Result<T, Ended>;
 
 /// What an error says that is not a fault: why the run cannot be made. `None`: a fault of the GPU or its driver. Kernels and
 /// arguments are known to be good, so errors that elsewhere are a program's own (as an illegal address) are faults here. A

@@ -9,7 +9,7 @@ use model::cpus;
 
 /// A NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub(crate) struct Node {
     /// Its number.
     pub number: u32,
     /// Its CPUs.

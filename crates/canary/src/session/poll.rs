@@ -12,7 +12,7 @@ use sampler::watch::NvmlWatch;
 
 /// The process's end of the control pipe: a request, and then silence until the parent closes it.
 #[derive(Debug)]
-pub struct ControlPipe(File);
+pub(crate) struct ControlPipe(File);
 
 impl ControlPipe {
     pub fn new(pipe: File) -> ControlPipe {
@@ -37,7 +37,7 @@ impl ControlPipe {
 
 /// The ends of a run: the parent, and other processes on the GPU.
 #[derive(Clone, Copy, Debug)]
-pub struct Poll<'a> {
+pub(crate) struct Poll<'a> {
     pub control: &'a ControlPipe,
     pub watch: &'a NvmlWatch,
     /// Other processes come first.

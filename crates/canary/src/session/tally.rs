@@ -45,7 +45,7 @@ pub const RERUNS: u32 = 3;
 
 /// The wrong results of one try.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct WrongResults {
+pub(crate) struct WrongResults {
     /// How many.
     pub count: u64,
     /// Of these, with all bits 0.
@@ -56,7 +56,7 @@ pub struct WrongResults {
 
 impl WrongResults {
     /// Adds one.
-    pub fn add(&mut self, mismatch: Mismatch) {
+    pub(crate) fn add(&mut self, mismatch: Mismatch) {
         self.count += 1;
         self.zeroed += u64::from(mismatch.got == 0);
         if self.first.len() < FIRST {
@@ -100,7 +100,7 @@ impl WrongResults {
 
 impl Mismatches {
     /// Adds a try of so many results. The first that is wrong is reported; those after it are tries made again.
-    pub fn add(&mut self, compared: u64, wrong: WrongResults) {
+    pub(crate) fn add(&mut self, compared: u64, wrong: WrongResults) {
         if self.wrong > 0 {
             self.reruns += 1;
             self.wrong_reruns += u32::from(wrong.count > 0);

@@ -16,7 +16,7 @@ const LOADS: u32 = 1 << 18;
 const WALKS: u32 = 4;
 
 /// The buffer.
-pub struct ChaseBuffer(MmapMut);
+pub(crate) struct ChaseBuffer(MmapMut);
 
 impl ChaseBuffer {
     /// Of so many bytes, in the memory of this node, if one is given.

@@ -4,7 +4,7 @@ use super::{HEAD, PAD};
 
 /// A drawn part, from its upper left corner.
 #[derive(Clone, Debug, Default)]
-pub struct Block {
+pub(crate) struct Block {
     /// In pixels.
     pub width: f64,
     /// In pixels.

@@ -22,7 +22,7 @@ const CORE: (f64, f64) = (28.0, 22.0);
 const GAP: f64 = 3.0;
 
 /// Whose share is what.
-pub struct Shares<'a> {
+pub(crate) struct Shares<'a> {
     pub map: &'a Map,
     share_holders: Vec<ShareHolder<'a>>,
 }

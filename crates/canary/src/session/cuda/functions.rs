@@ -28,7 +28,7 @@ macro_rules! functions {
     ($( fn $name:ident($($argument:ident: $type:ty),*); )+) => {
         /// The driver's functions. Each returns a CUresult.
         #[derive(Clone, Copy)]
-        pub struct Functions { $( $name: unsafe extern "C" fn($($type),*) -> u32, )+ }
+        pub(crate) struct Functions { $( $name: unsafe extern "C" fn($($type),*) -> u32, )+ }
 
         impl Functions {
             /// Looks all of them up; the name of the first that is missing otherwise.

@@ -12,7 +12,7 @@ use crate::abi::Plain;
 
 /// Device memory.
 #[derive(Debug)]
-pub struct DeviceMemory {
+pub(crate) struct DeviceMemory {
     /// Where it begins.
     pub address: u64,
     /// How much it is.
@@ -21,7 +21,7 @@ pub struct DeviceMemory {
 
 /// Part of device memory, as elements of a type.
 #[derive(Debug)]
-pub struct DeviceSlice<T> {
+pub(crate) struct DeviceSlice<T> {
     /// Where it begins.
     pub address: u64,
     /// Elements.
@@ -62,7 +62,7 @@ impl<T: Plain> DeviceSlice<T> {
 
 /// Memory of the host that the GPU reads and writes by itself.
 #[derive(Debug)]
-pub struct Pinned {
+pub(crate) struct Pinned {
     start: *mut u64,
     words: usize,
 }
@@ -94,7 +94,7 @@ impl Pinned {
 
 /// Pinned memory from one of its words on.
 #[derive(Clone, Copy, Debug)]
-pub struct PinnedPart<'a>(pub &'a Pinned, pub usize);
+pub(crate) struct PinnedPart<'a>(pub &'a Pinned, pub usize);
 
 impl PinnedPart<'_> {
     /// Where it begins, and `bytes` or as much of it as there is.
