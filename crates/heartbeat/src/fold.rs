@@ -9,28 +9,43 @@ const LEAST: f64 = 5.0;
 /// ever.
 #[derive(Debug)]
 pub struct Fold<'a> {
-    /// Each piece with what its mean explains, and its variance, both times its length.
-    pieces: Vec<(&'a [f32], f64, f64)>,
+    pieces: Vec<Piece<'a>>,
     length: usize,
     bins: u32,
+}
+
+/// A piece of the values, with the part of their squares that the mean explains and the rest, both added up.
+#[derive(Debug)]
+struct Piece<'a> {
+    values: &'a [f32],
+    mean: f64,
+    rest: f64,
+}
+
+/// A period in values, and the share of the variance that it explains.
+#[derive(Clone, Copy, Debug)]
+pub struct PeriodFit {
+    pub period: f64,
+    pub explained: f64,
 }
 
 impl<'a> Fold<'a> {
     /// For periods near `period`, in values.
     pub fn new(values: &'a [f32], period: f64) -> Fold<'a> {
-        Fold::of(values, period, 1.0)
+        Fold::with_pieces(values, period, 1.0)
     }
 
     /// The same in pieces that are `times` as long.
-    pub fn of(values: &'a [f32], period: f64, times: f64) -> Fold<'a> {
+    pub fn with_pieces(values: &'a [f32], period: f64, times: f64) -> Fold<'a> {
         let piece = ((PIECE_PERIODS * period).max(PIECE_VALUES) * times) as usize;
         let piece = piece.clamp(1, values.len().max(1));
         let length = (values.len() / (values.len() / piece).max(1)).max(1);
-        let pieces = values.rchunks_exact(length).map(|piece| {
-            let (sum, squares) =
-                piece.iter().fold((0.0, 0.0), |(sum, squares), value| (sum + value, squares + value * value));
+        let pieces = values.rchunks_exact(length).map(|values| {
+            let (sum, squares) = values
+                .iter()
+                .fold((0.0, 0.0), |(sum, squares), value| (sum + value, squares + value * value));
             let mean = f64::from(sum * sum) / length as f64;
-            (piece, mean, f64::from(squares) - mean)
+            Piece { values, mean, rest: f64::from(squares) - mean }
         });
         Fold { pieces: pieces.collect(), length, bins: period.round().clamp(LEAST, BINS as f64) as u32 }
     }
@@ -47,13 +62,13 @@ impl<'a> Fold<'a> {
         sum / self.pieces.len().max(1) as f64
     }
 
-    fn explained_of(&self, (piece, mean, all): &(&[f32], f64, f64), period: f64) -> f64 {
+    fn explained_of(&self, Piece { values, mean, rest }: &Piece<'_>, period: f64) -> f64 {
         let mut course = [(0.0_f32, 0.0_f32); BINS];
         // The phase turns over after one period.
         let turn = (f64::from(u32::MAX) + 1.0) / period;
         // From the middle of a bin: samples that meet a whole period evenly stay off the edges.
         let (mut phase, step) = (u32::MAX / (2 * self.bins), turn as u32);
-        for value in *piece {
+        for value in *values {
             let bin = (u64::from(phase) * u64::from(self.bins)) >> 32;
             if let Some((sum, count)) = course.get_mut(bin as usize % BINS) {
                 *sum += value;
@@ -61,28 +76,28 @@ impl<'a> Fold<'a> {
             }
             phase = phase.wrapping_add(step);
         }
-        let length = piece.len() as f64;
+        let length = values.len() as f64;
         let used = course.iter().filter(|(_, count)| *count > 0.0).count() as f64;
-        if *all <= 0.0 || length <= used + 1.0 {
+        if *rest <= 0.0 || length <= used + 1.0 {
             return 0.0;
         }
         let course: f32 = course.iter().map(|(sum, count)| sum * sum / count.max(1.0)).sum();
-        1.0 - (1.0 - (f64::from(course) - mean) / all) * (length - 1.0) / (length - used)
+        1.0 - (1.0 - (f64::from(course) - mean) / rest) * (length - 1.0) / (length - used)
     }
 
     /// The best period within `grains` steps of `period`, and what it explains.
-    pub fn best(&self, period: f64, grains: i32) -> (f64, f64) {
+    pub fn best(&self, period: f64, grains: i32) -> PeriodFit {
         let grain = self.grain(period);
         let at = |step: i32| period * (1.0 + grain * f64::from(step));
         let scores: Vec<f64> = (-grains - 1..=grains + 1).map(|step| self.explained(at(step))).collect();
         let inner = scores.windows(3).zip(-grains..);
         let Some((window, step)) = inner.max_by(|(a, _), (b, _)| middle(a).total_cmp(&middle(b))) else {
-            return (period, 0.0);
+            return PeriodFit { period, explained: 0.0 };
         };
-        let [left, height, right] = window else { return (period, 0.0) };
+        let [left, height, right] = window else { return PeriodFit { period, explained: 0.0 } };
         let bend = left - 2.0 * height + right;
         let offset = if bend < 0.0 { (0.5 * (left - right) / bend).clamp(-0.5, 0.5) } else { 0.0 };
-        (period * (1.0 + grain * (f64::from(step) + offset)), *height)
+        PeriodFit { period: period * (1.0 + grain * (f64::from(step) + offset)), explained: *height }
     }
 }
 

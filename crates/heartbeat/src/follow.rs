@@ -1,8 +1,8 @@
 //! A known period, measured again.
 
 use crate::correlation::{Course, level_and_swing};
-use crate::fold::Fold;
-use crate::thresholds::SearchScale;
+use crate::fold::{Fold, PeriodFit};
+use crate::search::PeriodFound;
 use crate::thresholds::{
     AGAIN_PERIODS, AGAIN_VALUES, HALT_PERIODS, HALT_SECONDS, HALT_SHARE, KEEP, LONGER_GRAINS, LONGER_PIECES,
     LONGER_SHARE, REACH, STEADY, STRETCH, TICK, WINDOW_PERIODS, WINDOW_SECONDS,
@@ -27,15 +27,9 @@ pub fn window(seconds: f64) -> f64 {
     (WINDOW_PERIODS * seconds).max(WINDOW_SECONDS)
 }
 
-/// Measures a period of about `seconds`, which explained so much of the variance before, in the last `watts`; none
-/// where it is not there.
-pub fn measure(
-    watts: &[f32],
-    seconds: f64,
-    before: f64,
-    scale: SearchScale,
-    jitters: bool,
-) -> Option<PeriodMeasure> {
+/// Measures a period that was found before in the last `watts`; `None` if it is not there. `jitters`: its jitter, too.
+pub fn measure(watts: &[f32], before: &PeriodFound, jitters: bool) -> Option<PeriodMeasure> {
+    let PeriodFound { seconds, scale, .. } = *before;
     let recent = watts.get(watts.len().checked_sub((halt(seconds) / TICK) as usize)?..)?;
     if level_and_swing(recent).1 < HALT_SHARE * level_and_swing(watts).1 {
         return None;
@@ -47,21 +41,22 @@ pub fn measure(
         return None;
     }
     let fold = Fold::new(course.values(), period);
-    let (mut found, mut explained) = fold.best(period, 2);
-    if explained < STEADY * before {
-        (found, explained) = fold.best(period, (REACH / fold.grain(period)) as i32);
+    let mut found = fold.best(period, 2);
+    if found.explained < STEADY * before.explained {
+        found = fold.best(period, (REACH / fold.grain(period)) as i32);
     }
-    if explained < KEEP * before {
+    let PeriodFit { mut period, explained } = found;
+    if explained < KEEP * before.explained {
         return None;
     }
-    let longer = Fold::of(course.values(), found, LONGER_PIECES).best(found, LONGER_GRAINS);
-    if longer.1 >= LONGER_SHARE * explained {
-        found = longer.0;
+    let longer = Fold::with_pieces(course.values(), period, LONGER_PIECES).best(period, LONGER_GRAINS);
+    if longer.explained >= LONGER_SHARE * explained {
+        period = longer.period;
     }
     Some(PeriodMeasure {
-        seconds: found * unit,
+        seconds: period * unit,
         explained,
-        jitter: jitters.then(|| jitter(course.values(), found)),
+        jitter: jitters.then(|| jitter(course.values(), period)),
     })
 }
 

@@ -143,6 +143,12 @@ impl Heartbeat {
         if self.searched.is_some_and(|searched| (0.0..every).contains(&(newest - searched))) {
             return beat;
         }
+        self.search(newest, beat)
+    }
+
+    /// Searches for a period, confirms or drops the known one, and follows what two searches agree on. `beat` is the
+    /// beat of the known period.
+    fn search(&mut self, newest: f64, beat: Option<Beat>) -> Option<Beat> {
         self.searched = Some(newest);
         let trains = self.trained.is_some_and(|at| newest - at < WITNESSED);
         let same = |a: f64, b: f64| (a / b - 1.0).abs() < AGREE;
@@ -164,22 +170,14 @@ impl Heartbeat {
         let agrees = |before: &PeriodFound| same(found.seconds, before.seconds);
         let Some(before) = last.filter(agrees).or(older.filter(agrees)) else { return beat };
         let kind = if found.kind == before.kind { found.kind } else { PeriodKind::SmallestUnit };
-        match (&mut self.known, beat) {
-            (Some(known), Some(_)) if same(found.seconds, known.found.seconds) => {
-                known.found.kind = kind;
-                return beat;
-            }
-            _ => {
-                self.known = Some(KnownPeriod {
-                    found: PeriodFound { kind, ..found },
-                    since: newest,
-                    seen: newest,
-                    jitter: None,
-                    beats: 0,
-                    doubts: 0,
-                })
-            }
+        if let Some(known) = self.known.as_mut().filter(|_| beat.is_some())
+            && same(found.seconds, known.found.seconds)
+        {
+            known.found.kind = kind;
+            return beat;
         }
+        let (found, since, seen) = (PeriodFound { kind, ..found }, newest, newest);
+        self.known = Some(KnownPeriod { found, since, seen, jitter: None, beats: 0, doubts: 0 });
         self.follow(newest)
     }
 
@@ -188,13 +186,7 @@ impl Heartbeat {
         let known = self.known.as_mut()?;
         let found = &mut known.found;
         let watts = self.grid.last((follow::window(found.seconds) / TICK) as usize);
-        let Some(measure) = follow::measure(
-            &watts,
-            found.seconds,
-            found.explained,
-            found.scale,
-            known.beats % JITTER_EVERY == 0,
-        ) else {
+        let Some(measure) = follow::measure(&watts, found, known.beats % JITTER_EVERY == 0) else {
             if newest - known.seen > REMEMBERED {
                 self.known = None;
             }

@@ -2,7 +2,7 @@
 
 use crate::PeriodKind;
 use crate::correlation::Course;
-use crate::fold::Fold;
+use crate::fold::{Fold, PeriodFit};
 use crate::thresholds::SearchScale;
 use crate::thresholds::{
     ALIASED, BLURRED, BLURRED_ALIKE, BLURRED_MORE, CANDIDATES, COARSE, COARSE_STRETCH, DIVISORS,
@@ -58,7 +58,7 @@ pub fn search(watts: &[f32], trains: bool) -> Option<PeriodFound> {
 pub fn explains(watts: &[f32], found: &PeriodFound) -> bool {
     let Some(sight) = Sight::new(watts, found.scale, STRETCH) else { return false };
     let period = found.seconds / found.scale.seconds();
-    Fold::new(sight.course.values(), period).best(period, 2).1 >= 0.5 * found.explained
+    Fold::new(sight.course.values(), period).best(period, 2).explained >= 0.5 * found.explained
 }
 
 impl SearchLook {
@@ -103,15 +103,14 @@ impl Sight {
         let seen = values.len() as f64 * scale.seconds();
         let longest = scale.longest.min(values.len() as f64 / ENOUGH_PERIODS);
         let more = heights.iter().skip(longest as usize).fold(0.0, |a: f32, b| a.max(*b));
-        let mut wholes: Vec<(f64, f64)> = candidates(heights, scale.first, longest)
+        let mut wholes: Vec<PeriodFit> = candidates(heights, scale.first, longest)
             .into_iter()
             .map(|period| Fold::new(values, period).best(period, 2))
             .collect();
-        wholes.sort_by(|a, b| b.1.total_cmp(&a.1));
-        for (whole, explained) in wholes {
-            let (unit, mut kind) =
-                unit(values, heights, RepeatedUnit { period: whole, explained }, scale, longest);
-            let RepeatedUnit { period, explained } = unit;
+        wholes.sort_by(|a, b| b.explained.total_cmp(&a.explained));
+        for whole in wholes {
+            let RepeatedUnit { fit, mut kind } = unit(values, heights, whole, scale, longest);
+            let PeriodFit { period, explained } = fit;
             let seconds = period * scale.seconds();
             let alike = near(heights, period);
             // A longer period shows that has not been repeated often enough yet.
@@ -144,21 +143,28 @@ impl Sight {
     }
 }
 
+/// A period, and the mean height at its multiples.
+#[derive(Clone, Copy)]
+struct Candidate {
+    period: f64,
+    height: f32,
+}
+
 /// Periods at whose multiples the power is most alike.
 fn candidates(heights: &[f32], from: f64, longest: f64) -> Vec<f64> {
-    let grid: Vec<(f64, f32)> = std::iter::successors(Some(from), |period| Some(period * 1.003))
+    let grid: Vec<Candidate> = std::iter::successors(Some(from), |period| Some(period * 1.003))
         .take_while(|period| *period <= longest)
-        .map(|period| (period, comb(heights, period, f64::from(TEETH) * period)))
+        .map(|period| Candidate { period, height: comb(heights, period, f64::from(TEETH) * period) })
         .collect();
-    let mut peaks: Vec<(f64, f32)> = grid
+    let mut peaks: Vec<Candidate> = grid
         .windows(3)
         .filter_map(|window| match window {
-            [left, top, right] if top.1 > left.1 && top.1 >= right.1 => Some(*top),
+            [left, top, right] if top.height > left.height && top.height >= right.height => Some(*top),
             _ => None,
         })
         .collect();
-    peaks.sort_by(|a, b| b.1.total_cmp(&a.1));
-    peaks.into_iter().take(CANDIDATES).map(|(period, _)| period).collect()
+    peaks.sort_by(|a, b| b.height.total_cmp(&a.height));
+    peaks.into_iter().take(CANDIDATES).map(|peak| peak.period).collect()
 }
 
 /// The height between two lags.
@@ -182,16 +188,24 @@ fn near(heights: &[f32], lag: f64) -> f32 {
     around.fold(0.0, |highest, height| highest.max(*height))
 }
 
-/// A period in values, and what it explains.
+/// The unit that repeats within a period, and how sure it is the step.
 #[derive(Clone, Copy, Debug)]
 struct RepeatedUnit {
-    period: f64,
-    explained: f64,
+    fit: PeriodFit,
+    kind: PeriodKind,
 }
 
-/// How a part and its whole relate: what the whole explains of what its part leaves open, none if the part is no unit of
-/// its own. True also if the part is as good.
-fn relate(heights: &[f32], part: RepeatedUnit, whole: RepeatedUnit) -> Option<(f64, bool)> {
+/// How a part of a period relates to the whole.
+#[derive(Clone, Copy, Debug)]
+struct Relation {
+    /// The share that the whole explains of what its part leaves open.
+    more: f64,
+    /// Whether the part is as good as the whole.
+    as_good: bool,
+}
+
+/// How a part and its whole relate; `None` if the part is no unit of its own.
+fn relate(heights: &[f32], part: PeriodFit, whole: PeriodFit) -> Option<Relation> {
     if part.explained < PART * whole.explained {
         return None;
     }
@@ -210,25 +224,20 @@ fn relate(heights: &[f32], part: RepeatedUnit, whole: RepeatedUnit) -> Option<(f
     let nearly = alike >= NEARLY as f32 && part.explained >= NEARLY * whole.explained;
     let blurred = part.period < BLURRED && alike >= BLURRED_ALIKE && more < BLURRED_MORE;
     if aliased && more < MORE_ALIASED || nearly {
-        return Some((0.0, true));
+        return Some(Relation { more: 0.0, as_good: true });
     }
-    Some((more, blurred || alike >= PART_ALIKE && more < MORE))
+    Some(Relation { more, as_good: blurred || alike >= PART_ALIKE && more < MORE })
 }
 
 /// The smallest part of the period that explains as much, or the smallest multiple that explains more.
-fn unit(
-    values: &[f32],
-    heights: &[f32],
-    whole: RepeatedUnit,
-    scale: SearchScale,
-    longest: f64,
-) -> (RepeatedUnit, PeriodKind) {
-    let mut best = (1, whole, PeriodKind::Step);
+fn unit(values: &[f32], heights: &[f32], whole: PeriodFit, scale: SearchScale, longest: f64) -> RepeatedUnit {
+    let (mut divided_by, mut best) = (1, RepeatedUnit { fit: whole, kind: PeriodKind::Step });
     let fold = |guess: f64, least: f64| {
         let fold = Fold::new(values, guess);
-        let (period, explained) =
-            if fold.explained(guess) < least { (guess, 0.0) } else { fold.best(guess, 1) };
-        RepeatedUnit { period, explained }
+        match fold.explained(guess) < least {
+            true => PeriodFit { period: guess, explained: 0.0 },
+            false => fold.best(guess, 1),
+        }
     };
     for divisor in 2..=DIVISORS {
         let guess = whole.period / f64::from(divisor);
@@ -237,21 +246,23 @@ fn unit(
         }
         let part = fold(guess, 0.5 * PART * whole.explained);
         // A part of the part that was found is compared with that one.
-        let larger = if divisor % best.0 == 0 { best.1 } else { whole };
-        if let Some((more, true)) = relate(heights, part, larger) {
-            best = (divisor, part, if more < SAME { PeriodKind::Step } else { PeriodKind::SmallestUnit });
+        let larger = if divisor % divided_by == 0 { best.fit } else { whole };
+        if let Some(Relation { more, as_good: true }) = relate(heights, part, larger) {
+            let kind = if more < SAME { PeriodKind::Step } else { PeriodKind::SmallestUnit };
+            (divided_by, best) = (divisor, RepeatedUnit { fit: part, kind });
         }
     }
     for times in 2..=MULTIPLES {
-        let part = best.1;
+        let part = best.fit;
         let guess = part.period * f64::from(times);
         if guess > longest {
             break;
         }
         let larger = fold(guess, 0.5 * part.explained);
-        if larger.explained > part.explained && !relate(heights, part, larger).is_some_and(|(_, same)| same) {
-            return (larger, best.2);
+        let as_good = || relate(heights, part, larger).is_some_and(|relation| relation.as_good);
+        if larger.explained > part.explained && !as_good() {
+            return RepeatedUnit { fit: larger, ..best };
         }
     }
-    (best.1, best.2)
+    best
 }

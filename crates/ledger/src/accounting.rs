@@ -41,18 +41,11 @@ pub struct Accounting {
     gpm: GpmSums,
     activity: Activity,
     gpus: BTreeMap<Gpu, GpuTotals>,
-    /// For how long looks at the clock events count.
-    clock_window: Duration,
 }
 
 impl Accounting {
-    pub fn new(clock_window: Duration) -> Accounting {
-        Accounting { call_seconds: Histogram::new(&CALL_SECONDS), clock_window, ..Accounting::default() }
-    }
-
-    /// Looks at the clock events count for so long.
-    pub fn set_window(&mut self, clock_window: Duration) {
-        self.clock_window = clock_window;
+    pub fn new() -> Accounting {
+        Accounting { call_seconds: Histogram::new(&CALL_SECONDS), ..Accounting::default() }
     }
 
     pub fn count_calls(&mut self, batch: &Batch) {
@@ -184,7 +177,7 @@ impl Accounting {
             for (event, starts) in totals.clock_events.starts() {
                 b.put(&m::gpu_clock_event_starts_total, gpu, (event,), starts);
             }
-            for (event, looks) in totals.clock_events.looks(self.clock_window, moment.now) {
+            for (event, looks) in totals.clock_events.looks(moment.settings.recent.clock_events, moment.now) {
                 b.put(&m::gpu_clock_event_window_samples, gpu, (event,), looks);
             }
             totals.samples.put(b, gpu, moment.now);

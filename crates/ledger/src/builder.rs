@@ -49,6 +49,19 @@ impl<'a> Builder<'a> {
         self.row(&entity.subject(), metric.id(), labels.texts(), Value::Number(value));
     }
 
+    /// Adds a series if its value is known.
+    pub fn put_known<E: Entity, L: LabelSet>(
+        &mut self,
+        metric: &Metric<E, L>,
+        entity: &E,
+        labels: L,
+        value: Option<f64>,
+    ) {
+        if let Some(value) = value {
+            self.put(metric, entity, labels, value);
+        }
+    }
+
     pub fn flag<E: Entity, L: LabelSet>(&mut self, metric: &Metric<E, L>, entity: &E, labels: L, set: bool) {
         self.put(metric, entity, labels, f64::from(u8::from(set)));
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::builder::Builder;
-use super::inbox::{LedgerEvent, Pause, Stall};
+use super::inbox::{Pause, Stall};
 use super::loads::Loads;
 use model::catalog::{self as m, Call, DriverError, Gpu, Node};
 use model::clock::Mono;
@@ -15,42 +15,32 @@ use model::snapshot::DriverState;
 pub struct DriverWatch {
     /// What was heard last: never stuck or paused.
     answer: DriverState,
-    stuck: bool,
+    pub stuck: bool,
     /// The release of the driver, while it lasts.
     paused: Option<Pause>,
     loads: Loads,
     /// Since when no sampler has said that the driver answers.
     unanswered: Option<Mono>,
-    /// How long the first answer of the next sampler is waited for.
-    patience: Duration,
-    stalls: Vec<Stall>,
-    samplers: usize,
+    pub stalls: Vec<Stall>,
+    /// Sampler processes alive.
+    pub samplers: usize,
 }
 
 impl DriverWatch {
-    pub fn new(patience: Duration) -> DriverWatch {
-        DriverWatch { patience, ..DriverWatch::default() }
+    pub fn answers(&mut self) {
+        (self.answer, self.unanswered) = (DriverState::Up, None);
     }
 
-    /// Waits so long for the first answer of the next sampler.
-    pub fn wait_for(&mut self, patience: Duration) {
-        self.patience = patience;
+    pub fn no_sampler(&mut self, text: &str) {
+        self.answer = DriverState::Away { text: format!("no sampler can be started: {text}") };
     }
 
-    /// Takes in an event that is about the driver alone.
-    pub fn take(&mut self, event: LedgerEvent) {
-        match event {
-            LedgerEvent::DriverUp => (self.answer, self.unanswered) = (DriverState::Up, None),
-            LedgerEvent::NoSampler { text } => {
-                self.answer = DriverState::Away { text: format!("no sampler can be started: {text}") };
-            }
-            LedgerEvent::Resumed => (self.paused, self.answer) = (None, DriverState::Waiting),
-            LedgerEvent::DriverStuck(stuck) => self.stuck = stuck,
-            LedgerEvent::Stalls(stalls) => self.stalls = stalls,
-            LedgerEvent::Samplers(alive) => self.samplers = alive,
-            LedgerEvent::SamplerEnded(_, at) => self.unanswered = self.unanswered.or(Some(at)),
-            _ => {}
-        }
+    pub fn resumed(&mut self) {
+        (self.paused, self.answer) = (None, DriverState::Waiting);
+    }
+
+    pub fn sampler_ended(&mut self, at: Mono) {
+        self.unanswered.get_or_insert(at);
     }
 
     /// Gives whether the kernel module may be gone: where the module is seen to stay, only its library is missing.
@@ -85,7 +75,8 @@ impl DriverWatch {
         self.samplers > 0
     }
 
-    pub fn state(&self, now: Mono) -> DriverState {
+    /// Returns the state of the driver. `patience`: how long the next sampler has for its first answer.
+    pub fn state(&self, now: Mono, patience: Duration) -> DriverState {
         if let Some(pause) = &self.paused {
             return DriverState::Paused {
                 since_unix_seconds: pause.unix_seconds,
@@ -95,7 +86,7 @@ impl DriverWatch {
         }
         match &self.answer {
             _ if self.stuck => DriverState::Stuck,
-            DriverState::Up if self.unanswered.is_some_and(|since| now.since(since) > self.patience) => {
+            DriverState::Up if self.unanswered.is_some_and(|since| now.since(since) > patience) => {
                 DriverState::Away { text: "no sampler answers".into() }
             }
             answer => answer.clone(),

@@ -10,17 +10,11 @@ use model::verdict::{Findings, HealthEvidence};
 
 use super::Ledger;
 use super::builder::Builder;
-use super::intake::LedgerMoment;
 
 impl Ledger {
     /// The verdicts on GPUs and node, and their metrics. After everything that they read is put.
-    pub(super) fn put_health(
-        &self,
-        b: &mut Builder<'_>,
-        moment: &LedgerMoment<'_>,
-        snapshot: &Snapshot,
-    ) -> NodeHealth {
-        let now = moment.now;
+    pub(super) fn put_health(&self, b: &mut Builder<'_>, snapshot: &Snapshot) -> NodeHealth {
+        let now = snapshot.taken;
         let listed = self.listed(now, &snapshot.driver);
         let missing = self.missing(now, &snapshot.driver);
         if let Some(missing) = missing {
@@ -34,7 +28,7 @@ impl Ledger {
             |metric: MetricId, subject: &Subject, labels: &[LabelText]| b.number(metric, subject, labels);
         let absent = self.absent(now, &snapshot.driver);
         let evidence = HealthEvidence { snapshot, missing, absent, value: &value };
-        let health = evidence.evaluate(|gpu| self.findings(gpu, moment, !is_listed(gpu, listed)));
+        let health = evidence.evaluate(|gpu| self.findings(gpu, snapshot, !is_listed(gpu, listed)));
         for gpu in health.gpus.iter().filter(|gpu| gpu.healthy.is_some()) {
             put(b, &gpu.gpu, |reason| gpu.has(reason));
         }
@@ -46,13 +40,14 @@ impl Ledger {
     }
 
     /// How many GPUs the driver lists, if that is known.
-    fn listed(&self, now: Mono, driver: &DriverState) -> Option<usize> {
+    pub(super) fn listed(&self, now: Mono, driver: &DriverState) -> Option<usize> {
         self.intake.listed_gpus(now).filter(|_| *driver == DriverState::Up)
     }
 
     /// GPUs that are expected and that the driver does not list: how many; `None`: it is not known what it lists.
     fn missing(&self, now: Mono, driver: &DriverState) -> Option<usize> {
-        self.listed(now, driver).map(|listed| self.inventory.expected().saturating_sub(listed))
+        self.listed(now, driver)
+            .map(|listed| self.inventory.expected(self.settings.expected_gpus).saturating_sub(listed))
     }
 
     /// GPUs that the driver does not list any more: those that an earlier daemon knew, and those that fail and whose
@@ -82,8 +77,8 @@ impl Ledger {
         absent.collect()
     }
 
-    fn findings(&self, gpu: &Gpu, moment: &LedgerMoment<'_>, missing: bool) -> Findings {
-        let now = moment.now;
+    fn findings(&self, gpu: &Gpu, snapshot: &Snapshot, missing: bool) -> Findings {
+        let now = snapshot.taken;
         let faults = self.faults.of(gpu);
         let action = |action: &&RecoveryAction| {
             **action != RecoveryAction::None
@@ -96,7 +91,7 @@ impl Ledger {
             uncontained_ecc: faults.is_some_and(|faults| faults.uncontained(now)),
             row_remap_failure: self.any(gpu, now, m::gpu_row_remap_failure.id(), |_| true),
             canary: self.canary.faulty(gpu),
-            wrong_result: self.wrong_results.reason(&gpu.uuid, moment.unix_seconds),
+            wrong_result: self.wrong_results.reason(&gpu.uuid, snapshot.unix_seconds),
             reset: self.faults.over_since(gpu),
             nvlink: self.links.of(&gpu.uuid, now),
         }

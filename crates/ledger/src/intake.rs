@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::LiveSettings;
 use super::builder::Builder;
 use model::catalog::schema::{LabelSet, LabelText};
 use model::catalog::{self as m, CollectorName, DriverError, Gpu, GpuInfo, MetricId, Subject, Tier};
@@ -267,6 +268,7 @@ impl Intake {
 pub struct LedgerMoment<'a> {
     pub now: Mono,
     pub unix_seconds: f64,
+    pub settings: &'a LiveSettings,
     pub intake: &'a Intake,
     /// Every known GPU by index.
     pub states: &'a [(Gpu, GpuState)],
@@ -309,11 +311,12 @@ mod tests {
 
     #[test]
     fn a_moment_is_the_same_number_in_each_publication() {
-        let (intake, at) = (Intake::default(), Mono(72_000_123_456_789));
+        let (settings, intake) = (&LiveSettings::default(), &Intake::default());
+        let at = Mono(72_000_123_456_789);
         let of = |step: u64| {
             let now = Mono(at.0 + step * 50_123_457);
             let unix_seconds = 1_795_366_973.123_456 + now.0 as f64 * 1e-9;
-            LedgerMoment { now, unix_seconds, intake: &intake, states: &[] }.unix(at).to_bits()
+            LedgerMoment { now, unix_seconds, settings, intake, states: &[] }.unix(at).to_bits()
         };
         assert!((1..1000).all(|step| of(step) == of(0)));
     }

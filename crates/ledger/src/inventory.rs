@@ -49,18 +49,11 @@ pub struct GpuInventory {
     changed: bool,
     /// The newest answer of any GPU, and the one that is saved.
     last_seen: (u64, u64),
-    /// 0: the most seen.
-    configured: usize,
 }
 
 impl GpuInventory {
-    pub fn new(seen: SeenGpus, configured: usize) -> GpuInventory {
-        GpuInventory { seen, changed: false, last_seen: (0, 0), configured }
-    }
-
-    /// So many GPUs there should be; 0: the most seen.
-    pub fn expect(&mut self, configured: usize) {
-        self.configured = configured;
+    pub fn new(seen: SeenGpus) -> GpuInventory {
+        GpuInventory { seen, changed: false, last_seen: (0, 0) }
     }
 
     pub fn count(&mut self, devices: usize) {
@@ -112,9 +105,9 @@ impl GpuInventory {
         self.seen.devices
     }
 
-    /// GPUs there should be.
-    pub fn expected(&self) -> usize {
-        if self.configured == 0 { self.seen.devices } else { self.configured }
+    /// Returns how many GPUs the node should have: the `configured` number, or the most seen if that is 0.
+    pub fn expected(&self, configured: usize) -> usize {
+        if configured == 0 { self.seen.devices } else { configured }
     }
 
     /// GPUs that an earlier daemon, or an earlier load of the driver, had seen and that are `known` no longer.
@@ -143,7 +136,7 @@ mod tests {
     #[test]
     fn the_time_of_the_last_answer_is_saved_seldom_and_at_the_end() {
         let gpus = [3, 4].map(|index| Gpu { gpu: index, uuid: format!("GPU-{index}").into() });
-        let mut inventory = GpuInventory::new(SeenGpus::default(), 0);
+        let mut inventory = GpuInventory::new(SeenGpus::default());
         inventory.changed = gpus.iter().all(|gpu| note(&mut inventory.seen, gpu, None));
         let times = |seen: SeenGpus| seen.gpus.iter().map(|gpu| gpu.last_seen).collect::<Vec<_>>();
         inventory.answers(gpus.iter(), 10_000.5);

@@ -45,6 +45,7 @@ mod windows;
 mod wrong_results;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use accounting::Accounting;
@@ -53,12 +54,13 @@ use counters::OwnCounters;
 use driver::DriverWatch;
 use faults::{Faults, SeenReset};
 use history::HistoryState;
-use inbox::LedgerEvent;
+use inbox::{LedgerEvent, Stall};
 use intake::{Intake, label};
 use inventory::GpuInventory;
 use links::LinkHistory;
 use losses::Losses;
 use model::canary::CanaryEvent;
+use model::catalog::schema::{LabelSet, Metric};
 use model::catalog::{self as m, CollectorName, DriverError, Gpu, GpuInfo, MetricId, Node, Subject, Tier};
 use model::clock::{Mono, unix_seconds};
 use model::fact::{Fact, FactKind, KernelFact, KernelLine};
@@ -158,7 +160,7 @@ impl Default for LiveSettings {
 /// The ledger: its parts.
 #[derive(Debug)]
 pub struct Ledger {
-    settings: LiveSettings,
+    settings: Arc<LiveSettings>,
     build: m::BuildInfo,
     reloads: Reloads,
     intake: Intake,
@@ -202,13 +204,13 @@ impl Ledger {
         CanaryState::born(&mut counters);
         Ledger {
             intake: Intake::default(),
-            inventory: GpuInventory::new(seen.clone(), settings.expected_gpus),
-            driver: DriverWatch::new(settings.bridge),
+            inventory: GpuInventory::new(seen.clone()),
+            driver: DriverWatch::default(),
             counters,
-            accounting: Accounting::new(settings.recent.clock_events),
+            accounting: Accounting::new(),
             faults: Faults::new(settings.keep_events, &seen.gpus, faults).with_events(events),
             recent_xids: RecentXids::default(),
-            losses: Losses::new(settings.steady),
+            losses: Losses::default(),
             links: LinkHistory::default(),
             canary: CanaryState::default(),
             wrong_results: WrongResultState::new(wrong_results),
@@ -220,20 +222,16 @@ impl Ledger {
             publication: Publication::default(),
             reloads: Reloads::new(configured),
             build,
-            settings,
+            settings: Arc::new(settings),
         }
     }
 
     /// Goes by a new configuration from now on. What was counted stays.
     fn configure(&mut self, settings: LiveSettings) {
-        self.inventory.expect(settings.expected_gpus);
-        self.driver.wait_for(settings.bridge);
-        self.accounting.set_window(settings.recent.clock_events);
         self.faults.keep_events(settings.keep_events);
-        self.losses.set_steady(settings.steady);
         self.history.configure(settings.expected_gpus, settings.steady);
         self.owners.configure(settings.owners.clone());
-        self.settings = settings;
+        self.settings = Arc::new(settings);
     }
 
     /// Notes that a GPU exists. A GPU that comes back under another index, or another GPU under its index,
@@ -275,26 +273,11 @@ impl Ledger {
         gpu
     }
 
-    /// Takes in an event.
+    /// Applies an event.
     pub fn event(&mut self, event: LedgerEvent) {
         match event {
-            LedgerEvent::DriverAway { error, text, epoch } => {
-                self.count_error(None, error);
-                if self.driver.away(error, text) {
-                    self.driver_reset();
-                }
-                self.intake.void_driver(epoch);
-                // The driver's counters start again when it is loaded again.
-                self.accounting.forget_driver_counters(None);
-            }
-            LedgerEvent::AttachFailed { index, error, text } => {
-                let gpu = self.attach_index(index);
-                self.intake.attach_failed(&gpu, error, &text);
-                if error.is_lost() {
-                    self.faults.lost(&gpu, None);
-                }
-                self.count_error(Some(&gpu), error);
-            }
+            LedgerEvent::DriverAway { error, text, epoch } => self.driver_away(error, text, epoch),
+            LedgerEvent::AttachFailed { index, error, text } => self.attach_failed(index, error, &text),
             LedgerEvent::Released(pause) => {
                 let epoch = pause.epoch;
                 if self.driver.released(pause) {
@@ -308,27 +291,18 @@ impl Ledger {
                 }
             }
             LedgerEvent::GpuAttached(gpu) => self.attach(&gpu),
-            LedgerEvent::Stalls(ref stalls) => {
-                let overdue = stalls.iter().filter(|stall| stall.overdue);
-                for gpu in overdue.filter_map(|stall| stall.gpu.as_ref()) {
-                    // Also a GPU that was never read is shown as stuck.
-                    self.attach_index(gpu.gpu);
-                }
-                self.driver.take(event);
+            LedgerEvent::Stalls(stalls) => self.stalled(stalls),
+            LedgerEvent::DriverUp => self.driver.answers(),
+            LedgerEvent::NoSampler { text } => self.driver.no_sampler(&text),
+            LedgerEvent::Resumed => self.driver.resumed(),
+            LedgerEvent::DriverStuck(stuck) => self.driver.stuck = stuck,
+            LedgerEvent::Samplers(alive) => self.driver.samplers = alive,
+            LedgerEvent::SamplerStarted => self.count(&m::gpu_exporter_sampler_starts_total, (), 1),
+            LedgerEvent::SamplerEnded(reason, at) => {
+                self.driver.sampler_ended(at);
+                self.count(&m::gpu_exporter_sampler_ends_total, (reason,), 1);
             }
-            LedgerEvent::DriverUp
-            | LedgerEvent::NoSampler { .. }
-            | LedgerEvent::Resumed
-            | LedgerEvent::DriverStuck(_)
-            | LedgerEvent::Samplers(_) => self.driver.take(event),
-            LedgerEvent::SamplerStarted => {
-                self.counters.add(&m::gpu_exporter_sampler_starts_total, &Node {}, (), 1.0);
-            }
-            LedgerEvent::SamplerEnded(reason, _) => {
-                self.driver.take(event);
-                self.counters.add(&m::gpu_exporter_sampler_ends_total, &Node {}, (reason,), 1.0);
-            }
-            LedgerEvent::LateBatch => self.count_discarded(),
+            LedgerEvent::LateBatch => self.count(&m::gpu_exporter_batches_discarded_total, (), 1),
             LedgerEvent::Canary(event) => self.canary_event(event, Mono::now(), unix_seconds()),
             LedgerEvent::Topology(update) => self.topology.take(update),
             LedgerEvent::Owners(update) => self.owners.take(update, Mono::now()),
@@ -345,18 +319,43 @@ impl Ledger {
             }
             LedgerEvent::Reloaded(None, _) => self.reloads.failed(),
             LedgerEvent::Recording(outcome, count) => {
-                let recordings = &m::gpu_exporter_recordings_total;
-                self.counters.add(recordings, &Node {}, (outcome,), count as f64);
+                self.count(&m::gpu_exporter_recordings_total, (outcome,), count);
             }
             LedgerEvent::ReadsKernelLog(since) => self.faults.reads_kernel_log(since),
         }
     }
 
+    fn driver_away(&mut self, error: DriverError, text: String, epoch: u64) {
+        self.count_error(None, error);
+        if self.driver.away(error, text) {
+            self.driver_reset();
+        }
+        self.intake.void_driver(epoch);
+        // The driver's counters start again when it is loaded again.
+        self.accounting.forget_driver_counters(None);
+    }
+
+    fn attach_failed(&mut self, index: u32, error: DriverError, text: &str) {
+        let gpu = self.attach_index(index);
+        self.intake.attach_failed(&gpu, error, text);
+        if error.is_lost() {
+            self.faults.lost(&gpu, None);
+        }
+        self.count_error(Some(&gpu), error);
+    }
+
+    /// Stores the calls that last for long. A GPU that was never read is attached too, so that it shows as stuck.
+    fn stalled(&mut self, stalls: Vec<Stall>) {
+        for gpu in stalls.iter().filter(|stall| stall.overdue).filter_map(|stall| stall.gpu.as_ref()) {
+            self.attach_index(gpu.gpu);
+        }
+        self.driver.stalls = stalls;
+    }
+
     /// Takes in a fact, sent in this life of its source.
     pub fn fact(&mut self, life: u64, mut fact: Fact) {
         let missing = self.faults.missing(life, &fact);
-        let lost = &m::gpu_exporter_facts_lost_total;
-        self.counters.add(lost, &Node {}, (fact.source,), missing as f64);
+        self.count(&m::gpu_exporter_facts_lost_total, (fact.source,), missing);
         if let FactKind::Driver(event) = &mut fact.kind {
             // It may come before the first batch of its GPU, or under an index that is no longer its own.
             match self.intake.gpu_by_uuid(&event.gpu.uuid) {
@@ -414,7 +413,7 @@ impl Ledger {
 
     /// Counts a load of the kernel module. The driver's counters start again with it.
     fn driver_loaded(&mut self) {
-        self.counters.add(&m::gpu_driver_loads_total, &Node {}, (), 1.0);
+        self.count(&m::gpu_driver_loads_total, (), 1);
         self.accounting.forget_driver_counters(None);
         // Also where the kernel log cannot be read.
         self.driver_reset();
@@ -435,59 +434,73 @@ impl Ledger {
 
     /// Counts events that found no room in the inbox.
     pub fn lost(&mut self, events: u64) {
-        self.counters.add(&m::gpu_exporter_events_lost_total, &Node {}, (), events as f64);
+        self.count(&m::gpu_exporter_events_lost_total, (), events);
     }
 
-    fn count_discarded(&mut self) {
-        self.counters.add(&m::gpu_exporter_batches_discarded_total, &Node {}, (), 1.0);
+    /// Adds to a counter about the node.
+    fn count<S: LabelSet>(&mut self, metric: &Metric<Node, S>, labels: S, by: u64) {
+        self.counters.add(metric, &Node {}, labels, by as f64);
     }
 
     /// Counts a driver call that failed.
     fn count_error(&mut self, gpu: Option<&Gpu>, error: DriverError) {
-        self.counters.add(&m::gpu_exporter_driver_error_kinds_total, &Node {}, (error,), 1.0);
+        self.count(&m::gpu_exporter_driver_error_kinds_total, (error,), 1);
         if let Some(gpu) = gpu {
             self.counters.add(&m::gpu_exporter_driver_errors_total, gpu, (), 1.0);
         }
     }
 
-    /// Folds one batch. Gives whether it began a new epoch, which is published at once.
-    pub fn fold(&mut self, batch: Batch) -> bool {
+    /// Folds one batch, and returns whether it began a new epoch, which is published at once.
+    ///
+    /// The stages depend on their order:
+    /// - The epoch comes first, because it voids everything that was read before. Drained samples are added up even
+    ///   if the epoch is over: they belong to the GPU, whatever its layout.
+    /// - A loss is recorded before the check for a reset, which is the answer after a loss.
+    /// - Driver counters are corrected before anything reads the rows.
+    /// - The batch is stored before its processes are listed, because a list is united from two tiers.
+    pub fn fold(&mut self, mut batch: Batch) -> bool {
         self.accounting.count_calls(&batch);
-        let mut new_epoch = false;
-        if batch.part.collector == CollectorName::Nvml {
-            let outdated = self.intake.is_outdated(&batch);
-            if let Some(gpu) = batch.part.gpu.as_ref().filter(|_| !outdated) {
-                self.attach(gpu);
-            }
-            self.take_drained(&batch);
-            if outdated {
-                self.count_discarded();
-                return false;
-            }
-            new_epoch = self.intake.enter_epoch(&batch);
-            if let Some(gpu) = batch.part.gpu.as_ref().filter(|_| new_epoch) {
-                self.accounting.forget_instances(gpu);
-            }
-        }
+        let Some(new_epoch) = self.enter_epoch(&batch) else {
+            self.count(&m::gpu_exporter_batches_discarded_total, (), 1);
+            return false;
+        };
         self.count_gaps(&batch);
-        if let Some(gpu) = &batch.part.gpu
-            && self.faults.shows_reset(gpu, &batch)
-        {
-            let age = Mono::now().since(batch.taken).as_secs_f64();
-            let (gpu, at, unix_seconds) = (gpu.clone(), batch.taken, unix_seconds() - age);
-            self.gpu_reset(SeenReset { gpu, at, unix_seconds });
-        }
+        self.count_reset(&batch);
         if self.intake.overtaken(&batch) {
-            self.count_discarded();
-        } else {
-            self.keep(batch);
+            self.count(&m::gpu_exporter_batches_discarded_total, (), 1);
+            return new_epoch;
         }
+        self.correct_counters(&mut batch);
+        self.add_up(&batch);
+        self.identify(&batch);
+        self.store(batch);
         new_epoch
+    }
+
+    /// Attaches the GPU of an NVML batch, adds up its drained samples and enters its epoch. Returns whether the epoch
+    /// is new, or `None` if it is over and the batch must be discarded.
+    fn enter_epoch(&mut self, batch: &Batch) -> Option<bool> {
+        if batch.part.collector != CollectorName::Nvml {
+            return Some(false);
+        }
+        let outdated = self.intake.is_outdated(batch);
+        if let Some(gpu) = batch.part.gpu.as_ref().filter(|_| !outdated) {
+            self.attach(gpu);
+        }
+        self.add_drained(batch);
+        if outdated {
+            return None;
+        }
+        let new_epoch = self.intake.enter_epoch(batch);
+        if let Some(gpu) = batch.part.gpu.as_ref().filter(|_| new_epoch) {
+            self.accounting.forget_instances(gpu);
+        }
+        Some(new_epoch)
     }
 
     /// Adds up what was drained. Samples are the GPU's whatever its MIG layout; windows are of the layout they were
     /// measured under.
-    fn take_drained(&mut self, batch: &Batch) {
+    fn add_drained(&mut self, batch: &Batch) {
         let Some(gpu) = batch.part.gpu.as_ref().filter(|gpu| self.intake.knows(gpu)) else { return };
         let current = self.intake.is_of_layout(gpu, batch.epoch);
         for drained in &batch.drained {
@@ -528,18 +541,42 @@ impl Ledger {
         }
     }
 
-    fn keep(&mut self, mut batch: Batch) {
-        self.accounting.activity().take(&batch);
-        let nvml = batch.part.collector == CollectorName::Nvml;
-        let steps_back = if nvml { self.accounting.hold_counters(&mut batch.rows) } else { 0 };
-        let gpu = batch.part.gpu.clone();
-        if let Some(gpu) = gpu.as_ref().filter(|gpu| self.intake.knows(gpu)) {
-            if steps_back > 0 {
-                let metric = &m::gpu_exporter_reading_regressions_total;
-                self.counters.add(metric, gpu, (), f64::from(steps_back));
-            }
-            self.accounting.count_clock_events(gpu, &batch, self.settings.bridge);
-            self.links.take(&batch);
+    /// Counts the reset of its GPU that a batch shows.
+    fn count_reset(&mut self, batch: &Batch) {
+        if let Some(gpu) = &batch.part.gpu
+            && self.faults.shows_reset(gpu, batch)
+        {
+            let age = Mono::now().since(batch.taken).as_secs_f64();
+            let unix_seconds = unix_seconds() - age;
+            self.gpu_reset(SeenReset { gpu: gpu.clone(), at: batch.taken, unix_seconds });
+        }
+    }
+
+    /// Holds back driver counters that step back, and counts the steps.
+    fn correct_counters(&mut self, batch: &mut Batch) {
+        if batch.part.collector != CollectorName::Nvml {
+            return;
+        }
+        let steps_back = self.accounting.hold_counters(&mut batch.rows);
+        if let Some(gpu) = batch.part.gpu.as_ref().filter(|gpu| steps_back > 0 && self.intake.knows(gpu)) {
+            let metric = &m::gpu_exporter_reading_regressions_total;
+            self.counters.add(metric, gpu, (), f64::from(steps_back));
+        }
+    }
+
+    /// Adds a batch to the sums of its GPU: work, seconds of clock events, NVLink errors.
+    fn add_up(&mut self, batch: &Batch) {
+        self.accounting.activity().take(batch);
+        if let Some(gpu) = batch.part.gpu.as_ref().filter(|gpu| self.intake.knows(gpu)) {
+            self.accounting.count_clock_events(gpu, batch, self.settings.bridge);
+            self.links.take(batch);
+        }
+    }
+
+    /// Records which board and which PCI address the GPU of a batch has.
+    fn identify(&mut self, batch: &Batch) {
+        let gpu = batch.part.gpu.as_ref();
+        if let Some(gpu) = gpu.filter(|gpu| self.intake.knows(gpu)) {
             let info = batch.find(m::gpu_info.id());
             let serial = info.and_then(|row| label::<GpuInfo>(row, "serial"));
             if self.wrong_results.seen(&gpu.uuid, serial) {
@@ -550,13 +587,17 @@ impl Ledger {
                 );
             }
         }
-        let pci = self.inventory.take(&batch);
-        if let Some((pci, gpu)) = pci.zip(gpu.as_ref()) {
+        if let Some((pci, gpu)) = self.inventory.take(batch).zip(gpu) {
             self.faults.place(pci, gpu);
         }
+    }
+
+    /// Stores a batch, and lists the processes of its GPU for their owners.
+    fn store(&mut self, batch: Batch) {
         let (tier, taken, full) = (batch.part.tier, batch.taken, owners::full_memory(&batch));
+        let gpu = batch.part.gpu.clone().filter(|_| tier == Tier::Normal);
         self.intake.store(batch);
-        if let Some(gpu) = gpu.filter(|_| tier == Tier::Normal)
+        if let Some(gpu) = gpu
             && let Some(processes) = self.intake.processes_of(&gpu, taken)
         {
             self.owners.listed(&gpu, taken, &processes, full);

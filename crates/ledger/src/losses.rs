@@ -9,14 +9,9 @@ use model::health::{Condition, NOT_LISTED};
 use model::snapshot::{Event, EventKind, GpuState};
 use model::text::duration;
 
-/// GPUs that do not answer, and why.
-#[derive(Debug)]
-pub struct Losses {
-    /// How long a GPU answers before its return is reported: one that fails again sooner was not back.
-    steady: Duration,
-    /// By UUID; by index, as `#3`, while the UUID was never read.
-    lost: BTreeMap<String, Loss>,
-}
+/// GPUs that do not answer, by UUID; by index, as `#3`, while the UUID was never read.
+#[derive(Debug, Default)]
+pub struct Losses(BTreeMap<String, Loss>);
 
 #[derive(Debug)]
 struct Loss {
@@ -28,22 +23,14 @@ struct Loss {
 }
 
 impl Losses {
-    /// None lost. `steady`: how long a GPU answers before its return is reported.
-    pub fn new(steady: Duration) -> Losses {
-        Losses { steady, lost: BTreeMap::new() }
-    }
-
-    /// A GPU answers for so long before its return is reported.
-    pub fn set_steady(&mut self, steady: Duration) {
-        self.steady = steady;
-    }
-
     /// The events that the states of this publication are. `unlisted`: GPUs that the driver does not list any more.
+    /// `steady`: how long a GPU answers before its return is reported: one that fails again sooner was not back.
     /// Without a driver, and while it is waited for, nothing is lost and nothing returns.
     pub fn follow(
         &mut self,
         states: &[(Gpu, GpuState)],
         unlisted: &[Gpu],
+        steady: Duration,
         now: Mono,
         unix_seconds: f64,
     ) -> Vec<Event> {
@@ -55,11 +42,11 @@ impl Losses {
                 GpuState::Failing { error, .. } if error.is_lost() => Condition::Lost,
                 GpuState::Failing { .. } => Condition::Failing,
                 GpuState::Up => {
-                    events.extend(self.returned(gpu, now, unix_seconds));
+                    events.extend(self.returned(gpu, steady, now, unix_seconds));
                     continue;
                 }
                 GpuState::Unread | GpuState::Waiting | GpuState::NoDriver | GpuState::Paused => {
-                    if let Some(loss) = self.lost.get_mut(&key(gpu)) {
+                    if let Some(loss) = self.0.get_mut(&key(gpu)) {
                         loss.up = None;
                     }
                     continue;
@@ -75,14 +62,14 @@ impl Losses {
 
     /// What was lost by its index alone has a UUID now.
     fn adopt(&mut self, gpu: &Gpu) {
-        if let Some(loss) = self.lost.remove(&unread(gpu)) {
-            self.lost.entry(key(gpu)).or_insert(loss);
+        if let Some(loss) = self.0.remove(&unread(gpu)) {
+            self.0.entry(key(gpu)).or_insert(loss);
         }
     }
 
     fn gone(&mut self, gpu: &Gpu, condition: Condition, text: String, now: Mono, unix: f64) -> Option<Event> {
         let new = || Loss { since: now, reported: Vec::new(), up: None };
-        let loss = self.lost.entry(key(gpu)).or_insert_with(new);
+        let loss = self.0.entry(key(gpu)).or_insert_with(new);
         loss.up = None;
         // A call that hung and then fails is another reason.
         if loss.reported.contains(&condition) {
@@ -99,15 +86,16 @@ impl Losses {
         Some(Event { gpu: Some(gpu.clone()), meaning, text, nvml: true, ..event })
     }
 
-    fn returned(&mut self, gpu: &Gpu, now: Mono, unix: f64) -> Option<Event> {
-        let loss = self.lost.get_mut(&key(gpu))?;
+    fn returned(&mut self, gpu: &Gpu, steady: Duration, now: Mono, unix: f64) -> Option<Event> {
+        let loss = self.0.get_mut(&key(gpu))?;
         let up = *loss.up.get_or_insert(now);
-        let steady = now.since(up);
-        if steady < self.steady {
+        let answered = now.since(up);
+        if answered < steady {
             return None;
         }
-        let text = format!("lost for {}, and back for {}", duration(up.since(loss.since)), duration(steady));
-        self.lost.remove(&key(gpu));
+        let text =
+            format!("lost for {}, and back for {}", duration(up.since(loss.since)), duration(answered));
+        self.0.remove(&key(gpu));
         let event = Event::new(EventKind::GpuReturned, unix, Severity::Info, Condition::Waiting.action());
         Some(Event { gpu: Some(gpu.clone()), meaning: "The GPU answers again.", text, nvml: true, ..event })
     }
@@ -128,12 +116,13 @@ mod tests {
 
     #[test]
     fn each_reason_is_reported_once_until_the_gpu_is_back_for_good() {
-        let mut losses = Losses::new(Duration::from_secs(10));
+        let mut losses = Losses::default();
         let gpu = Gpu { gpu: 3, uuid: "GPU-3".into() };
         let mut look = |gpu: &Gpu, state: GpuState, absent: Option<&Gpu>, second: u64| -> Vec<String> {
             let states = [(gpu.clone(), state)];
             let now = Mono(second * 1_000_000_000);
-            let events = losses.follow(&states, absent.map_or(&[], std::slice::from_ref), now, second as f64);
+            let (absent, steady) = (absent.map_or(&[][..], std::slice::from_ref), Duration::from_secs(10));
+            let events = losses.follow(&states, absent, steady, now, second as f64);
             events.iter().map(|event| format!("{:?}: {}", event.kind, event.text)).collect()
         };
         let stuck = |age| GpuState::Stuck { call: "nvmlX".into(), age: Duration::from_secs(age) };

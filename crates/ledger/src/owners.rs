@@ -7,6 +7,7 @@
 mod accounts;
 mod classes;
 mod collectives;
+mod gpm;
 mod gpus;
 mod host_use;
 mod judge;
@@ -27,14 +28,14 @@ use std::sync::Arc;
 
 use crate::bottleneck::is_work;
 use accounts::{AccountKey, Accounts};
-use classes::Gathers;
 use collectives::Collectives;
+use gpm::UnitWindow;
 use host_use::HostUse;
-use model::catalog::schema::{KnownLabel, Label};
-use model::catalog::{self as m, Direction, GpmUnit, Gpu, SampleBuffer, StartPhase, Subject};
+use model::catalog::schema::KnownLabel;
+use model::catalog::{self as m, Gpu, SampleBuffer, StartPhase, Subject};
 use model::clock::Mono;
 use model::owners::{GpuProcess, Owner, OwnerReading, OwnerUpdate};
-use model::sample::{Batch, GpmWindow, Row};
+use model::sample::{Batch, GpmWindow};
 use model::snapshot::Histogram;
 use ranks::Ranks;
 use records::Records;
@@ -162,7 +163,6 @@ impl OwnerState {
         if !self.settings.enabled {
             return;
         }
-        let from = Mono(at.0.saturating_sub((seconds * 1e9) as u64));
         self.records.sampled(gpu, buffer, at);
         let quantity = match buffer {
             SampleBuffer::Power => {
@@ -174,9 +174,7 @@ impl OwnerState {
                 AmountKind::Busy(None)
             }
         };
-        if let Some(line) = self.lines.get_mut(gpu) {
-            line.measured(Amount { quantity, from, to: at, amount });
-        }
+        self.measured(gpu, quantity, at, seconds, amount);
     }
 
     /// Takes in a window of GPM, read now.
@@ -189,88 +187,38 @@ impl OwnerState {
             Subject::GpuInstance(instance) => Some(instance.gpu_instance),
             _ => return,
         };
-        let active = [m::gpu_gpm_active_seconds_total.id(), m::gpu_mig_gpm_active_seconds_total.id()];
-        let pcie = [m::gpu_gpm_pcie_bytes_total.id(), m::gpu_mig_gpm_pcie_bytes_total.id()];
-        let nvlink = [m::gpu_gpm_nvlink_bytes_total.id(), m::gpu_mig_gpm_nvlink_bytes_total.id()];
-        let value = |metrics: &[m::MetricId; 2], label| {
-            let of = |row: &&Row| metrics.contains(&row.metric) && row.labels.first() == Some(&label);
-            window.sums.iter().find(of).map(|row| row.value)
-        };
-        let unit = |unit: GpmUnit| value(&active, unit.text());
-        let pipes = pipes(unit);
-        let seconds = window.seconds;
-        let tracks = self.tracks(gpu, place);
-        let ways = [Direction::Rx, Direction::Tx];
-        let read = [
-            (&mut tracks.sm, unit(GpmUnit::Sm)),
-            (&mut tracks.pipes, pipes),
-            (&mut tracks.dram, unit(GpmUnit::Dram)),
-        ];
-        let links = tracks.pcie.iter_mut().zip(ways.map(|way| value(&pcie, way.text())));
-        let peers = tracks.nvlink.iter_mut().zip(ways.map(|way| value(&nvlink, way.text())));
-        for (track, amount) in read.into_iter().chain(links).chain(peers) {
-            amount.into_iter().for_each(|amount| track.add(at, seconds, amount));
+        let window = UnitWindow::new(window, at);
+        self.tracks(gpu, place).add_window(place, &window);
+        if window.sm.is_some() {
+            self.note_activity(gpu, place, &window);
         }
-        let nvlink = ways.map(|way| value(&nvlink, way.text()));
-        let gathers = [
-            (Gathers::Sm, unit(GpmUnit::Sm)),
-            (Gathers::Pipes, pipes),
-            (Gathers::Dram, unit(GpmUnit::Dram)),
-            (Gathers::Nvlink(0), nvlink[0]),
-            (Gathers::Nvlink(1), nvlink[1]),
-        ];
-        for (what, amount) in gathers {
-            amount.into_iter().for_each(|amount| tracks.gathered.add(what, seconds, amount));
+        if let (Some(amount), Some(_)) = (window.graphics, place) {
+            self.tracks(gpu, place).worked(at, window.seconds, amount);
+            self.measured(gpu, AmountKind::Busy(place), at, window.seconds, amount);
         }
-        // The busy time of an instance is in windows of their own.
-        let complete = if place.is_some() { GpmUnit::Graphics } else { GpmUnit::Sm };
-        if unit(complete).is_some() {
-            tracks.gathered.complete(seconds);
-        }
-        if let (None, Some(tensor), Some(pipes), Some(dram)) =
-            (place, unit(GpmUnit::Tensor), pipes, unit(GpmUnit::Dram))
-            && seconds > 0.0
-        {
-            let [tensor, pipes, dram] = [tensor, pipes, dram].map(|amount| amount / seconds);
-            let to = pulse::seconds(at);
-            let activity = heartbeat::UnitActivity { tensor, pipes, dram };
-            tracks.measured.activity.push((to - seconds, to, activity));
-        }
-        if let Some(sm) = unit(GpmUnit::Sm) {
-            let share = |sum: Option<f64>| sum.unwrap_or(0.0) / seconds.max(1e-9);
-            let works = is_work(share(Some(sm)), share(pipes), share(unit(GpmUnit::Dram)));
-            self.note_activity(gpu, place, at, share(Some(sm)), seconds, works);
-        }
-        if let (Some(amount), Some(_)) = (unit(GpmUnit::Graphics), place) {
-            self.tracks(gpu, place).worked(at, seconds, amount);
-            let from = Mono(at.0.saturating_sub((seconds * 1e9) as u64));
-            let amount = Amount { quantity: AmountKind::Busy(place), from, to: at, amount };
-            if let Some(line) = self.lines.get_mut(gpu) {
-                line.measured(amount);
-            }
+    }
+
+    /// Adds an amount of the last `seconds` before `to`, to be divided among owners.
+    fn measured(&mut self, gpu: &Gpu, quantity: AmountKind, to: Mono, seconds: f64, amount: f64) {
+        if let Some(line) = self.lines.get_mut(gpu) {
+            let from = Mono(to.0.saturating_sub((seconds * 1e9) as u64));
+            line.measured(Amount { quantity, from, to, amount });
         }
     }
 
     /// Notes how many multiprocessors worked, and whether at anything, for the owner that has the place alone.
-    fn note_activity(
-        &mut self,
-        gpu: &Gpu,
-        place: InstanceId,
-        at: Mono,
-        active: f64,
-        seconds: f64,
-        works: bool,
-    ) {
+    fn note_activity(&mut self, gpu: &Gpu, place: InstanceId, window: &UnitWindow) {
         let Some((_, listing)) = self.lines.get(gpu).and_then(Timeline::newest) else { return };
-        let present = self.present(listing, at);
+        let present = self.present(listing, window.at);
         let mut here = present.iter().filter(|one| one.place == place);
         let (Some(one), None) = (here.next(), here.next()) else { return };
         let processes = listing.at(place);
         let key = AccountKey { gpu: gpu.clone(), place, owner: Arc::clone(&one.owner.id) };
         if let Some(account) = self.accounts.get_mut(&key) {
-            account.multiprocessors.add(active.min(1.0), seconds);
-            if works {
-                account.past.worked(&processes, seconds, at);
+            let sm = window.share(window.sm);
+            account.multiprocessors.add(sm.min(1.0), window.seconds);
+            if is_work(sm, window.share(window.pipes), window.share(window.dram)) {
+                account.past.worked(&processes, window.seconds, window.at);
             }
         }
     }
@@ -367,13 +315,6 @@ impl OwnerState {
         self.accounts.forget(gpu);
         self.tracks.retain(|(of, _), _| of != gpu);
     }
-}
-
-/// Seconds in which pipes were active, all added up. Every GPU with GPM has the first three; without them nothing is
-/// known of the others either.
-fn pipes(seconds: impl Fn(GpmUnit) -> Option<f64>) -> Option<f64> {
-    let all = seconds(GpmUnit::Integer)? + seconds(GpmUnit::Fp32)? + seconds(GpmUnit::Tensor)?;
-    Some(all + [GpmUnit::Fp64, GpmUnit::Fp16].into_iter().filter_map(seconds).sum::<f64>())
 }
 
 /// Places whose memory is full, by what a visit read.

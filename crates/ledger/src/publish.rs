@@ -36,98 +36,135 @@ impl Publication {
         self.events.take_if(|(list, _)| !Arc::ptr_eq(list, events));
         self.events.get_or_insert_with(|| (Arc::clone(events), unix_seconds)).1
     }
-
-    fn put(&self, b: &mut Builder<'_>) {
-        b.put(&m::gpu_exporter_publications_total, &Node {}, (), self.sequence as f64);
-        b.put(&m::gpu_exporter_publish_duration_seconds, &Node {}, (), self.seconds);
-    }
 }
 
 impl Ledger {
     /// Makes the snapshot of this moment.
+    ///
+    /// The stages depend on their order:
+    /// - Changes come first, so that the snapshot lists their events. Among them, a loss comes before the log is
+    ///   settled, because a loss is logged at once.
+    /// - The verdicts read published values, so every part has put its series before.
+    /// - Counters are put after the stages that count. What the cap drops is counted in the next publication.
+    /// - The history counts incidents by the verdicts.
+    /// - The cap comes after the last series, and the trends follow only what remains.
     pub fn publish(&mut self, now: Mono, unix_seconds: f64) -> Snapshot {
         self.publication.sequence += 1;
-        let driver = self.driver.state(now);
-        let state = |gpu: &Gpu| (gpu.clone(), self.state_of(gpu, now, &driver));
-        let states: Vec<(Gpu, GpuState)> = self.intake.gpus().map(state).collect();
+        let settings = Arc::clone(&self.settings);
+        let driver = self.driver.state(now, settings.bridge);
+        let states = self.states(now, &driver);
+        self.record_changes(&driver, &states, now, unix_seconds);
+        let subjects = std::mem::take(&mut self.publication.subjects);
+        let mut builder = Builder::new(subjects, &settings.off);
+        let b = &mut builder;
+        let mut snapshot = self.put_parts(b, driver, &states, now, unix_seconds);
+        self.put_exporter(b, &snapshot);
+        self.put_counters(b, now);
+        snapshot.health = self.put_health(b, &snapshot);
+        self.follow_health(b, &snapshot);
+        snapshot.ready = self.publication.ready || self.is_ready(&snapshot);
+        self.publication.ready = snapshot.ready;
+        (snapshot.families, self.publication.subjects) =
+            builder.cap(settings.max_series, &settings.groups, &mut self.counters);
+        snapshot.trends = self.trends.follow(&snapshot, now);
+        self.publication.seconds = Mono::now().since(now).as_secs_f64();
+        snapshot
+    }
+
+    /// The state of every known GPU, in the order of their indices.
+    fn states(&self, now: Mono, driver: &DriverState) -> Vec<(Gpu, GpuState)> {
+        self.intake.gpus().map(|gpu| (gpu.clone(), self.state_of(gpu, now, driver))).collect()
+    }
+
+    /// Records what has changed since the last publication: answers, losses and returns, resets, windows.
+    fn record_changes(
+        &mut self,
+        driver: &DriverState,
+        states: &[(Gpu, GpuState)],
+        now: Mono,
+        unix_seconds: f64,
+    ) {
         let answering = states.iter().filter(|(_, state)| *state == GpuState::Up);
         self.inventory.answers(answering.map(|(gpu, _)| gpu), unix_seconds);
-        let unlisted = self.unlisted(now, &driver, &states);
-        // Before what is due is logged: a loss is logged at once.
-        for event in self.losses.follow(&states, &unlisted, now, unix_seconds) {
+        let unlisted = self.unlisted(now, driver, states);
+        for event in self.losses.follow(states, &unlisted, self.settings.steady, now, unix_seconds) {
             self.faults.note(event, now);
         }
         for reset in self.faults.settle(&mut self.counters, now, self.publication.ready) {
             self.gpu_reset(reset);
         }
-        let subjects = std::mem::take(&mut self.publication.subjects);
-        let mut builder = Builder::new(subjects, &self.settings.off);
-        let b = &mut builder;
-        let node_up = driver == DriverState::Up && !self.driver.node_call_stuck();
-        self.intake.put(b, now, node_up, &states);
-        self.faults.put(b, self.intake.gpus());
-        let moment = LedgerMoment { now, unix_seconds, intake: &self.intake, states: &states };
-        let mut canary = self.canary.put(b, &moment);
-        canary.wrong.clone_from(&self.wrong_results.all().gpus);
-        for gpu in self.intake.gpus() {
-            if let Some(wrong) = self.wrong_results.of(&gpu.uuid) {
-                b.put(&m::gpu_canary_wrong_result_timestamp_seconds, gpu, (), wrong.unix_seconds);
-            }
-        }
-        let topology = self.topology.put(b, &moment, &self.accounting);
-        let owners = self.owners.put(b, &moment, &self.topology, &self.accounting);
         for event in self.windows.changes(unix_seconds) {
             self.faults.mention(event, now);
         }
-        let windows = self.windows.put(b, unix_seconds);
+    }
+
+    /// Puts the series of all parts that do not depend on the verdicts, and makes the snapshot of their views.
+    fn put_parts(
+        &mut self,
+        b: &mut Builder<'_>,
+        driver: DriverState,
+        states: &[(Gpu, GpuState)],
+        now: Mono,
+        unix_seconds: f64,
+    ) -> Snapshot {
+        let node_up = driver == DriverState::Up && !self.driver.node_call_stuck();
+        self.intake.put(b, now, node_up, states);
+        self.faults.put(b, self.intake.gpus());
+        let (intake, settings) = (&self.intake, &*self.settings);
+        let moment = LedgerMoment { now, unix_seconds, settings, intake, states };
+        let mut canary = self.canary.put(b, &moment);
+        canary.wrong = self.wrong_results.put(b, intake.gpus());
+        let topology = self.topology.put(b, &moment, &self.accounting);
+        let owners = self.owners.put(b, &moment, &self.topology, &self.accounting);
         let events = self.faults.list();
-        let events_unix_seconds = self.publication.first_published(&events, unix_seconds);
-        let owner_records = self.owners.put_records(&events, now);
         let mut snapshot = Snapshot {
             sequence: self.publication.sequence,
             taken: now,
             unix_seconds,
             gpus: self.put_gpus(b, &moment),
             driver,
-            events,
-            events_unix_seconds,
+            events_unix_seconds: self.publication.first_published(&events, unix_seconds),
             canary,
             topology,
             owners,
-            owner_records,
-            windows,
+            owner_records: self.owners.put_records(&events, now),
+            events,
+            windows: self.windows.put(b, unix_seconds),
             ..Snapshot::default()
         };
         snapshot.collectors = self.put_collectors(b, &moment, &snapshot);
-        self.driver.put(b, now, &snapshot.driver);
+        snapshot
+    }
+
+    /// Puts the series about the driver and the exporter itself.
+    fn put_exporter(&self, b: &mut Builder<'_>, snapshot: &Snapshot) {
+        self.driver.put(b, snapshot.taken, &snapshot.driver);
         self.accounting.put_calls(b);
-        self.publication.put(b);
+        b.put(&m::gpu_exporter_publications_total, &Node {}, (), self.publication.sequence as f64);
+        b.put(&m::gpu_exporter_publish_duration_seconds, &Node {}, (), self.publication.seconds);
         self.reloads.put(b);
         b.put(&m::gpu_devices_expected, &Node {}, (), self.inventory.devices() as f64);
         b.put(&m::gpu_exporter_build_info, &Node {}, self.build.clone(), 1.0);
+    }
+
+    fn put_counters(&mut self, b: &mut Builder<'_>, now: Mono) {
         for ((metric, subject, labels), value) in self.counters.iter() {
             b.row(subject, *metric, labels.clone(), Value::Number(value));
             self.recent_xids.take(*metric, subject, labels, value, now);
         }
         self.recent_xids.put(b, self.settings.recent.xids, now);
-        snapshot.health = self.put_health(b, &moment, &snapshot);
+    }
+
+    /// Passes the verdicts on to the parts that count by them, and puts the history of incidents.
+    fn follow_health(&mut self, b: &mut Builder<'_>, snapshot: &Snapshot) {
         let unhealthy = snapshot.health.gpus.iter().filter(|gpu| gpu.healthy == Some(false));
         self.owners.unhealthy(unhealthy.map(|gpu| Arc::clone(&gpu.gpu.uuid)));
         let absent: Vec<Gpu> = snapshot.health.absent.iter().map(|absent| absent.gpu.clone()).collect();
-        let listed = self.intake.listed_gpus(now).filter(|_| snapshot.driver == DriverState::Up);
-        if let Some(event) = self.history.follow(&snapshot, listed, &absent, now) {
-            self.faults.mention(event, now);
+        let listed = self.listed(snapshot.taken, &snapshot.driver);
+        if let Some(event) = self.history.follow(snapshot, listed, &absent, snapshot.taken) {
+            self.faults.mention(event, snapshot.taken);
         }
         self.history.put(b, self.intake.gpus().chain(&absent));
-        snapshot.ready = self.publication.ready || self.is_ready(&snapshot);
-        self.publication.ready = snapshot.ready;
-        let (families, subjects) =
-            builder.cap(self.settings.max_series, &self.settings.groups, &mut self.counters);
-        (snapshot.families, self.publication.subjects) = (families, subjects);
-        let trends = self.trends.follow(&snapshot, now);
-        snapshot.trends = trends;
-        self.publication.seconds = Mono::now().since(now).as_secs_f64();
-        snapshot
     }
 
     fn state_of(&self, gpu: &Gpu, now: Mono, driver: &DriverState) -> GpuState {

@@ -131,57 +131,58 @@ impl SampleSeries {
     ) {
         let Some((last_at, _)) = samples.last().copied() else { return };
         let before = self.newest.replace((last_at, offset, taken));
-        let cursor = match before {
-            // The driver stamps with the wall clock, which was set meanwhile: which of these samples
-            // were already counted is not known. None is, and the time since the last is a gap.
-            Some((newest, then, at))
-                if offset.abs_diff(then) > STEP_MICROS as u64 || ahead(newest, taken, offset) =>
-            {
-                self.gaps += 1;
-                self.gap_seconds += taken.since(at).as_secs_f64();
-                return;
-            }
-            Some((newest, ..)) => Some(newest),
-            None => None,
-        };
+        // The driver stamps with the wall clock, which was set meanwhile: which of these samples
+        // were already counted is not known. None is, and the time since the last is a gap.
+        if let Some((newest, then, at)) = before
+            && (offset.abs_diff(then) > STEP_MICROS as u64 || ahead(newest, taken, offset))
+        {
+            self.gaps += 1;
+            self.gap_seconds += taken.since(at).as_secs_f64();
+            return;
+        }
+        let cursor = before.map(|(newest, ..)| newest);
         let new = samples.iter().filter(|(at, _)| cursor.is_none_or(|cursor| *at > cursor));
         let mut stamps: Vec<u64> = cursor.into_iter().collect();
         stamps.extend(new.clone().map(|(at, _)| *at));
         self.learn(&stamps);
         let mut previous = cursor;
         for (at, value) in new {
-            let value = *value;
-            let distance = previous.map(|previous| at.saturating_sub(previous) as f64 * 1e-6);
-            previous = Some(*at);
-            // Not a number, or not possible: nothing is known of its time.
-            let good = (0.0..=self.most).contains(&value);
+            let distance = previous.replace(*at).map(|previous| at.saturating_sub(previous) as f64 * 1e-6);
             let sampled = monotonic(*at, offset).min(taken);
             let out = left_out(sampled);
-            if let Some(distance) = distance {
-                let period = self.period.unwrap_or(distance);
-                let held = if distance > GAP * period { period } else { distance };
-                let missing = if good || out { distance - held } else { distance };
-                if missing > 0.0 {
-                    self.gaps += 1;
-                    self.gap_seconds += missing;
-                }
-                if good && !out {
-                    self.integral += value * held;
-                    report(sampled, held, value * held);
-                }
+            // Not a number, or not possible: nothing is known of its time.
+            let good = (0.0..=self.most).contains(value);
+            let held = distance.map(|distance| self.note_distance(distance, good || out));
+            if !good || out {
+                continue;
             }
-            if good && !out {
-                if value > 0.0 {
-                    self.above_zero = Some(sampled);
-                }
-                self.histogram.observe(value);
-                let age = Duration::from_micros(last_at.saturating_sub(*at));
-                self.note(Mono(taken.0.saturating_sub(age.as_nanos() as u64)), value);
+            if let Some(held) = held {
+                self.integral += value * held;
+                report(sampled, held, value * held);
             }
+            if *value > 0.0 {
+                self.above_zero = Some(sampled);
+            }
+            self.histogram.observe(*value);
+            let age = Duration::from_micros(last_at.saturating_sub(*at));
+            self.note(Mono(taken.0.saturating_sub(age.as_nanos() as u64)), *value);
         }
         while self.extremes.front().is_some_and(|(at, ..)| taken.since(*at) > WINDOW) {
             self.extremes.pop_front();
         }
+    }
+
+    /// Counts the gap within the distance of a sample to the one before, and returns the seconds that the sample is
+    /// about. A sample that is not `known` is about none.
+    fn note_distance(&mut self, distance: f64, known: bool) -> f64 {
+        let period = self.period.unwrap_or(distance);
+        let held = if distance > GAP * period { period } else { distance };
+        let missing = if known { distance - held } else { distance };
+        if missing > 0.0 {
+            self.gaps += 1;
+            self.gap_seconds += missing;
+        }
+        held
     }
 
     /// Learns the usual distance of samples: the median of those of one go, or of several goes where each

@@ -551,7 +551,7 @@ fn a_gpu_that_is_not_listed_is_an_incident_after_a_minute() {
         Identity { index, uuid, pci, last_seen: 0 }
     };
     let seen = SeenGpus { devices: 2, gpus: vec![identity(&known), identity(&gone)] };
-    l.inventory = GpuInventory::new(seen, 0);
+    l.inventory = GpuInventory::new(seen);
     let listed = |taken: u64, devices: f64| {
         let mut listed = batch(&known, Tier::Slow, 1, taken * SECOND, |rows| {
             rows.entity(&Node {}).record(&m::gpu_devices, (), devices).unwrap();

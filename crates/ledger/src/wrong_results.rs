@@ -1,8 +1,9 @@
 //! Wrong results of the canary that are not cleared: they outlast later runs, resets, loads of the driver, restarts
 //! and reboots. They are of a board: another board in its place has none.
 
+use super::builder::Builder;
 use model::catalog::schema::KnownLabel;
-use model::catalog::{CanaryCheck, Gpu};
+use model::catalog::{self as m, CanaryCheck, Gpu};
 use model::persisted::{KnownWrongResults, WrongResult};
 use model::text::duration;
 use std::time::Duration;
@@ -75,9 +76,14 @@ impl WrongResultState {
         ))
     }
 
-    /// All of them.
-    pub fn all(&self) -> &KnownWrongResults {
-        &self.kept
+    /// Puts the time of each GPU's wrong result, and returns all of them.
+    pub fn put<'a>(&self, b: &mut Builder<'_>, gpus: impl Iterator<Item = &'a Gpu>) -> Vec<WrongResult> {
+        for gpu in gpus {
+            if let Some(wrong) = self.of(&gpu.uuid) {
+                b.put(&m::gpu_canary_wrong_result_timestamp_seconds, gpu, (), wrong.unix_seconds);
+            }
+        }
+        self.kept.gpus.clone()
     }
 
     /// All of them, if they changed since the last call.
@@ -111,7 +117,7 @@ mod tests {
             let gpu = Gpu { gpu: 0, uuid: format!("GPU-{n}").as_str().into() };
             state.note(&gpu, String::new(), CanaryCheck::SmSdc, &"x".repeat(2 * MAX_TEXT), 1.0);
         }
-        assert_eq!(state.all().gpus.len(), MAX_BOARDS);
-        assert_eq!(state.all().gpus[0].text.len(), MAX_TEXT);
+        assert_eq!(state.kept.gpus.len(), MAX_BOARDS);
+        assert_eq!(state.kept.gpus[0].text.len(), MAX_TEXT);
     }
 }

@@ -102,12 +102,12 @@ pub struct Gathered {
     since: Option<Mono>,
     /// Whether a GPM window has ended.
     complete: bool,
-    busy: TimedAmount,
-    sm: TimedAmount,
-    pipes: TimedAmount,
-    dram: TimedAmount,
+    pub busy: TimedAmount,
+    pub sm: TimedAmount,
+    pub pipes: TimedAmount,
+    pub dram: TimedAmount,
     /// Each direction.
-    nvlink: [TimedAmount; 2],
+    pub nvlink: [TimedAmount; 2],
     /// Seconds with clocks held down for each reason, from the start: when the time was last divided, and now.
     held: Option<([f64; REASONS], [f64; REASONS])>,
     /// The length of the newest window, in seconds.
@@ -116,13 +116,13 @@ pub struct Gathered {
 
 /// An amount over a time.
 #[derive(Clone, Copy, Debug, Default)]
-struct TimedAmount {
+pub struct TimedAmount {
     seconds: f64,
     amount: f64,
 }
 
 impl TimedAmount {
-    fn add(&mut self, seconds: f64, amount: f64) {
+    pub fn add(&mut self, seconds: f64, amount: f64) {
         self.seconds += seconds;
         self.amount += amount;
     }
@@ -132,29 +132,7 @@ impl TimedAmount {
     }
 }
 
-/// A quantity that [`Gathered`] adds up.
-#[derive(Clone, Copy, Debug)]
-pub enum Gathers {
-    Busy,
-    Sm,
-    Pipes,
-    Dram,
-    Nvlink(usize),
-}
-
 impl Gathered {
-    /// So much over so many seconds.
-    pub fn add(&mut self, what: Gathers, seconds: f64, amount: f64) {
-        let sum = match what {
-            Gathers::Busy => Some(&mut self.busy),
-            Gathers::Sm => Some(&mut self.sm),
-            Gathers::Pipes => Some(&mut self.pipes),
-            Gathers::Dram => Some(&mut self.dram),
-            Gathers::Nvlink(way) => self.nvlink.get_mut(way),
-        };
-        sum.into_iter().for_each(|sum| sum.add(seconds, amount));
-    }
-
     /// A window of GPM of so many seconds ended that shows what a busy GPU does.
     pub fn complete(&mut self, seconds: f64) {
         (self.complete, self.window) = (true, seconds);

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use super::OwnerState;
 use super::accounts::{Account, AccountKey};
 use super::gpus::{GpuFacts, facts};
-use super::judge::JudgedOwners;
+use super::judge::{JudgedOwners, OwnerJudgement};
 use super::pulse::{self, Pulse};
 use super::sketch::{PERCENTILE, smallest};
 use super::timeline::{InstanceId, Listing, PresentOwner};
 use super::tracks::Tracks;
 use crate::accounting::Accounting;
+use crate::bottleneck::Evidence;
 use crate::builder::Builder;
 use crate::intake::LedgerMoment;
 use crate::topology::TopologyState;
@@ -145,8 +146,7 @@ impl OwnerState {
         let listing = self.lines.get(&facts.gpu).and_then(|line| line.newest()).filter(|_| facts.listed);
         let present = listing.map(|(_, listing)| self.present(listing, now)).unwrap_or_default();
         let pids = listing.map(|(_, listing)| self.pids(listing, now)).unwrap_or_default();
-        let unix = |at: Mono| pulse::seconds(at) + self.offset;
-        let OwnerState { accounts, readings, tracks, collectives, .. } = self;
+        let OwnerState { accounts, readings, tracks, collectives, offset, .. } = self;
         let others = Others::of(without_series, &present, &pids);
         let other = Arc::clone(accounts.other());
         let mut views = Vec::new();
@@ -163,43 +163,16 @@ impl OwnerState {
             b.put(&m::gpu_owner_info, &entity, account.owner.info.clone(), 1.0);
             if facts.listed {
                 b.put(&m::gpu_owner_processes, &entity, (), pids.len() as f64);
-                if let Some(bytes) = memory {
-                    b.put(&m::gpu_owner_memory_used_bytes, &entity, (), bytes as f64);
-                }
+                b.put_known(&m::gpu_owner_memory_used_bytes, &entity, (), memory.map(|bytes| bytes as f64));
             }
             put_sums(b, &entity, key, account, facts, tracks);
-            let read = readings.get(&key.owner);
-            let mut cause = None;
             if let Some(here) = here {
-                let evidence = &here.evidence;
-                let judgement = judged.judgements.get(key);
-                cause = judgement.and_then(|judgement| judgement.cause);
-                if let Some(remote) = evidence.cpu_remote {
-                    b.put(&m::gpu_owner_cpu_remote_ratio, &entity, (), remote);
-                }
                 let near = facts.near_cpus(shares.get(&key.owner).cloned().flatten());
-                if let Some(remote) = read.and_then(|read| read.cpu_on_other_cache(now, &near)) {
-                    b.put(&m::gpu_owner_cpu_remote_cache_ratio, &entity, (), remote);
-                }
-                if let Some(remote) = evidence.memory_remote {
-                    b.put(&m::gpu_owner_memory_remote_ratio, &entity, (), remote);
-                }
-                for one in Cause::ALL.iter().filter(|_| cause.is_some()) {
-                    b.flag(&m::gpu_bottleneck, &entity, (*one,), cause == Some(*one));
-                }
-                if let Some(progress) = judgement.and_then(|judgement| judgement.progress) {
-                    b.put(&m::gpu_owner_last_progress_timestamp_seconds, &entity, (), unix(progress));
-                }
+                let read = readings.get(&key.owner);
+                let other_cache = read.and_then(|read| read.cpu_on_other_cache(now, &near));
+                put_distances(b, &entity, &here.evidence, other_cache);
+                put_judgement(b, &entity, key, judged, *offset);
                 put_step(b, &entity, &account.pulse);
-                let ranks = judged.ranks.get(&key.owner).filter(|_| key.place.is_none());
-                if let Some(missing) = ranks.and_then(|ranks| ranks.missing.as_ref()) {
-                    b.flag(&m::gpu_owner_missing_rank, &entity, (), missing.contains(&key.gpu.gpu));
-                }
-                if let Some((_, share)) =
-                    ranks.and_then(|ranks| ranks.slow).filter(|(gpu, _)| *gpu == key.gpu.gpu)
-                {
-                    b.put(&m::gpu_owner_slow_rank_ratio, &entity, (), share);
-                }
             }
             if let Some(profile) = hint(facts, key, account) {
                 b.put(&m::gpu_owner_mig_profile_hint_info, &entity, (ProfileName(profile),), 1.0);
@@ -210,7 +183,7 @@ impl OwnerState {
                 gpu: key.gpu.clone(),
                 gpu_instance: key.place,
                 processes: pids,
-                cause,
+                cause: judged.judgements.get(key).filter(|_| here.is_some()).and_then(|judged| judged.cause),
                 worked: account.past.progress(),
                 waits_since: account.past.waits_since(),
             });
@@ -261,16 +234,45 @@ fn put_sums(
     }
 }
 
-/// The step of an owner's work, where one is known.
+/// How far an owner's CPUs and memory are from the GPU.
+fn put_distances(b: &mut Builder<'_>, entity: &OwnedGpu, evidence: &Evidence, other_cache: Option<f64>) {
+    b.put_known(&m::gpu_owner_cpu_remote_ratio, entity, (), evidence.cpu_remote);
+    b.put_known(&m::gpu_owner_cpu_remote_cache_ratio, entity, (), other_cache);
+    b.put_known(&m::gpu_owner_memory_remote_ratio, entity, (), evidence.memory_remote);
+}
+
+/// What slows an owner down, its last progress, and its missing and slow ranks. `offset`: wall clock minus monotonic
+/// clock, in seconds.
+fn put_judgement(
+    b: &mut Builder<'_>,
+    entity: &OwnedGpu,
+    key: &AccountKey,
+    judged: &JudgedOwners,
+    offset: f64,
+) {
+    if let Some(OwnerJudgement { cause, progress }) = judged.judgements.get(key) {
+        for one in Cause::ALL.iter().filter(|_| cause.is_some()) {
+            b.flag(&m::gpu_bottleneck, entity, (*one,), *cause == Some(*one));
+        }
+        let progress = progress.map(|at| pulse::seconds(at) + offset);
+        b.put_known(&m::gpu_owner_last_progress_timestamp_seconds, entity, (), progress);
+    }
+    let Some(ranks) = judged.ranks.get(&key.owner).filter(|_| key.place.is_none()) else { return };
+    if let Some(missing) = &ranks.missing {
+        b.flag(&m::gpu_owner_missing_rank, entity, (), missing.contains(&key.gpu.gpu));
+    }
+    let slow = ranks.slow.filter(|(gpu, _)| *gpu == key.gpu.gpu).map(|(_, share)| share);
+    b.put_known(&m::gpu_owner_slow_rank_ratio, entity, (), slow);
+}
+
+/// The step of an owner's work, if one is known.
 fn put_step(b: &mut Builder<'_>, entity: &OwnedGpu, pulse: &Pulse) {
     if let Some(beat) = pulse.step() {
         b.put(&m::gpu_owner_step_seconds, entity, (), beat.seconds);
         b.put(&m::gpu_owner_step_confidence_ratio, entity, (kind(beat.kind),), beat.confidence);
         b.put(&m::gpu_owner_step_jitter_ratio, entity, (), beat.jitter);
     }
-    if let Some(slowdown) = pulse.slowdown() {
-        b.put(&m::gpu_owner_step_slowdown_ratio, entity, (), slowdown);
-    }
+    b.put_known(&m::gpu_owner_step_slowdown_ratio, entity, (), pulse.slowdown());
 }
 
 fn kind(kind: heartbeat::PeriodKind) -> StepPeriod {

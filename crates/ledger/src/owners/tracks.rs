@@ -3,8 +3,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::classes::{Gathered, Gathers};
+use super::classes::Gathered;
+use super::gpm::UnitWindow;
 use super::pulse::{self, Measured};
+use super::timeline::InstanceId;
 use crate::bottleneck::WINDOW;
 use model::clock::Mono;
 
@@ -146,6 +148,41 @@ impl Tracks {
         second.squares += deviation * (watts - second.mean);
     }
 
+    /// Adds a window of GPM.
+    pub fn add_window(&mut self, place: InstanceId, window: &UnitWindow) {
+        let &UnitWindow { at, seconds, sm, pipes, dram, .. } = window;
+        let gathered = &mut self.gathered;
+        let [from_peers, to_peers] = &mut self.nvlink;
+        let [gathered_from, gathered_to] = &mut gathered.nvlink;
+        for (track, sum, amount) in [
+            (&mut self.sm, &mut gathered.sm, sm),
+            (&mut self.pipes, &mut gathered.pipes, pipes),
+            (&mut self.dram, &mut gathered.dram, dram),
+            (from_peers, gathered_from, window.nvlink[0]),
+            (to_peers, gathered_to, window.nvlink[1]),
+        ] {
+            if let Some(amount) = amount {
+                track.add(at, seconds, amount);
+                sum.add(seconds, amount);
+            }
+        }
+        for (track, amount) in self.pcie.iter_mut().zip(window.pcie) {
+            amount.into_iter().for_each(|amount| track.add(at, seconds, amount));
+        }
+        // The busy time of an instance is in windows of their own.
+        let complete = if place.is_some() { window.graphics } else { sm };
+        if complete.is_some() {
+            gathered.complete(seconds);
+        }
+        if let (None, Some(tensor), Some(pipes), Some(dram)) = (place, window.tensor, pipes, dram)
+            && seconds > 0.0
+        {
+            let [tensor, pipes, dram] = [tensor, pipes, dram].map(|amount| amount / seconds);
+            let to = pulse::seconds(at);
+            self.measured.activity.push((to - seconds, to, heartbeat::UnitActivity { tensor, pipes, dram }));
+        }
+    }
+
     /// Standard deviation of the power within a second, in watts, 1 at most: of seconds, because the mean falls for minutes while a
     /// GPU cools down.
     pub fn power_deviation(&self, now: Mono) -> Option<f64> {
@@ -156,7 +193,7 @@ impl Tracks {
     pub fn worked(&mut self, at: Mono, seconds: f64, amount: f64) {
         self.has_work = true;
         self.busy.add(at, seconds, amount);
-        self.gathered.add(Gathers::Busy, seconds, amount);
+        self.gathered.busy.add(seconds, amount);
         self.newest_sample = self.newest_sample.max(Some(at));
         if amount > 0.0 {
             self.newest_work = self.newest_work.max(Some(at));

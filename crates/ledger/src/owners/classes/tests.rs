@@ -66,12 +66,12 @@ fn time_is_divided_once_a_window_ends_or_none_comes() {
     let take = |gathered: &mut Gathered, seconds| gathered.take(latest, at(seconds));
     gathered.held([3600.0, 100.0, 0.0]);
     assert_eq!(take(&mut gathered, 0), None);
-    gathered.add(Gathers::Busy, 10.0, 5.0);
+    gathered.busy.add(10.0, 5.0);
     // Another reason than that of last week.
     gathered.held([3600.0, 104.0, 1.0]);
     assert_eq!(take(&mut gathered, 8), None, "no window has ended");
-    for (what, amount) in [(Gathers::Sm, 4.0), (Gathers::Pipes, 3.0), (Gathers::Dram, 2.0)] {
-        gathered.add(what, 10.0, amount);
+    for (sum, amount) in [(&mut gathered.sm, 4.0), (&mut gathered.pipes, 3.0), (&mut gathered.dram, 2.0)] {
+        sum.add(10.0, amount);
     }
     gathered.complete(10.0);
     let stretch = take(&mut gathered, 10).unwrap();
@@ -81,7 +81,7 @@ fn time_is_divided_once_a_window_ends_or_none_comes() {
     assert_eq!((nothing.busy, nothing.units, nothing.held), (None, None, 0.0));
     // Windows of two minutes are waited for.
     gathered.complete(120.0);
-    gathered.add(Gathers::Busy, 120.0, 60.0);
+    gathered.busy.add(120.0, 60.0);
     assert!(take(&mut gathered, 160).is_some());
     assert_eq!(take(&mut gathered, 339), None);
     assert!(take(&mut gathered, 340).is_some());
