@@ -35,14 +35,14 @@ pub struct Profiling {
 
 impl Profiling {
     /// The profiling fields that someone asks for: of a list of one's own, or at the listener that speaks as dcgm-exporter.
-    pub fn of(settings: &Dcgm, fields: &FieldList, has_listener: bool) -> Profiling {
+    pub fn new(settings: &Dcgm, fields: &FieldList, has_listener: bool) -> Profiling {
         let asked = has_listener || !settings.fields_file.as_os_str().is_empty();
         let names = fields.profiling().filter(|_| asked).map(|column| column.name.clone());
         Profiling { names: names.collect() }
     }
 
     /// Looks whether the GPUs have the counters, until it is known of each.
-    pub fn look(&mut self, snapshot: &Snapshot) {
+    pub fn check(&mut self, snapshot: &Snapshot) {
         if self.names.is_empty() || !snapshot.ready || snapshot.gpus.is_empty() {
             return;
         }

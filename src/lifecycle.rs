@@ -28,7 +28,7 @@ impl Signals {
     }
 
     /// Waits for SIGTERM or SIGINT. SIGUSR1 calls `release`, SIGHUP `reload`.
-    pub async fn asked_to_end(mut self, release: impl Fn(), reload: impl Fn()) -> &'static str {
+    pub async fn wait_for_end(mut self, release: impl Fn(), reload: impl Fn()) -> &'static str {
         loop {
             tokio::select! {
                 _ = self.term.recv() => return "SIGTERM",

@@ -74,12 +74,12 @@ impl FlightRecorder {
     }
 
     /// Takes a batch on its way to the ledger.
-    pub fn pass(&mut self, batch: &Batch) {
+    pub fn record(&mut self, batch: &Batch) {
         self.ring.take(batch);
     }
 
     /// Looks at a new snapshot, and starts to write when a recording is due.
-    pub fn look(&mut self, snapshot: &Arc<Snapshot>) {
+    pub fn inspect(&mut self, snapshot: &Arc<Snapshot>) {
         if self.ended {
             return;
         }

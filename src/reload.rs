@@ -120,7 +120,7 @@ pub struct FailedLoad {
 }
 
 /// Called with a new configuration that is in use now, and what it was loaded from.
-type Applied = Box<dyn FnMut(&Config, &Configuration) + Send>;
+pub type Applied = Box<dyn FnMut(&Config, &Configuration) + Send>;
 
 /// Loads the configuration again.
 pub struct Reloader {

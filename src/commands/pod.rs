@@ -145,7 +145,7 @@ async fn relay(socket: &Path, kubelet: PathBuf) -> io::Result<()> {
     };
     let signals = lifecycle::Signals::new()?;
     let serving = tokio::spawn(LocalSocket::bind(socket, SOCKET_MODE)?.serve(converse, stopped));
-    signals.asked_to_end(|| (), || ()).await;
+    signals.wait_for_end(|| (), || ()).await;
     stop.send_replace(true);
     serving.await?
 }

@@ -19,7 +19,6 @@ use model::canary::{CanaryEvent, Outcome};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, CanaryCheck, Gpu};
 use model::clock::{Mono, unix_seconds};
-use model::persisted::WrongResult;
 use model::snapshot::Snapshot;
 use model::snapshot_cell::SnapshotCell;
 use model::text;
@@ -108,60 +107,57 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(MAX_TEXT).collect()
 }
 
-/// Handles `canary clear GPU REASON`: clears the wrong result of a GPU, by its index or the UUID of a board that may be
-/// elsewhere now, and waits until that is published. `None` if the request is of another kind. May take a while.
-pub fn handle_clear(
-    request: &Request,
-    inbox: &Inbox,
-    snapshots: &SnapshotCell,
-) -> Option<Result<Bytes, String>> {
+/// Handles `canary clear GPU REASON` and `nvswitch clear REASON`: clears the wrong result of a GPU or the faults of the
+/// NVSwitches, and waits until the change is published.
+pub fn handle_clear(request: &Request, inbox: &Inbox, snapshots: &SnapshotCell) -> Result<Bytes, String> {
     let words: Vec<&str> = request.line.split_whitespace().collect();
-    let ["canary", "clear", named, reason @ ..] = words.as_slice() else { return None };
-    if reason.is_empty() {
-        return Some(Err("a reason is needed".to_owned()));
+    match words[..] {
+        ["canary", "clear", _] | ["nvswitch", "clear"] => Err("a reason is needed".to_owned()),
+        ["canary", "clear", gpu, ref reason @ ..] => {
+            clear_result(gpu, format!("{request}: {}", reason.join(" ")), inbox, snapshots)
+        }
+        ["nvswitch", "clear", ref reason @ ..] => {
+            clear_switches(format!("{request}: {}", reason.join(" ")), inbox, snapshots)
+        }
+        _ => Err("canary clear GPU REASON, nvswitch clear REASON".to_owned()),
     }
-    let snapshot = snapshots.current();
-    let listed = snapshot.gpus.iter().map(|view| &view.gpu);
-    let index = named.parse().ok();
-    let gpu = listed.clone().find(|gpu| Some(gpu.gpu) == index || *gpu.uuid == **named);
-    let uuid: String = gpu.map_or_else(|| (*named).to_owned(), |gpu| gpu.uuid.to_string());
-    let name = gpu.map_or_else(|| uuid.clone(), |gpu| gpu.gpu.to_string());
-    let is_kept = |wrong: &[WrongResult]| wrong.iter().any(|wrong| wrong.uuid == uuid);
-    if !is_kept(&snapshot.canary.wrong) {
-        return Some(Err(format!("no wrong result of GPU {name} is known, so there is none to clear")));
-    }
-    let gpu = gpu.cloned().unwrap_or(Gpu { gpu: 0, uuid: uuid.as_str().into() });
-    let text = format!("{request}: {}", reason.join(" "));
-    inbox.event(LedgerEvent::Canary(CanaryEvent::Cleared(gpu, text)));
-    if !becomes(snapshot, snapshots, |snapshot| !is_kept(&snapshot.canary.wrong)) {
-        return Some(Err("the daemon has not cleared it yet; look at gpu_healthy".to_owned()));
-    }
-    Some(Ok(format!("The wrong result of GPU {name} is cleared: the canary speaks against the GPU only if it finds another.\n").into()))
 }
 
-/// Handles `nvswitch clear REASON`: ends the faults of the NVSwitches, and waits until that is published. `None` if the
-/// request is of another kind. May take a while.
-pub fn handle_switches_clear(
-    request: &Request,
-    inbox: &Inbox,
-    snapshots: &SnapshotCell,
-) -> Option<Result<Bytes, String>> {
-    let words: Vec<&str> = request.line.split_whitespace().collect();
-    let ["nvswitch", "clear", reason @ ..] = words.as_slice() else { return None };
-    if reason.is_empty() {
-        return Some(Err("a reason is needed".to_owned()));
+/// Clears the wrong result of a GPU, given by its index, or by the UUID of a board that may no longer be in this node.
+fn clear_result(named: &str, text: String, inbox: &Inbox, snapshots: &SnapshotCell) -> Result<Bytes, String> {
+    let snapshot = snapshots.current();
+    let index = named.parse().ok();
+    let mut listed = snapshot.gpus.iter().map(|view| &view.gpu);
+    let gpu = listed.find(|gpu| Some(gpu.gpu) == index || *gpu.uuid == *named).cloned();
+    let name = gpu.as_ref().map_or_else(|| named.to_owned(), |gpu| gpu.gpu.to_string());
+    let gpu = gpu.unwrap_or(Gpu { gpu: 0, uuid: named.into() });
+    let uuid = Arc::clone(&gpu.uuid);
+    let is_wrong = |snapshot: &Snapshot| snapshot.canary.wrong.iter().any(|wrong| *wrong.uuid == *uuid);
+    if !is_wrong(&snapshot) {
+        return Err(format!("GPU {name} has no known wrong result to clear"));
     }
+    inbox.event(LedgerEvent::Canary(CanaryEvent::Cleared(gpu, text)));
+    match becomes(snapshot, snapshots, |snapshot| !is_wrong(snapshot)) {
+        true => Ok(format!(
+            "Cleared the wrong result of GPU {name}. Only another wrong result makes it unhealthy again.\n"
+        )
+        .into()),
+        false => Err("the daemon has not cleared it yet; check gpu_healthy".to_owned()),
+    }
+}
+
+fn clear_switches(text: String, inbox: &Inbox, snapshots: &SnapshotCell) -> Result<Bytes, String> {
     let snapshot = snapshots.current();
     let is_over = |snapshot: &Snapshot| snapshot.series(&m::gpu_nvswitch_fault_active).is_empty();
-    // Also where the metric is switched off, so that none is seen here.
-    inbox.event(LedgerEvent::SwitchesCleared(format!("{request}: {}", reason.join(" "))));
+    // The event is sent even if no fault is visible: the metric may be switched off.
+    inbox.event(LedgerEvent::SwitchesCleared(text));
     if is_over(&snapshot) {
-        return Some(Err("no fault of an NVSwitch is known, so there is none to clear".to_owned()));
+        return Err("no NVSwitch has a known fault to clear".to_owned());
     }
-    Some(match becomes(snapshot, snapshots, is_over) {
-        true => Ok("The faults of the NVSwitches are cleared: the next SXid is a new fault.\n".into()),
-        false => Err("the daemon has not cleared them yet; look at gpu_nvswitch_fault_active".to_owned()),
-    })
+    match becomes(snapshot, snapshots, is_over) {
+        true => Ok("Cleared the faults of the NVSwitches. The next SXid is a new fault.\n".into()),
+        false => Err("the daemon has not cleared them yet; check gpu_nvswitch_fault_active".to_owned()),
+    }
 }
 
 /// Waits until a snapshot has what was ordered; gives whether one has in time.

@@ -182,7 +182,7 @@ pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(CollectorName,
         switch: switch.clone(),
         canary,
         pods: pods.clone(),
-        facts: View::new(&snapshots, CanaryFacts::of),
+        facts: View::new(&snapshots, CanaryFacts::new),
     };
     let addresses = View::new(&snapshots, views::gpu_addresses);
     let work = View::new(&snapshots, views::gpu_work);

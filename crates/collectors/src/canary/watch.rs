@@ -163,7 +163,7 @@ mod tests {
         let at = |seconds: u64| Mono(seconds * 1_000_000_000);
         let last = at(looks[N - 1].0);
         for (seconds, snapshot) in looks {
-            watch.look(&CanaryFacts::of(&Arc::new(snapshot)), &devices, at(seconds));
+            watch.look(&CanaryFacts::new(&Arc::new(snapshot)), &devices, at(seconds));
         }
         watch.idle(&place(), last).as_secs()
     }

@@ -20,7 +20,7 @@ pub struct CanaryFacts(Arc<Snapshot>);
 
 impl CanaryFacts {
     /// The facts of this snapshot.
-    pub fn of(snapshot: &Arc<Snapshot>) -> CanaryFacts {
+    pub fn new(snapshot: &Arc<Snapshot>) -> CanaryFacts {
         CanaryFacts(Arc::clone(snapshot))
     }
 
