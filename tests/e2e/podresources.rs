@@ -9,8 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use attribution::kubelet::api::{
-    ALLOCATABLE, AllocatableResponse, ContainerDevices, ContainerResources, Empty, LIST, ListResponse,
-    PodResources,
+    ALLOCATABLE, AllocatableResponse, ContainerDevices, ContainerResources, LIST, ListResponse, PodResources,
 };
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -174,14 +173,14 @@ async fn unary<A: prost::Message + Default + Clone + 'static>(
     request: hyper::Request<Incoming>,
     answer: Result<A, Status>,
 ) -> hyper::Response<Body> {
-    let codec: ProstCodec<A, Empty> = ProstCodec::default();
+    let codec: ProstCodec<A, ()> = ProstCodec::default();
     Grpc::new(codec).unary(Fixed(answer), request).await
 }
 
 /// A service that has one answer.
 struct Fixed<A>(Result<A, Status>);
 
-impl<A: Clone> tower_service::Service<Request<Empty>> for Fixed<A> {
+impl<A: Clone> tower_service::Service<Request<()>> for Fixed<A> {
     type Response = Response<A>;
     type Error = Status;
     type Future = Ready<Result<Response<A>, Status>>;
@@ -190,7 +189,7 @@ impl<A: Clone> tower_service::Service<Request<Empty>> for Fixed<A> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, _: Request<Empty>) -> Self::Future {
+    fn call(&mut self, _: Request<()>) -> Self::Future {
         ready(self.0.clone().map(Response::new))
     }
 }

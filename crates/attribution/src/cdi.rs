@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use yaml_serde::Value;
 
 use super::proc::read;
 use host::Host;
@@ -40,30 +40,6 @@ pub enum CdiPart {
     Unknown,
 }
 
-#[derive(Deserialize)]
-struct Specification {
-    #[serde(default)]
-    devices: Vec<SpecifiedDevice>,
-}
-
-#[derive(Deserialize)]
-struct SpecifiedDevice {
-    name: String,
-    #[serde(default, rename = "containerEdits")]
-    edits: ContainerEdits,
-}
-
-#[derive(Default, Deserialize)]
-struct ContainerEdits {
-    #[serde(default, rename = "deviceNodes")]
-    nodes: Vec<DeviceNode>,
-}
-
-#[derive(Deserialize)]
-struct DeviceNode {
-    path: String,
-}
-
 /// Reads what the specification of this claim gives as this device; `None` if it says nothing certain. May wait.
 pub fn look(host: &Host, uid: &str, device: &str) -> Option<CdiWitness> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
@@ -93,9 +69,11 @@ fn device_files(text: &str, name: &str) -> Option<Vec<String>> {
     if may_have_alias(text) {
         return None;
     }
-    let specification: Specification = yaml_serde::from_str(text).ok()?;
-    let device = specification.devices.into_iter().find(|device| device.name == name)?;
-    Some(device.edits.nodes.into_iter().map(|node| node.path).collect())
+    let specification: Value = yaml_serde::from_str(text).ok()?;
+    let mut devices = specification.get("devices")?.as_sequence()?.iter();
+    let device = devices.find(|device| device.get("name").and_then(Value::as_str) == Some(name))?;
+    let files = device.get("containerEdits")?.get("deviceNodes")?.as_sequence()?.iter();
+    files.map(|file| Some(file.get("path")?.as_str()?.to_owned())).collect()
 }
 
 /// Instances of GPUs by the number of their file: `gpu0/gi1/access 21`.

@@ -26,7 +26,7 @@ use tonic_prost::ProstCodec;
 
 pub mod api;
 
-use api::{ALLOCATABLE, AllocatableResponse, Empty, LIST, ListResponse};
+use api::{ALLOCATABLE, AllocatableResponse, LIST, ListResponse};
 use model::catalog::KubeletError;
 
 /// Largest answer. A container with eight GPUs is some 1 KiB of it, so this is room for two thousand of them; the decoded
@@ -113,8 +113,8 @@ impl Channel {
         path: &'static str,
     ) -> Result<A, KubeletFailure> {
         self.grpc.ready().await.map_err(|error| failure(KubeletError::Malformed, error))?;
-        let codec: ProstCodec<Empty, A> = ProstCodec::default();
-        let request = tonic::Request::new(Empty {});
+        let codec: ProstCodec<(), A> = ProstCodec::default();
+        let request = tonic::Request::new(());
         let answer = self.grpc.unary(request, PathAndQuery::from_static(path), codec).await;
         answer.map(tonic::Response::into_inner).map_err(|status| of_status(&status))
     }

@@ -38,19 +38,14 @@ pub fn stat(text: &[u8]) -> Option<Stat> {
 
 /// Of `/proc/PID/status`: the real user, and the CPUs the process may run on.
 pub fn status(text: &[u8]) -> (Option<u32>, Option<CpuSet>) {
-    let field = |name: &[u8]| {
-        let line = text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(name));
-        line.and_then(|line| str::from_utf8(line).ok())
-    };
-    let user = field(b"Uid:").and_then(|ids| ids.split_ascii_whitespace().next()?.parse().ok());
-    let cpus = field(b"Cpus_allowed_list:").and_then(|list| list.trim().parse::<CpuSet>().ok());
+    let user = field(text, b"Uid:").and_then(|ids| ids.split_ascii_whitespace().next()?.parse().ok());
+    let cpus = field(text, b"Cpus_allowed_list:").and_then(|list| list.trim().parse::<CpuSet>().ok());
     (user, cpus.filter(|cpus| !cpus.is_empty()))
 }
 
-/// Of `/proc/PID/status`: the id that the process has in its own PID namespace.
-pub fn own_pid(text: &[u8]) -> Option<u32> {
-    let line = text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"NSpid:"))?;
-    str::from_utf8(line).ok()?.split_ascii_whitespace().last()?.parse().ok()
+fn field<'a>(text: &'a [u8], name: &[u8]) -> Option<&'a str> {
+    let line = text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(name))?;
+    str::from_utf8(line).ok()
 }
 
 /// Reads a file up to a bound.
@@ -73,7 +68,8 @@ pub fn read_status(folder: &Path) -> io::Result<(Option<u32>, Option<CpuSet>)> {
 
 /// Reads the id that a process has in its own PID namespace, given its folder.
 pub fn read_own_pid(folder: &Path) -> io::Result<Option<u32>> {
-    Ok(own_pid(&read(&folder.join("status"), MOST_BYTES)?))
+    let text = read(&folder.join("status"), MOST_BYTES)?;
+    Ok(field(&text, b"NSpid:").and_then(|pids| pids.split_ascii_whitespace().last()?.parse().ok()))
 }
 
 /// Reads `stat` of at most so many threads of a process, given its folder.
@@ -105,7 +101,7 @@ mod tests {
         assert_eq!(stat(b"42 (x) S 1"), None);
         let (user, cpus) = status(b"Name:\tx\nUid:\t1000\t0\t0\t0\nCpus_allowed_list:\t0-3,8\n");
         assert_eq!((user, cpus.map(|cpus| cpus.to_string())), (Some(1000), Some("0-3,8".into())));
-        assert_eq!(own_pid(b"Pid:\t9\nNSpid:\t4711\t17\n"), Some(17));
+        assert_eq!(field(b"Pid:\t9\nNSpid:\t4711\t17\n", b"NSpid:"), Some("\t4711\t17"));
     }
 
     #[test]
@@ -123,7 +119,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_read_without_harm(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let _ = (stat(&bytes), status(&bytes), own_pid(&bytes));
+            let _ = (stat(&bytes), status(&bytes), field(&bytes, b"NSpid:"));
         }
     }
 }

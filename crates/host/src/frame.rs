@@ -5,7 +5,7 @@
 //! program ([`crate::child::this_program`]); the build in each frame refuses any other.
 
 use std::io::{self, Read, Write};
-use std::sync::OnceLock;
+use std::sync::LazyLock;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -33,13 +33,10 @@ pub enum FrameError {
 }
 
 /// What both ends must share: the catalogue, by which numbers are metrics.
-fn build() -> [u8; 4] {
-    static BUILD: OnceLock<[u8; 4]> = OnceLock::new();
-    *BUILD.get_or_init(|| {
-        let fingerprint = model::catalog::fingerprint();
-        ((fingerprint ^ (fingerprint >> 32)) as u32).to_le_bytes()
-    })
-}
+static BUILD: LazyLock<[u8; 4]> = LazyLock::new(|| {
+    let fingerprint = model::catalog::fingerprint();
+    ((fingerprint ^ (fingerprint >> 32)) as u32).to_le_bytes()
+});
 
 /// The bytes of a frame.
 pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
@@ -51,7 +48,7 @@ pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
     }
     frame[..4].copy_from_slice(&MAGIC);
     frame[4..8].copy_from_slice(&(length as u32).to_le_bytes());
-    frame[8..HEADER].copy_from_slice(&build());
+    frame[8..HEADER].copy_from_slice(&*BUILD);
     Ok(frame)
 }
 
@@ -83,7 +80,7 @@ pub fn read<T: DeserializeOwned>(from: &mut impl Read) -> Result<Option<T>, Fram
     if payload.len() < length {
         return Err(FrameError::Truncated);
     }
-    if header[8..] != build() {
+    if header[8..] != *BUILD {
         return Err(FrameError::OtherBuild);
     }
     match postcard::take_from_bytes(&payload) {

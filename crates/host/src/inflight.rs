@@ -39,11 +39,6 @@ pub const fn is_gpu(slot: usize) -> bool {
 /// Bytes kept of a call's name; the longest NVML function name has 48.
 const NAME_WORDS: usize = 8;
 
-/// A GPU's slot as one bit of a word: bit n is slot n + 1.
-pub const fn bit(slot: usize) -> u64 {
-    1u64.wrapping_shl((slot as u32).wrapping_sub(1))
-}
-
 /// What one slot says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotView {

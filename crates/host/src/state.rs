@@ -52,13 +52,6 @@ pub trait Document: Serialize + DeserializeOwned {
     const MAX_BYTES: usize;
 }
 
-impl Document for Inventory {
-    const KIND: &'static str = "inventory";
-    const VERSION: u32 = 2;
-    const OLDEST: u32 = 2;
-    const MAX_BYTES: usize = 64 * 1024;
-}
-
 /// How far the kernel log was read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelLogPosition {
@@ -68,46 +61,25 @@ pub struct KernelLogPosition {
     pub sequence: u64,
 }
 
-impl Document for KernelLogPosition {
-    const KIND: &'static str = "kernel-log";
-    const VERSION: u32 = 1;
-    const OLDEST: u32 = 1;
-    const MAX_BYTES: usize = 4096;
+macro_rules! documents {
+    ($($document:ty: $kind:literal, versions $oldest:literal to $version:literal, $most:expr;)*) => {$(
+        impl Document for $document {
+            const KIND: &'static str = $kind;
+            const VERSION: u32 = $version;
+            const OLDEST: u32 = $oldest;
+            const MAX_BYTES: usize = $most;
+        }
+    )*};
 }
 
-impl Document for FaultBooks {
-    const KIND: &'static str = "faults";
-    const VERSION: u32 = 1;
-    const OLDEST: u32 = 1;
-    const MAX_BYTES: usize = 128 * 1024;
-}
-
-impl Document for KnownWrongResults {
-    const KIND: &'static str = "wrong-results";
-    const VERSION: u32 = 1;
-    const OLDEST: u32 = 1;
-    const MAX_BYTES: usize = 1024 * 1024;
-}
-
-impl Document for EventHistory {
-    const KIND: &'static str = "events";
-    const VERSION: u32 = 1;
-    const OLDEST: u32 = 1;
-    const MAX_BYTES: usize = event_history::MAX_BYTES;
-}
-
-impl Document for OwnerRecords {
-    const KIND: &'static str = "owner-records";
-    const VERSION: u32 = 1;
-    const OLDEST: u32 = 1;
-    const MAX_BYTES: usize = owner_records::MAX_BYTES;
-}
-
-impl Document for NodeHistory {
-    const KIND: &'static str = "history";
-    const VERSION: u32 = 1;
-    const OLDEST: u32 = 1;
-    const MAX_BYTES: usize = 64 * 1024;
+documents! {
+    Inventory: "inventory", versions 2 to 2, 64 * 1024;
+    KernelLogPosition: "kernel-log", versions 1 to 1, 4096;
+    FaultBooks: "faults", versions 1 to 1, 128 * 1024;
+    KnownWrongResults: "wrong-results", versions 1 to 1, 1024 * 1024;
+    EventHistory: "events", versions 1 to 1, event_history::MAX_BYTES;
+    OwnerRecords: "owner-records", versions 1 to 1, owner_records::MAX_BYTES;
+    NodeHistory: "history", versions 1 to 1, 64 * 1024;
 }
 
 #[derive(Serialize, Deserialize)]

@@ -11,9 +11,9 @@ use nvml_wrapper::bitmasks::InitFlags;
 use nvml_wrapper::error::NvmlError;
 
 use host::inflight::SlotWriter;
-use model::catalog::DriverError;
+use model::catalog::{DriverError, MetricId};
 use model::clock::{Mono, nanos};
-use model::sample::{CallCost, Missing};
+use model::sample::{CallCost, Gap, Missing};
 use model::sync::lock;
 
 /// A driver call by name.
@@ -95,6 +95,11 @@ impl CallFailure {
     }
 }
 
+/// A gap: these metrics have no value, by the answer of `call`.
+pub fn gap(call: impl Into<CallName>, metrics: &[MetricId], missing: Missing) -> Gap {
+    Gap { call: call.into().to_string(), metrics: metrics.to_vec(), missing }
+}
+
 /// Sorts NVML's return codes. Table: NVML header; 2, 5, 7 and 25 would be our mistake, 3, 13 and 26 mean
 /// "not on this device or driver", 9, 12 and 18 (and 1 after a successful start) that the driver is gone.
 pub fn classify(error: &NvmlError) -> CallFailure {
@@ -152,7 +157,6 @@ pub fn load(library: Option<&Path>) -> Result<Nvml, NvmlError> {
 }
 
 /// Makes driver calls for one worker.
-#[derive(Debug)]
 pub(crate) struct Caller {
     slot: SlotWriter,
     allowed: Duration,
@@ -207,7 +211,6 @@ impl Caller {
 pub(crate) struct ExpensiveVisits(Mutex<Mono>);
 
 /// The permit, until dropped.
-#[derive(Debug)]
 pub(crate) struct Permit<'a> {
     owner: &'a ExpensiveVisits,
     until: Mono,

@@ -12,7 +12,7 @@ use super::driver::{CallFailure, Caller, classify};
 use super::raw::events::{self, EventSet};
 use super::visit::Visit;
 use super::wire::FromSampler;
-use super::{Shared, SlotBits};
+use super::{Shared, SlotSet};
 use host::inflight::EVENTS_SLOT;
 use model::catalog::{self as m, FaultSource, Gpu, MetricId};
 use model::clock::{Mono, unix_seconds};
@@ -37,11 +37,11 @@ pub(crate) struct EventSets {
     /// By the number of the device's handle.
     gpus: Mutex<HashMap<usize, (Gpu, usize)>>,
     /// GPUs whose MIG configuration has changed.
-    pub mig: SlotBits,
+    pub mig: SlotSet,
     /// GPUs with any other event: a fault, or its consequences.
-    pub faults: SlotBits,
+    pub faults: SlotSet,
     /// GPUs in MIG mode: an event of any other GPU is of no instance, whatever ids a driver gives.
-    pub in_mig_mode: SlotBits,
+    pub in_mig_mode: SlotSet,
     waiting: Mutex<Waiting>,
 }
 
@@ -62,7 +62,7 @@ impl EventSets {
     fn set_waiting(&self, waiting: Waiting) {
         let before = std::mem::replace(&mut *lock(&self.waiting), waiting);
         if before != waiting {
-            lock(&self.gpus).values().for_each(|(_, slot)| self.faults.set(*slot));
+            lock(&self.faults).extend(lock(&self.gpus).values().map(|(_, slot)| *slot));
         }
     }
 }
@@ -200,11 +200,11 @@ fn report(shared: &Shared, number: u64, event: &nvmlEventData_t) -> bool {
     };
     drop(gpus);
     if event.eventType == MIG_CONFIG_CHANGE {
-        shared.events.mig.set(slot);
+        lock(&shared.events.mig).insert(slot);
         return false;
     }
-    shared.events.faults.set(slot);
-    let in_mig_mode = shared.events.in_mig_mode.has(slot);
+    lock(&shared.events.faults).insert(slot);
+    let in_mig_mode = lock(&shared.events.in_mig_mode).contains(&slot);
     let instance = |id: u32| (in_mig_mode && id != u32::MAX).then_some(id);
     shared.send(&FromSampler::Fact(Fact {
         source: FaultSource::Nvml,

@@ -5,16 +5,15 @@
 //! reason, each GPU's own worker makes its fast visits itself. That worker also meets the call that hangs, and the parent
 //! judges that worker; the parent does not judge this thread.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::driver::{CallFailure, Caller};
 use super::visit::{HandleState, Visit};
 use super::wire::SamplerSettings;
-use super::{AttachedGpu, Shared, SlotBits};
-use host::inflight::{FAST_SLOT, bit};
+use super::{AttachedGpu, Shared, SlotSet};
+use host::inflight::FAST_SLOT;
 use model::catalog::Tier;
 use model::clock::{Cadence, Mono};
 use model::sync::lock;
@@ -27,20 +26,18 @@ const LEAST_LATE: Duration = Duration::from_millis(500);
 /// The workers' end.
 #[derive(Debug, Default)]
 pub(crate) struct FastTier {
-    /// When the newest round ended; 0 before the first.
-    beat: AtomicU64,
-    /// Slots of the GPUs that the thread visits: bit n is slot n + 1.
-    visited: AtomicU64,
+    /// When the newest round ended, and the slots of the GPUs that it visited.
+    round: Mutex<(Mono, BTreeSet<usize>)>,
     /// Slots of GPUs whose clocks the hardware held down.
-    pub slowed: SlotBits,
+    pub slowed: SlotSet,
 }
 
 impl FastTier {
     /// Whether the thread makes the fast visits of this GPU now.
     pub fn leads(&self, slot: usize, now: Mono, interval: Duration) -> bool {
         let late = (interval * LATE).max(LEAST_LATE);
-        self.visited.load(Ordering::Acquire) & bit(slot) != 0
-            && now.since(Mono(self.beat.load(Ordering::Acquire))) <= late
+        let round = lock(&self.round);
+        round.1.contains(&slot) && now.since(round.0) <= late
     }
 }
 
@@ -76,7 +73,7 @@ fn run(shared: &Shared) {
         if cadence.tick(Mono::now()) {
             // No lock is held during a call.
             let attached = lock(&shared.attached).clone();
-            let mut visited = 0;
+            let mut visited = BTreeSet::new();
             for (slot, gpu) in &attached {
                 let known = known.entry(*slot).or_default();
                 if known.epoch != gpu.epoch {
@@ -84,11 +81,12 @@ fn run(shared: &Shared) {
                 }
                 if !known.lost {
                     known.lost = !visit(shared, &settings, &mut caller, *slot, gpu, &mut known.state);
-                    visited |= if known.lost { 0 } else { bit(*slot) };
+                    if !known.lost {
+                        visited.insert(*slot);
+                    }
                 }
             }
-            shared.fast.visited.store(visited, Ordering::Release);
-            shared.fast.beat.store(Mono::now().0, Ordering::Release);
+            *lock(&shared.fast.round) = (Mono::now(), visited);
         }
         shared.sleep_since(woken, slot, cadence.next());
     }
@@ -107,7 +105,7 @@ fn visit(
     let mut visit = Visit::new(shared, settings, &gpu.gpu, &gpu.device, caller, state);
     super::gpu::read(Tier::Fast, &mut visit);
     if std::mem::take(&mut visit.state.slowdown.seen) {
-        shared.fast.slowed.set(slot);
+        lock(&shared.fast.slowed).insert(slot);
     }
     let (batch, ended) = visit.into_batch(Tier::Fast, gpu.epoch, taken);
     shared.report(batch);

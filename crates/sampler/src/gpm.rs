@@ -14,7 +14,7 @@ use nvml_wrapper::gpm::gpm_metrics_get;
 use nvml_wrapper::struct_wrappers::gpm::GpmMetricResult;
 
 use super::driver::classify;
-use super::visit::{LINK_TOLERANCE, Scale, Visit};
+use super::visit::{LINK_TOLERANCE, ONE, Visit};
 use model::catalog::schema::{Entity, Label, Metric};
 use model::catalog::{self as m, Direction, DropReason, GpmUnit, GpuInstance, MetricId, Subject, Tier};
 use model::clock::Mono;
@@ -246,73 +246,52 @@ fn window<E: Entity + 'static>(
         return v.gap(METRICS_GET.into(), &feeds, Missing::Dropped(DropReason::Contradicted));
     }
     let mut values = values.into_iter().map(|value| value.map(|result| result.value));
-    let window = EndedWindow { entity, metrics, seconds };
-    let mut sums = window.units(v, parts.units, &mut values);
-    sums.extend(window.rates(v, parts.rates, &mut values));
+    let mut sums = Vec::new();
+    for ((id, unit), value) in parts.units.iter().zip(&mut values) {
+        let ratio = match value {
+            Ok(percent) => ratio(percent).map_err(Missing::Dropped),
+            Err(error) => Err(classify(&error).missing()),
+        };
+        let added = ratio.and_then(|ratio| {
+            let added = v.rows.entity(entity).record(metrics.active, (*unit,), ratio);
+            added.map(|()| ratio).map_err(Missing::Dropped)
+        });
+        match added {
+            Ok(ratio) => sums.push(row(metrics.seconds, unit.text(), ratio * seconds)),
+            Err(missing) => v.gap((METRICS_GET, id.as_c()).into(), &feeds[..2], missing),
+        }
+    }
+    for (rate, value) in parts.rates.iter().zip(&mut values) {
+        sums.extend(link_bytes(v, entity, metrics, *rate, value, seconds));
+    }
     v.drained.push(Drained::Gpm(GpmWindow { subject: entity.subject(), seconds, sums }));
 }
 
-/// A window whose values are published.
-struct EndedWindow<'a, E: Entity + 'static> {
-    entity: &'a E,
-    metrics: &'a GpmMetrics<E>,
+/// Publishes the rate of a link in one direction. Returns the bytes of the window.
+fn link_bytes<E: Entity + 'static>(
+    v: &mut Visit<'_>,
+    entity: &E,
+    metrics: &GpmMetrics<E>,
+    (id, link, direction): (GpmMetricId, usize, Direction),
+    value: Result<f64, NvmlError>,
     seconds: f64,
-}
-
-impl<E: Entity + 'static> EndedWindow<'_, E> {
-    /// Publishes the activity of the units. Returns the seconds for which each was active.
-    fn units(
-        &self,
-        v: &mut Visit<'_>,
-        units: &[(GpmMetricId, GpmUnit)],
-        values: &mut impl Iterator<Item = Result<f64, NvmlError>>,
-    ) -> Vec<Row> {
-        let mut sums = Vec::new();
-        for ((id, unit), value) in units.iter().zip(values) {
-            let ratio = match value {
-                Ok(percent) => ratio(percent).map_err(Missing::Dropped),
-                Err(error) => Err(classify(&error).missing()),
-            };
-            let added = ratio.and_then(|ratio| {
-                let added = v.rows.entity(self.entity).record(self.metrics.active, (*unit,), ratio);
-                added.map(|()| ratio).map_err(Missing::Dropped)
-            });
-            match added {
-                Ok(ratio) => sums.push(row(self.metrics.seconds, unit.text(), ratio * self.seconds)),
-                Err(missing) => v.gap((METRICS_GET, id.as_c()).into(), &self.metrics.feeds()[..2], missing),
-            }
+) -> Option<Row> {
+    let call = (METRICS_GET, id.as_c());
+    let (total, newest) = (metrics.bytes[link], metrics.rates[link]);
+    // Before the link's own rate was asked for, no other can be judged.
+    let own = [v.state.link_rates.pcie, v.state.link_rates.nvlink][link]?;
+    // Not given: 10 PB/s, no link is as fast.
+    let most = own.map_or(1e10, |rate| rate * LINK_TOLERANCE / MIB);
+    let missing = match value {
+        Ok(rate) if (0.0..=most).contains(&rate) => {
+            v.add_for(entity, call, newest, (direction,), Some(rate * MIB), ONE);
+            return Some(row(total, direction.text(), rate * MIB * seconds));
         }
-        sums
-    }
-
-    /// Publishes the rates of the links. Returns the bytes that each carried.
-    fn rates(
-        &self,
-        v: &mut Visit<'_>,
-        rates: &[(GpmMetricId, usize, Direction)],
-        values: &mut impl Iterator<Item = Result<f64, NvmlError>>,
-    ) -> Vec<Row> {
-        let mut sums = Vec::new();
-        for ((id, link, direction), value) in rates.iter().zip(values) {
-            let call = (METRICS_GET, id.as_c());
-            let (total, newest) = (self.metrics.bytes[*link], self.metrics.rates[*link]);
-            // Before the link's own rate was asked for, no other can be judged.
-            let Some(own) = [v.state.link_rates.pcie, v.state.link_rates.nvlink][*link] else { continue };
-            // Not given: 10 PB/s, no link is as fast.
-            let most = own.map_or(1e10, |rate| rate * LINK_TOLERANCE / MIB);
-            let missing = match value {
-                Ok(rate) if (0.0..=most).contains(&rate) => {
-                    sums.push(row(total, direction.text(), rate * MIB * self.seconds));
-                    v.add_for(self.entity, call, newest, (*direction,), Some(rate * MIB), Scale::ONE);
-                    continue;
-                }
-                Ok(_) => Missing::Dropped(DropReason::OutOfRange),
-                Err(error) => classify(&error).missing(),
-            };
-            v.gap(call.into(), &[total.id(), newest.id()], missing);
-        }
-        sums
-    }
+        Ok(_) => Missing::Dropped(DropReason::OutOfRange),
+        Err(error) => classify(&error).missing(),
+    };
+    v.gap(call.into(), &[total.id(), newest.id()], missing);
+    None
 }
 
 /// Whether the counters of the whole GPU have stopped, by the values of a window. Only the slow windows show that, and

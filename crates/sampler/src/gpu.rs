@@ -12,6 +12,20 @@ macro_rules! field {
     };
 }
 
+/// Seconds for which one reason held the clocks down.
+macro_rules! clock_event {
+    ($id:ident, $event:ident) => {
+        field!($id, gpu_clock_event_seconds_total, (ClockEvent::$event,), NANO)
+    };
+}
+
+/// Seconds for which one policy held the performance down.
+macro_rules! violation {
+    ($id:ident, $policy:ident) => {
+        field!($id, gpu_violation_seconds_total, (PerfPolicy::$policy,), NANO)
+    };
+}
+
 mod errors;
 mod fabric;
 mod nvlink;
@@ -30,22 +44,13 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings::field_id;
 
 use super::raw;
-use super::visit::{Field, NvmlNumber, Scale, Visit};
-use model::catalog::schema::KnownLabel;
+use super::visit::{BITS, Field, KIBI, MEGA, MICRO, MILLI, NANO, NvmlNumber, ONE, PERCENT, Visit};
+use model::catalog::schema::{KnownLabel, Metric};
 use model::catalog::{
     self as m, BoardInfo, ClockDomain, ClockEvent, ComputeMode, DropReason, EccCounter, EccError, EccMemory,
-    GpuInfo, PerfPolicy, PlatformInfo, PowerLimit, RemapCause, Sensor, TemperatureThreshold, Tier,
+    Gpu, GpuInfo, PerfPolicy, PlatformInfo, PowerLimit, RemapCause, Sensor, TemperatureThreshold, Tier,
 };
 use model::pci::kernel_address;
-
-const ONE: Scale = Scale::ONE;
-const PERCENT: Scale = Scale::PERCENT;
-const MILLI: Scale = Scale::MILLI;
-const MEGA: Scale = Scale::MEGA;
-const MICRO: Scale = Scale::MICRO;
-const NANO: Scale = Scale::NANO;
-const KIBI: Scale = Scale::KIBI;
-const BITS: Scale = Scale::BITS;
 
 /// Ids of all fields that are read, by the numbers of the bindings.
 pub fn fields_read() -> impl Iterator<Item = u32> {
@@ -89,41 +94,16 @@ static SLOW_FIELDS: [Field; 10] = [
     field!(NVML_FI_DEV_REMAPPED_UNC, gpu_remapped_rows, (RemapCause::Uncorrectable,), ONE),
     field!(NVML_FI_DEV_REMAPPED_PENDING, gpu_row_remap_pending, (), ONE),
     field!(NVML_FI_DEV_REMAPPED_FAILURE, gpu_row_remap_failure, (), ONE),
-    field!(
-        NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP,
-        gpu_clock_event_seconds_total,
-        (ClockEvent::SwPowerCap,),
-        NANO
-    ),
-    field!(
-        NVML_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST,
-        gpu_clock_event_seconds_total,
-        (ClockEvent::SyncBoost,),
-        NANO
-    ),
-    field!(
-        NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN,
-        gpu_clock_event_seconds_total,
-        (ClockEvent::SwThermalSlowdown,),
-        NANO
-    ),
+    clock_event!(NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP, SwPowerCap),
+    clock_event!(NVML_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST, SyncBoost),
+    clock_event!(NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN, SwThermalSlowdown),
 ];
 
 static POLICY_FIELDS: [Field; 4] = [
     field!(NVML_FI_DEV_PERF_POLICY_THERMAL, gpu_thermal_violation_seconds_total, (), NANO),
-    field!(NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT, gpu_violation_seconds_total, (PerfPolicy::BoardLimit,), NANO),
-    field!(
-        NVML_FI_DEV_PERF_POLICY_LOW_UTILIZATION,
-        gpu_violation_seconds_total,
-        (PerfPolicy::LowUtilization,),
-        NANO
-    ),
-    field!(
-        NVML_FI_DEV_PERF_POLICY_RELIABILITY,
-        gpu_violation_seconds_total,
-        (PerfPolicy::Reliability,),
-        NANO
-    ),
+    violation!(NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT, BoardLimit),
+    violation!(NVML_FI_DEV_PERF_POLICY_LOW_UTILIZATION, LowUtilization),
+    violation!(NVML_FI_DEV_PERF_POLICY_RELIABILITY, Reliability),
 ];
 
 const DOMAINS: [(Clock, ClockDomain); 4] = [
@@ -183,9 +163,7 @@ fn normal(v: &mut Visit<'_>) {
     v.value("nvmlDeviceGetPerformanceState", &m::gpu_performance_state, (), ONE, |d| {
         d.performance_state().map(|state| state.as_c())
     });
-    for (counter, c) in
-        [(NvmlEccCounter::Volatile, EccCounter::Volatile), (NvmlEccCounter::Aggregate, EccCounter::Aggregate)]
-    {
+    for (counter, c) in ECC_COUNTERS {
         for (error, e) in ECC_ERRORS {
             let call = ("nvmlDeviceGetTotalEccErrors", [error.as_c(), counter.as_c()]);
             v.value(call, &m::gpu_ecc_total_errors, (c, e), ONE, |d| d.total_ecc_errors(error, counter));
@@ -265,6 +243,9 @@ fn read_power_limit(
     }
 }
 
+const ECC_COUNTERS: [(NvmlEccCounter, EccCounter); 2] =
+    [(NvmlEccCounter::Volatile, EccCounter::Volatile), (NvmlEccCounter::Aggregate, EccCounter::Aggregate)];
+
 const ECC_ERRORS: [(MemoryError, EccError); 2] =
     [(MemoryError::Corrected, EccError::Corrected), (MemoryError::Uncorrected, EccError::Uncorrected)];
 
@@ -282,8 +263,9 @@ const ECC_MEMORIES: [(MemoryLocation, EccMemory); 8] = [
 fn slow(v: &mut Visit<'_>) {
     v.fields(&SLOW_FIELDS);
     slowdown::slow(v);
-    const ENFORCED: &str = "nvmlDeviceGetEnforcedPowerLimit";
-    read_power_limit(v, ENFORCED, PowerLimit::Enforced, |d| d.enforced_power_limit());
+    read_power_limit(v, "nvmlDeviceGetEnforcedPowerLimit", PowerLimit::Enforced, |d| {
+        d.enforced_power_limit()
+    });
     v.value("nvmlDeviceGetCurrPcieLinkGeneration", &m::gpu_pcie_link_generation, (), ONE, |d| {
         d.current_pcie_link_gen()
     });
@@ -291,9 +273,7 @@ fn slow(v: &mut Visit<'_>) {
         d.current_pcie_link_width()
     });
 
-    for (counter, c) in
-        [(NvmlEccCounter::Volatile, EccCounter::Volatile), (NvmlEccCounter::Aggregate, EccCounter::Aggregate)]
-    {
+    for (counter, c) in ECC_COUNTERS {
         for (error, e) in ECC_ERRORS {
             for (location, memory) in ECC_MEMORIES {
                 let call =
@@ -327,31 +307,31 @@ fn slow(v: &mut Visit<'_>) {
     }
 }
 
-/// Encoder and capture sessions. An average of no sessions is no latency, so there is none then.
 fn sessions(v: &mut Visit<'_>) {
-    const ENCODER: &str = "nvmlDeviceGetEncoderStats";
-    let feeds = [
-        m::gpu_encoder_sessions.id(),
-        m::gpu_encoder_frames_per_second.id(),
-        m::gpu_encoder_latency_seconds.id(),
-    ];
-    if let Some(stats) = v.read(ENCODER, &feeds, |d| d.encoder_stats()) {
-        v.add(ENCODER, &m::gpu_encoder_sessions, (), stats.session_count, ONE);
-        v.add(ENCODER, &m::gpu_encoder_frames_per_second, (), stats.average_fps, ONE);
-        if stats.session_count > 0 {
-            v.add(ENCODER, &m::gpu_encoder_latency_seconds, (), stats.average_latency, MICRO);
-        }
-    }
+    let encoder =
+        [&m::gpu_encoder_sessions, &m::gpu_encoder_frames_per_second, &m::gpu_encoder_latency_seconds];
+    session_averages(v, "nvmlDeviceGetEncoderStats", encoder, |d| {
+        d.encoder_stats().map(|stats| [stats.session_count, stats.average_fps, stats.average_latency])
+    });
+    let capture = [&m::gpu_fbc_sessions, &m::gpu_fbc_frames_per_second, &m::gpu_fbc_latency_seconds];
+    session_averages(v, "nvmlDeviceGetFBCStats", capture, |d| {
+        d.fbc_stats().map(|stats| [stats.sessions_count, stats.average_fps, stats.average_latency])
+    });
+}
 
-    const CAPTURE: &str = "nvmlDeviceGetFBCStats";
-    let feeds =
-        [m::gpu_fbc_sessions.id(), m::gpu_fbc_frames_per_second.id(), m::gpu_fbc_latency_seconds.id()];
-    if let Some(stats) = v.read(CAPTURE, &feeds, |d| d.fbc_stats()) {
-        v.add(CAPTURE, &m::gpu_fbc_sessions, (), stats.sessions_count, ONE);
-        v.add(CAPTURE, &m::gpu_fbc_frames_per_second, (), stats.average_fps, ONE);
-        if stats.sessions_count > 0 {
-            v.add(CAPTURE, &m::gpu_fbc_latency_seconds, (), stats.average_latency, MICRO);
-        }
+/// Number of sessions, their frames a second and their latency. An average of no sessions is no latency, so there is
+/// none then.
+fn session_averages(
+    v: &mut Visit<'_>,
+    call: &'static str,
+    metrics: [&Metric<Gpu, ()>; 3],
+    read: fn(&Device<'static>) -> Result<[u32; 3], NvmlError>,
+) {
+    let Some([sessions, frames, latency]) = v.read(call, &metrics.map(Metric::id), read) else { return };
+    v.add(call, metrics[0], (), sessions, ONE);
+    v.add(call, metrics[1], (), frames, ONE);
+    if sessions > 0 {
+        v.add(call, metrics[2], (), latency, MICRO);
     }
 }
 
@@ -361,10 +341,12 @@ fn rare(v: &mut Visit<'_>) {
         d.total_energy_consumption()
     });
 
-    const CONFIGURED: &str = "nvmlDeviceGetPowerManagementLimit";
-    read_power_limit(v, CONFIGURED, PowerLimit::Configured, |d| d.power_management_limit());
-    const DEFAULT: &str = "nvmlDeviceGetPowerManagementDefaultLimit";
-    read_power_limit(v, DEFAULT, PowerLimit::Default, |d| d.power_management_limit_default());
+    read_power_limit(v, "nvmlDeviceGetPowerManagementLimit", PowerLimit::Configured, |d| {
+        d.power_management_limit()
+    });
+    read_power_limit(v, "nvmlDeviceGetPowerManagementDefaultLimit", PowerLimit::Default, |d| {
+        d.power_management_limit_default()
+    });
     const CONSTRAINTS: &str = "nvmlDeviceGetPowerManagementLimitConstraints";
     let feeds = [m::gpu_power_limit_watts.id()];
     if let Some(c) = v.read(CONSTRAINTS, &feeds, |d| d.power_management_limit_constraints()) {
@@ -393,8 +375,8 @@ fn rare(v: &mut Visit<'_>) {
     v.fields(&pcie::FIELDS);
     v.fields(&POLICY_FIELDS);
     errors::rare(v);
-    const LICENCE: &str = "nvmlDeviceGetGridLicensableFeatures_v4";
-    v.value(LICENCE, &m::gpu_vgpu_software_licensed, (), ONE, raw::vgpu::licensed);
+    let licence = "nvmlDeviceGetGridLicensableFeatures_v4";
+    v.value(licence, &m::gpu_vgpu_software_licensed, (), ONE, raw::vgpu::licensed);
     pcie::rare(v);
     pcie::throughput(v);
     fabric::rare(v);

@@ -26,17 +26,17 @@ pub mod watch;
 pub mod wire;
 mod worker;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufReader, Write};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use host::Host;
-use host::inflight::{SlotWriter, Table, bit};
+use host::inflight::{SlotWriter, Table};
 use host::stop::Stop;
 use host::{child, frame};
 use model::catalog::{CollectorName, DriverError, Gpu, Tier};
@@ -55,7 +55,6 @@ pub use samples::{POWER as POWER_SAMPLE_METRICS, UTILIZATION as UTILIZATION_SAMP
 const MAX_QUEUED: Duration = Duration::from_millis(250);
 
 /// State of the sampler that all threads use.
-#[derive(Debug)]
 struct Shared {
     config: SamplerConfig,
     host: Host,
@@ -91,30 +90,7 @@ struct AttachedGpu {
 }
 
 /// Slots of GPUs for which something happened.
-#[derive(Debug, Default)]
-struct SlotBits(AtomicU64);
-
-impl SlotBits {
-    fn set(&self, slot: usize) {
-        self.0.fetch_or(bit(slot), Ordering::AcqRel);
-    }
-
-    fn assign(&self, slot: usize, on: bool) {
-        match on {
-            true => self.set(slot),
-            false => _ = self.clear(slot),
-        }
-    }
-
-    fn has(&self, slot: usize) -> bool {
-        self.0.load(Ordering::Acquire) & bit(slot) != 0
-    }
-
-    /// Clears the bit, and returns whether it was set.
-    fn clear(&self, slot: usize) -> bool {
-        self.0.fetch_and(!bit(slot), Ordering::AcqRel) & bit(slot) != 0
-    }
-}
+type SlotSet = Mutex<BTreeSet<usize>>;
 
 impl Shared {
     fn settings(&self) -> Arc<SamplerSettings> {
@@ -231,7 +207,6 @@ impl Shared {
 }
 
 /// Frames on their way to the parent.
-#[derive(Debug)]
 struct Outbox {
     pipe: File,
     bytes: Vec<u8>,

@@ -11,7 +11,7 @@ use self::scan::{LayoutKey, MigHandle, Scan, noting, profiles, scan};
 use super::gpu::processes::{list_processes, plain};
 use super::raw::mig::ProfileInfo;
 use super::raw::processes;
-use super::visit::{NvmlNumber, Scale, Visit};
+use super::visit::{NvmlNumber, ONE, Scale, Visit};
 use model::catalog::{self as m, ComputeInstance, DriverError, Gpu, GpuInstance, MetricId, MigInfo};
 use model::owners::GpuProcess;
 use model::sample::Missing;
@@ -53,7 +53,6 @@ const PROFILES: [MetricId; 3] =
 const TRIES: u32 = 3;
 
 /// A GPU instance.
-#[derive(Debug)]
 struct InstanceState {
     id: u32,
     profile: String,
@@ -66,7 +65,6 @@ struct InstanceState {
 }
 
 /// A MIG device: a compute instance within a GPU instance.
-#[derive(Debug)]
 struct MigDevice {
     handle: MigHandle,
     info: MigInfo,
@@ -74,7 +72,6 @@ struct MigDevice {
 }
 
 /// The instances of the last scan, with their handles.
-#[derive(Debug)]
 struct MigLayout {
     key: LayoutKey,
     /// Whether all GPU instances are known, those without compute instances too, with place and size.
@@ -84,7 +81,7 @@ struct MigLayout {
 }
 
 /// Reads MIG mode and layout of a GPU, for the life of one handle.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct MigReader {
     enabled: bool,
     profiles: Vec<ProfileInfo>,
@@ -107,7 +104,7 @@ impl MigReader {
         let Some(mode) = self.read_mode(v) else { return false };
         // The ledger compares it with the declared layout, so it is sent also if it is not to be published.
         v.rows.entity(v.gpu).flag(&m::gpu_mig_mode_enabled, (), mode.current == 1);
-        v.add(MODE, &m::gpu_mig_mode_pending_enabled, (), mode.pending, Scale::ONE);
+        v.add(MODE, &m::gpu_mig_mode_pending_enabled, (), mode.pending, ONE);
         self.switched(v, &mode)
     }
 
@@ -177,7 +174,7 @@ impl MigReader {
             if let Some(Some(mut list)) = list {
                 v.retain_foreign(&mut list);
                 let compute = layout.compute_instance(v.gpu, mig);
-                v.add_for(&compute, call, count, (), list.len(), Scale::ONE);
+                v.add_for(&compute, call, count, (), list.len(), ONE);
                 let instance = Some((mig.handle.gpu_instance, mig.handle.compute_instance));
                 let list = list.iter().map(|process| GpuProcess { instance, ..plain(process) });
                 list_processes(v, list);
@@ -263,14 +260,14 @@ impl MigReader {
             let entity = instance.entity(v.gpu);
             const INFO: &str = "nvmlGpuInstanceGetInfo";
             if let Some((start, slices)) = instance.placement {
-                v.add_for(&entity, INFO, &m::gpu_mig_placement_start, (), start, Scale::ONE);
-                v.add_for(&entity, INFO, &m::gpu_mig_placement_slices, (), slices, Scale::ONE);
+                v.add_for(&entity, INFO, &m::gpu_mig_placement_start, (), start, ONE);
+                v.add_for(&entity, INFO, &m::gpu_mig_placement_slices, (), slices, ONE);
             }
             if let Some(id) = instance.profile_id {
-                v.add_for(&entity, INFO, &m::gpu_mig_profile_id, (), id, Scale::ONE);
+                v.add_for(&entity, INFO, &m::gpu_mig_profile_id, (), id, ONE);
             }
             if let Some(count) = instance.multiprocessors {
-                v.add_for(&entity, ATTRIBUTES, &m::gpu_mig_multiprocessors, (), count, Scale::ONE);
+                v.add_for(&entity, ATTRIBUTES, &m::gpu_mig_multiprocessors, (), count, ONE);
             }
             // Memory belongs to the GPU instance: its compute instances share it, and give the same values. Without
             // any of them there is no handle to ask.
@@ -284,7 +281,7 @@ impl MigReader {
                 &m::gpu_mig_memory_free_bytes,
                 &m::gpu_mig_memory_reserved_bytes,
             ];
-            v.values(&entity, call, metrics, Scale::ONE, |_| {
+            v.values(&entity, call, metrics, ONE, |_| {
                 let memory = noting(vanished, mig.handle.device.memory_info())?;
                 Ok([memory.total, memory.used, memory.free, memory.reserved].map(u64::number))
             });

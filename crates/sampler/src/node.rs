@@ -11,14 +11,14 @@ use std::time::Duration;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
-use super::driver::{self, CallFailure, Caller, file_error};
+use super::driver::{self, CallFailure, Caller, file_error, gap};
 use super::wire::{FromSampler, GpuSlot, Intervals, SamplerSettings};
 use super::worker;
 use super::{Shared, events, fast, peers, raw};
 use host::inflight::{MAX_GPUS, NODE_SLOT, SlotWriter};
-use model::catalog::{self as m, DriverInfo, DropReason, MetricId, Node, NvSwitchInfo, Tier};
+use model::catalog::{self as m, DriverInfo, DropReason, Node, NvSwitchInfo, Tier};
 use model::clock::{Cadence, Mono};
-use model::sample::{Gap, Missing, Rows};
+use model::sample::{Missing, Rows};
 
 /// Longest time until the worker notices that a GPU may be asked again.
 const INCLUDE: Duration = Duration::from_secs(1);
@@ -126,7 +126,7 @@ impl NodeWorker<'_> {
         let mut gaps = Vec::new();
         let mut text = |call: &'static str, f: &dyn Fn() -> Result<String, NvmlError>| {
             self.caller.call(call, f).unwrap_or_else(|failure| {
-                gaps.push(gap(call, m::gpu_driver_info.id(), failure.missing()));
+                gaps.push(gap(call, &[m::gpu_driver_info.id()], failure.missing()));
                 String::new()
             })
         };
@@ -161,7 +161,7 @@ impl NodeWorker<'_> {
         match self.caller.call(COUNT, || nvml.device_count()) {
             Ok(count) => {
                 if rows.entity(&Node {}).record(&m::gpu_devices, (), f64::from(count)).is_err() {
-                    gaps.push(gap(COUNT, m::gpu_devices.id(), Missing::Dropped(DropReason::OutOfRange)));
+                    gaps.push(gap(COUNT, &[m::gpu_devices.id()], Missing::Dropped(DropReason::OutOfRange)));
                 }
                 self.shared.listed.store(count as usize, Ordering::Relaxed);
                 for slot in 1..=MAX_GPUS.min(count as usize) {
@@ -171,7 +171,7 @@ impl NodeWorker<'_> {
                 }
             }
             Err(CallFailure::DriverGone(error, text)) => return self.shared.driver_gone(error, text),
-            Err(failure) => gaps.push(gap(COUNT, m::gpu_devices.id(), failure.missing())),
+            Err(failure) => gaps.push(gap(COUNT, &[m::gpu_devices.id()], failure.missing())),
         }
         self.shared.report_node(Tier::Slow, taken, rows, gaps, &mut self.caller);
     }
@@ -193,14 +193,10 @@ impl NodeWorker<'_> {
             }
             // Without the driver there is nothing to report.
             Err(CallFailure::Unsupported) => return,
-            Err(failure) => gaps.push(gap(CALL, m::gpu_nvswitch_info.id(), failure.missing())),
+            Err(failure) => gaps.push(gap(CALL, &[m::gpu_nvswitch_info.id()], failure.missing())),
         }
         self.shared.report_node(Tier::Rare, taken, rows, gaps, &mut self.caller);
     }
-}
-
-fn gap(call: &str, metric: MetricId, missing: Missing) -> Gap {
-    Gap { call: call.to_owned(), metrics: vec![metric], missing }
 }
 
 /// The NVSwitches that the node's own kernel drives, by the files of the nvswitch driver.

@@ -10,7 +10,7 @@ use nvml_wrapper::Device;
 use nvml_wrapper_sys::bindings as sys;
 
 use super::Shared;
-use super::driver::{CallFailure, Caller};
+use super::driver::{CallFailure, Caller, gap};
 use super::raw;
 use host::inflight::PEERS_SLOT;
 use model::catalog::{self as m, PeerInfo, Tier};
@@ -22,16 +22,6 @@ use model::sync::lock;
 const RETRY: Duration = Duration::from_secs(1);
 /// A call that takes longer may hang: the longest takes 80 ms.
 const LONG: Duration = Duration::from_millis(200);
-
-/// The label that takes the answer to one question about a pair.
-type PeerField = fn(&mut PeerInfo) -> &mut String;
-
-/// Capabilities of a GPU with the memory of another.
-const CAPABILITIES: [(u32, PeerField); 3] = [
-    (sys::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_READ, |info| &mut info.read),
-    (sys::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_WRITE, |info| &mut info.write),
-    (sys::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_NVLINK, |info| &mut info.nvlink),
-];
 
 /// Asks for the matrix if it is wanted and was not asked for, in a thread that ends with the answer. Not while a GPU is
 /// left alone: asking about a pair asks both.
@@ -90,8 +80,7 @@ fn matrix(shared: &Shared, caller: &mut Caller) -> Option<(Rows, Vec<Gap>)> {
                     }
                 }
                 Err((call, failure)) => {
-                    let metrics = vec![m::gpu_peer_info.id()];
-                    gaps.push(Gap { call: call.to_owned(), metrics, missing: failure.missing() });
+                    gaps.push(gap(call, &[m::gpu_peer_info.id()], failure.missing()));
                     // A driver that is gone or a lost GPU answers nothing more.
                     if failure.is_final() {
                         return Some((rows, gaps));
@@ -110,14 +99,19 @@ fn pair(
 ) -> Result<PeerInfo, (&'static str, CallFailure)> {
     const ANCESTOR: &str = "nvmlDeviceGetTopologyCommonAncestor";
     const STATUS: &str = "nvmlDeviceGetP2PStatus";
-    let mut info = PeerInfo::default();
     let level = caller.call(ANCESTOR, || raw::common_ancestor(a, b)).map_err(|e| (ANCESTOR, e))?;
-    info.topology = topology(level).to_owned();
-    for (capability, field) in CAPABILITIES {
-        let status = caller.call((STATUS, capability), || raw::p2p_status(a, b, capability));
-        *field(&mut info) = p2p(status.map_err(|e| (STATUS, e))?).to_owned();
-    }
-    Ok(info)
+    let mut status =
+        |capability| match caller.call((STATUS, capability), || raw::p2p_status(a, b, capability)) {
+            Ok(status) => Ok(p2p(status).to_owned()),
+            Err(failure) => Err((STATUS, failure)),
+        };
+    Ok(PeerInfo {
+        topology: topology(level).to_owned(),
+        read: status(sys::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_READ)?,
+        write: status(sys::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_WRITE)?,
+        nvlink: status(sys::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_NVLINK)?,
+        ..PeerInfo::default()
+    })
 }
 
 /// The label of `nvmlGpuTopologyLevel_t`.

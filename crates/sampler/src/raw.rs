@@ -10,6 +10,9 @@ use nvml_wrapper::error::{NvmlError, nvml_try};
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::{self as sys, nvmlReturn_t};
 
+/// Return code for a version of a struct that the driver does not know, which the wrapper lacks.
+const VERSION_MISMATCH: u32 = 25;
+
 /// NVML's version word of a struct: size in the low bytes, version in the top one.
 const fn struct_version<T>(version: u32) -> u32 {
     size_of::<T>() as u32 | (version << 24)
@@ -137,8 +140,6 @@ pub fn margin_temperature(device: &Device<'static>) -> Result<i32, NvmlError> {
 /// Where the GPU is in its platform. Drivers before 570 know the first version alone, of the same layout: in place of the
 /// chassis' serial number it has a number of the rack, which is left out.
 pub fn platform_info(device: &Device<'static>) -> Result<sys::nvmlPlatformInfo_v2_t, NvmlError> {
-    // The code for a version that the driver does not know, which the wrapper lacks.
-    const VERSION_MISMATCH: u32 = 25;
     let ask =
         |version| read!(device, nvmlDeviceGetPlatformInfo(), versioned!(sys::nvmlPlatformInfo_v2_t, version));
     match ask(2) {

@@ -10,7 +10,7 @@ use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 
 use super::Shared;
 use super::canary_pids::CanaryPids;
-use super::driver::{CallFailure, CallName, Caller, classify};
+use super::driver::{CallFailure, CallName, Caller, classify, gap};
 use super::raw;
 use super::wire::SamplerSettings;
 use model::catalog::schema::{Entity, LabelSet, LabelText, Metric};
@@ -98,7 +98,6 @@ impl HandleState {
 }
 
 /// One visit.
-#[derive(Debug)]
 pub(crate) struct Visit<'a> {
     pub shared: &'a Shared,
     /// What is to be read in this visit.
@@ -125,40 +124,24 @@ pub(crate) trait NvmlNumber {
     fn number(self) -> Option<f64>;
 }
 
-impl NvmlNumber for u32 {
-    fn number(self) -> Option<f64> {
-        (self != u32::MAX).then_some(f64::from(self))
-    }
+macro_rules! nvml_numbers {
+    ($($type:ty: |$value:ident| $number:expr;)*) => {$(
+        impl NvmlNumber for $type {
+            fn number(self) -> Option<f64> {
+                let $value = self;
+                $number
+            }
+        }
+    )*};
 }
 
-impl NvmlNumber for i32 {
-    fn number(self) -> Option<f64> {
-        (self < 0x7fff_fff0).then_some(f64::from(self))
-    }
-}
-
-impl NvmlNumber for u64 {
-    fn number(self) -> Option<f64> {
-        (self < 0x7fff_ffff_ffff_fff0).then_some(self as f64)
-    }
-}
-
-impl NvmlNumber for bool {
-    fn number(self) -> Option<f64> {
-        Some(if self { 1.0 } else { 0.0 })
-    }
-}
-
-impl NvmlNumber for usize {
-    fn number(self) -> Option<f64> {
-        (self as u64).number()
-    }
-}
-
-impl NvmlNumber for Option<f64> {
-    fn number(self) -> Option<f64> {
-        self
-    }
+nvml_numbers! {
+    u32: |n| (n != u32::MAX).then_some(f64::from(n));
+    i32: |n| (n < 0x7fff_fff0).then_some(f64::from(n));
+    u64: |n| (n < 0x7fff_ffff_ffff_fff0).then_some(n as f64);
+    usize: |n| (n as u64).number();
+    bool: |is_true| Some(f64::from(is_true));
+    Option<f64>: |n| n;
 }
 
 impl NvmlNumber for SampleValue {
@@ -183,22 +166,22 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    pub const ONE: Scale = Scale { times: 1.0, over: 1.0 };
-    /// Percent to a ratio.
-    pub const PERCENT: Scale = Scale { times: 1.0, over: 100.0 };
-    pub const MILLI: Scale = Scale { times: 1.0, over: 1e3 };
-    pub const MICRO: Scale = Scale { times: 1.0, over: 1e6 };
-    pub const NANO: Scale = Scale { times: 1.0, over: 1e9 };
-    /// Bits to bytes.
-    pub const BITS: Scale = Scale { times: 1.0, over: 8.0 };
-    /// KiB to bytes.
-    pub const KIBI: Scale = Scale { times: 1024.0, over: 1.0 };
-    pub const MEGA: Scale = Scale { times: 1e6, over: 1.0 };
-
     fn apply(self, number: f64) -> f64 {
         number * self.times / self.over
     }
 }
+
+pub const ONE: Scale = Scale { times: 1.0, over: 1.0 };
+/// Percent to a ratio.
+pub const PERCENT: Scale = Scale { times: 1.0, over: 100.0 };
+pub const MILLI: Scale = Scale { times: 1.0, over: 1e3 };
+pub const MICRO: Scale = Scale { times: 1.0, over: 1e6 };
+pub const NANO: Scale = Scale { times: 1.0, over: 1e9 };
+/// Bits to bytes.
+pub const BITS: Scale = Scale { times: 1.0, over: 8.0 };
+/// KiB to bytes.
+pub const KIBI: Scale = Scale { times: 1024.0, over: 1.0 };
+pub const MEGA: Scale = Scale { times: 1e6, over: 1.0 };
 
 /// Where the value of a field goes: rows, GPU, the field's scope, value in the metric's unit.
 type AddValue = fn(&mut Rows, &Gpu, u32, f64) -> Result<(), DropReason>;
@@ -379,19 +362,19 @@ impl<'a> Visit<'a> {
         self.gaps.iter().filter(|gap| matches!(gap.missing, Missing::Failed { .. })).count()
     }
 
-    /// Makes a call that feeds one metric: `scale` takes the value to the metric's unit.
-    pub fn value<L: LabelSet, N: NvmlNumber>(
+    /// Makes a call that feeds one metric of the GPU: `scale` takes the value to the metric's unit.
+    pub fn value<L: LabelSet, N: NvmlNumber + Copy>(
         &mut self,
         call: impl Into<CallName>,
         metric: &Metric<Gpu, L>,
         labels: L,
         scale: Scale,
         f: impl FnOnce(&Device<'static>) -> Result<N, NvmlError>,
-    ) {
+    ) -> Option<N> {
         let call = call.into();
-        if let Some(value) = self.read(call, &[metric.id()], f) {
-            self.add(call, metric, labels, value, scale);
-        }
+        let value = self.read(call, &[metric.id()], f)?;
+        self.add(call, metric, labels, value, scale);
+        Some(value)
     }
 
     /// Makes a call that feeds several metrics of one unit, with the values in the order of the metrics.
@@ -500,7 +483,7 @@ impl<'a> Visit<'a> {
 
     /// Notes metrics without a value, and the reason.
     pub fn gap(&mut self, call: CallName, metrics: &[MetricId], missing: Missing) {
-        self.gaps.push(Gap { call: call.to_string(), metrics: metrics.to_vec(), missing });
+        self.gaps.push(gap(call, metrics, missing));
     }
 }
 

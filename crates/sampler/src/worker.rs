@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nvml_wrapper::{Device, Nvml};
 
-use super::driver::{CallFailure, Caller};
+use super::driver::{CallFailure, Caller, gap};
 use super::events;
 use super::gpm::GpmReader;
 use super::gpu;
@@ -19,7 +19,7 @@ use super::{AttachedGpu, Shared};
 use host::inflight::SlotWriter;
 use model::catalog::{self as m, CollectorName, Gpu, SampleBuffer, Tier};
 use model::clock::{Cadence, Mono};
-use model::sample::{Batch, BatchKey, Gap, Rows};
+use model::sample::{Batch, BatchKey, Rows};
 use model::sync::lock;
 
 const BY_PCI_ADDRESS: &str = "nvmlDeviceGetHandleByPciBusId_v2";
@@ -167,11 +167,7 @@ impl Worker<'_> {
         match self.known.clone() {
             None => self.shared.send(&FromSampler::AttachFailed { index: self.index(), error, text }),
             Some(gpu_slot) => {
-                let gap = Gap {
-                    call: BY_PCI_ADDRESS.into(),
-                    metrics: vec![m::gpu_up.id()],
-                    missing: failure.missing(),
-                };
+                let gap = gap(BY_PCI_ADDRESS, &[m::gpu_up.id()], failure.missing());
                 let part =
                     BatchKey { collector: CollectorName::Nvml, gpu: Some(gpu_slot.gpu), tier: Tier::Fast };
                 self.shared.report(Batch {
@@ -221,7 +217,7 @@ impl Worker<'_> {
         }
         let now = Mono::now();
         let slow = self.settings.intervals.slow;
-        if self.shared.events.faults.clear(self.slot_number)
+        if lock(&self.shared.events.faults).remove(&self.slot_number)
             && handle.after_event.is_none_or(|at| now.since(at) >= slow)
         {
             // A fault changes rows to be replaced, the action that is wanted, links: they are read now. A storm of
@@ -256,7 +252,10 @@ impl Worker<'_> {
             let visited = self.visit(tier, handle);
             drop(permit);
             handle.schedule.visited(tier, now, matches!(visited, Visited::Failed));
-            shared.events.in_mig_mode.assign(self.slot_number, handle.state.mig_enabled);
+            match handle.state.mig_enabled {
+                true => lock(&shared.events.in_mig_mode).insert(self.slot_number),
+                false => lock(&shared.events.in_mig_mode).remove(&self.slot_number),
+            };
             if handle.readers.gpm.withdrawn() != withdrawn {
                 // So are the values with longer windows.
                 handle.schedule.again(Tier::Rare);
@@ -328,7 +327,7 @@ struct Handle {
 }
 
 /// What is read beyond single values, for the life of one handle.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Readers {
     mig: MigReader,
     power: SampleCursor,
@@ -342,7 +341,7 @@ impl Readers {
     fn read(&mut self, tier: Tier, visit: &mut Visit<'_>, slot: usize) -> bool {
         let shared = visit.shared;
         if tier == Tier::Slow {
-            visit.state.slowdown.seen |= shared.fast.slowed.clear(slot);
+            visit.state.slowdown.seen |= lock(&shared.fast.slowed).remove(&slot);
         }
         gpu::read(tier, visit);
         let gpm = shared.gpm.load(Ordering::Relaxed);
@@ -364,7 +363,7 @@ impl Readers {
                     self.gpm.forget();
                 }
                 // The driver's event comes at once; the mode itself is read seldom.
-                let event = shared.events.mig.clear(slot);
+                let event = lock(&shared.events.mig).remove(&slot);
                 changed = event && self.mig.mode_switched(visit) || self.mig.read(visit);
                 self.mig.place_processes(visit);
             }
@@ -395,13 +394,11 @@ const ORDER: [Tier; 8] = [
 ];
 
 /// When each tier of one GPU is due.
-#[derive(Debug)]
 pub(crate) struct TierSchedule {
     entries: Vec<DueTier>,
     intervals: Intervals,
 }
 
-#[derive(Debug)]
 struct DueTier {
     tier: Tier,
     /// None for tiers that are read once a handle.

@@ -6,14 +6,10 @@
 
 use prost::Message;
 
-/// gRPC path of the call that lists what pods have.
+/// gRPC path of the call that lists what pods have. The requests of both calls have no fields.
 pub const LIST: &str = "/v1.PodResourcesLister/List";
 /// gRPC path of the call that lists what can be given out (Kubernetes 1.23).
 pub const ALLOCATABLE: &str = "/v1.PodResourcesLister/GetAllocatableResources";
-
-/// Request of both calls: it has no fields.
-#[derive(Clone, Copy, PartialEq, Message)]
-pub struct Empty {}
 
 /// What every pod has.
 #[derive(Clone, PartialEq, Message)]

@@ -53,19 +53,20 @@ pub(super) static TOTALS: [Field; 4] = [
     field!(NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_RX, gpu_nvlink_raw_bytes_total, (Direction::Rx,), KIBI),
 ];
 
+macro_rules! link_errors {
+    ($id:ident, $error:ident) => {
+        of_link!($id, gpu_nvlink_link_errors_total, (NvLinkError::$error,), ONE)
+    };
+}
+
 /// The driver reads bytes of one link in one go and its errors in another (0.9 ms each on an H200); a call for
 /// each error counter costs as much as the field for all three.
 pub(super) static OF_LINKS: [Field; 5] = [
     of_link!(NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, gpu_nvlink_link_bytes_total, (Direction::Tx,), KIBI),
     of_link!(NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, gpu_nvlink_link_bytes_total, (Direction::Rx,), KIBI),
-    of_link!(NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY, gpu_nvlink_link_errors_total, (NvLinkError::Replay,), ONE),
-    of_link!(
-        NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY,
-        gpu_nvlink_link_errors_total,
-        (NvLinkError::Recovery,),
-        ONE
-    ),
-    of_link!(NVML_FI_DEV_NVLINK_ERROR_DL_CRC, gpu_nvlink_link_errors_total, (NvLinkError::CrcFlit,), ONE),
+    link_errors!(NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY, Replay),
+    link_errors!(NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY, Recovery),
+    link_errors!(NVML_FI_DEV_NVLINK_ERROR_DL_CRC, CrcFlit),
 ];
 
 /// A bit error ratio as NVML encodes it: its decimal exponent, negative, in the low byte, the mantissa in four bits above.
@@ -74,12 +75,6 @@ fn bit_error_ratio(encoded: f64) -> f64 {
     let mantissa = encoded >> sys::NVML_NVLINK_BER_MANTISSA_SHIFT & sys::NVML_NVLINK_BER_MANTISSA_WIDTH;
     let exponent = encoded >> sys::NVML_NVLINK_BER_EXP_SHIFT & sys::NVML_NVLINK_BER_EXP_WIDTH;
     f64::from(mantissa) / 10f64.powi(exponent as i32)
-}
-
-macro_rules! errors_5 {
-    ($id:ident, $error:ident) => {
-        of_link!($id, gpu_nvlink_link_errors_total, (NvLinkError::$error,), ONE)
-    };
 }
 
 macro_rules! ratio_5 {
@@ -96,18 +91,18 @@ macro_rules! words_5 {
 
 /// What a link of NVLink 5 counts in place of replays, recoveries and checksums.
 pub(super) static OF_LINKS_5: [Field; 30] = [
-    errors_5!(NVML_FI_DEV_NVLINK_COUNT_MALFORMED_PACKET_ERRORS, MalformedPacket),
-    errors_5!(NVML_FI_DEV_NVLINK_COUNT_BUFFER_OVERRUN_ERRORS, BufferOverrun),
-    errors_5!(NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS, Receive),
-    errors_5!(NVML_FI_DEV_NVLINK_COUNT_RCV_REMOTE_ERRORS, ReceiveRemote),
-    errors_5!(NVML_FI_DEV_NVLINK_COUNT_RCV_GENERAL_ERRORS, ReceiveGeneral),
-    errors_5!(NVML_FI_DEV_NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS, LocalLinkIntegrity),
-    errors_5!(NVML_FI_DEV_NVLINK_COUNT_XMIT_DISCARDS, TransmitDiscard),
-    errors_5!(NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS, RecoverySuccessful),
-    errors_5!(NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS, RecoveryFailed),
-    errors_5!(NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS, LinkRecovery),
-    errors_5!(NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS, Effective),
-    errors_5!(NVML_FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS, Symbol),
+    link_errors!(NVML_FI_DEV_NVLINK_COUNT_MALFORMED_PACKET_ERRORS, MalformedPacket),
+    link_errors!(NVML_FI_DEV_NVLINK_COUNT_BUFFER_OVERRUN_ERRORS, BufferOverrun),
+    link_errors!(NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS, Receive),
+    link_errors!(NVML_FI_DEV_NVLINK_COUNT_RCV_REMOTE_ERRORS, ReceiveRemote),
+    link_errors!(NVML_FI_DEV_NVLINK_COUNT_RCV_GENERAL_ERRORS, ReceiveGeneral),
+    link_errors!(NVML_FI_DEV_NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS, LocalLinkIntegrity),
+    link_errors!(NVML_FI_DEV_NVLINK_COUNT_XMIT_DISCARDS, TransmitDiscard),
+    link_errors!(NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS, RecoverySuccessful),
+    link_errors!(NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS, RecoveryFailed),
+    link_errors!(NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS, LinkRecovery),
+    link_errors!(NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS, Effective),
+    link_errors!(NVML_FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS, Symbol),
     ratio_5!(NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_BER, Effective),
     ratio_5!(NVML_FI_DEV_NVLINK_COUNT_SYMBOL_BER, Symbol),
     words_5!(NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_0, S0),
@@ -446,7 +441,7 @@ fn errors(v: &mut Visit<'_>, links: u32) {
 fn sum_up(v: &mut Visit<'_>, links: u32) {
     let of_links = m::gpu_nvlink_link_errors_total.id();
     let unsupported = |gap: &Gap| gap.missing == Missing::Unsupported && gap.metrics == [of_links];
-    let counted = v.rows.groups().iter().flat_map(|(_, rows)| rows).any(|row| row.metric == of_links);
+    let counted = v.rows.all().any(|row| row.metric == of_links);
     if counted {
         v.gaps.retain(|gap| !unsupported(gap));
     } else if v.gaps.iter().any(unsupported) {
@@ -454,14 +449,7 @@ fn sum_up(v: &mut Visit<'_>, links: u32) {
     }
     for error in NvLinkError::ALL {
         let of = |row: &Row| row.metric == of_links && row.labels == [error.text()];
-        let counts: Vec<f64> = v
-            .rows
-            .groups()
-            .iter()
-            .flat_map(|(_, rows)| rows)
-            .filter(|row| of(row))
-            .map(|row| row.value)
-            .collect();
+        let counts: Vec<f64> = v.rows.all().filter(|row| of(row)).map(|row| row.value).collect();
         if counts.len() as u32 == links {
             let sum = SampleValue::F64(counts.iter().sum());
             v.add(ERROR_COUNTER, &m::gpu_nvlink_errors_total, (*error,), sum, ONE);

@@ -40,18 +40,11 @@ const AER: [(&str, AerSeverity); 3] = [
 
 /// The best that GPU and slot support.
 pub(super) fn once(v: &mut Visit<'_>) {
-    const GENERATION: &str = "nvmlDeviceGetMaxPcieLinkGeneration";
-    const WIDTH: &str = "nvmlDeviceGetMaxPcieLinkWidth";
-    let (generation_metric, width_metric) =
-        (&m::gpu_pcie_link_max_generation, &m::gpu_pcie_link_max_width_lanes);
-    let generation = v.read(GENERATION, &[generation_metric.id()], |d| d.max_pcie_link_gen());
-    if let Some(generation) = generation {
-        v.add(GENERATION, generation_metric, (), generation, ONE);
-    }
-    let width = v.read(WIDTH, &[width_metric.id()], |d| d.max_pcie_link_width());
-    if let Some(width) = width {
-        v.add(WIDTH, width_metric, (), width, ONE);
-    }
+    let metric = &m::gpu_pcie_link_max_generation;
+    let generation =
+        v.value("nvmlDeviceGetMaxPcieLinkGeneration", metric, (), ONE, |d| d.max_pcie_link_gen());
+    let metric = &m::gpu_pcie_link_max_width_lanes;
+    let width = v.value("nvmlDeviceGetMaxPcieLinkWidth", metric, (), ONE, |d| d.max_pcie_link_width());
     let best = generation.zip(width);
     let rate = best.and_then(|(generation, lanes)| link_rate(generation.into(), lanes.into()));
     v.state.link_rates.pcie = Some(rate);

@@ -15,18 +15,8 @@ use model::sample::Rows;
 pub(super) const BITS: u64 = 0x8 | 0x40 | 0x80;
 
 pub(super) static FIELDS: [Field; 2] = [
-    field!(
-        NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN,
-        gpu_clock_event_seconds_total,
-        (ClockEvent::HwThermalSlowdown,),
-        NANO
-    ),
-    field!(
-        NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN,
-        gpu_clock_event_seconds_total,
-        (ClockEvent::HwPowerBrakeSlowdown,),
-        NANO
-    ),
+    clock_event!(NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN, HwThermalSlowdown),
+    clock_event!(NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN, HwPowerBrakeSlowdown),
 ];
 
 /// Reads the counters, or publishes the last reading again.
@@ -60,10 +50,7 @@ pub(super) fn slow(v: &mut Visit<'_>) {
 
 /// Whether a counter is less than it was.
 fn fell(before: &Rows, now: &Rows) -> bool {
-    let values = |rows: &Rows| {
-        rows.groups().iter().flat_map(|(_, rows)| rows).map(|row| row.value).collect::<Vec<_>>()
-    };
-    values(before).into_iter().zip(values(now)).any(|(before, now)| now < before)
+    before.all().zip(now.all()).any(|(before, now)| now.value < before.value)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 use super::{InstanceState, answered};
 use crate::raw::mig::{ProfileInfo, possible_placements, remaining_capacity};
-use crate::visit::{Scale, Visit};
+use crate::visit::{ONE, Visit};
 use model::catalog::{self as m, ProfileName};
 use model::sample::Missing;
 
@@ -23,16 +23,16 @@ impl Capacity {
         const REMAINING: &str = "nvmlDeviceGetGpuInstanceRemainingCapacity";
         for profile in profiles {
             let name = || (ProfileName(profile.name.as_str().into()),);
-            v.add(INFO, &m::gpu_mig_profile_capacity, name(), profile.instances, Scale::ONE);
+            v.add(INFO, &m::gpu_mig_profile_capacity, name(), profile.instances, ONE);
             let (call, free) = ((REMAINING, profile.id), &m::gpu_mig_profile_free);
             if let Some(count) = v.read_privileged(call, &[free.id()], |d| remaining_capacity(d, profile.id))
             {
-                v.add(call, free, name(), count, Scale::ONE);
+                v.add(call, free, name(), count, ONE);
             }
         }
         // The largest profile is the whole GPU.
         let Some(slices) = profiles.iter().map(|profile| profile.slices).max() else { return };
-        v.add(INFO, &m::gpu_mig_slices, (), slices, Scale::ONE);
+        v.add(INFO, &m::gpu_mig_slices, (), slices, ONE);
         let sums = [m::gpu_mig_slices_used.id(), m::gpu_mig_slices_unplaceable.id()];
         let Some(instances) = instances else {
             if v.wants(&sums) {
@@ -41,12 +41,12 @@ impl Capacity {
             return;
         };
         let used: u32 = instances.iter().filter_map(|i| i.slices).sum();
-        v.add(INFO, &m::gpu_mig_slices_used, (), used, Scale::ONE);
+        v.add(INFO, &m::gpu_mig_slices_used, (), used, ONE);
         if let Some(regions) = self.regions(v, profiles) {
             let occupied: Vec<(u32, u32)> = instances.iter().filter_map(|i| i.placement).collect();
             let free = slices.saturating_sub(used);
             let stranded = free - most_placeable(regions, &occupied, free);
-            v.add(INFO, &m::gpu_mig_slices_unplaceable, (), stranded, Scale::ONE);
+            v.add(INFO, &m::gpu_mig_slices_unplaceable, (), stranded, ONE);
         }
     }
 

@@ -11,7 +11,6 @@ use crate::visit::Visit;
 use model::catalog::MetricId;
 
 /// A MIG device: a compute instance within a GPU instance.
-#[derive(Debug)]
 pub(crate) struct MigHandle {
     pub device: Device<'static>,
     pub gpu_instance: u32,
@@ -21,7 +20,6 @@ pub(crate) struct MigHandle {
 }
 
 /// The result of one scan.
-#[derive(Debug)]
 pub(crate) struct Scan {
     /// Every MIG device, in the driver's order.
     pub devices: Vec<MigHandle>,

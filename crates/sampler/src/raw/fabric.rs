@@ -4,7 +4,7 @@ use nvml_wrapper::Device;
 use nvml_wrapper::error::{NvmlError, nvml_try};
 use nvml_wrapper_sys::bindings::{self as sys, nvmlGpuFabricInfo_v3_t};
 
-use super::{struct_version, symbol};
+use super::{VERSION_MISMATCH, struct_version, symbol};
 
 /// The state of the fabric, by the third layout, else the second, else the first, which has no health mask.
 pub fn fabric_info(device: &Device<'static>) -> Result<nvmlGpuFabricInfo_v3_t, NvmlError> {
@@ -13,16 +13,11 @@ pub fn fabric_info(device: &Device<'static>) -> Result<nvmlGpuFabricInfo_v3_t, N
     for version in versions {
         match versioned(device, version) {
             Err(NvmlError::FailedToLoadSymbol(_) | NvmlError::FunctionNotFound) => break,
-            Err(error) if is_mismatch(&error) => {}
+            Err(NvmlError::UnexpectedVariant(VERSION_MISMATCH)) => {}
             result => return result,
         }
     }
     first(device)
-}
-
-/// NVML's "this version of the struct is not known", which the wrapper has no name for.
-fn is_mismatch(error: &NvmlError) -> bool {
-    matches!(error, NvmlError::UnexpectedVariant(25))
 }
 
 /// The second layout is the beginning of the third, so one struct serves both.
@@ -54,12 +49,5 @@ mod tests {
         assert_eq!(offset_of!(V2, state), offset_of!(V3, state));
         assert_eq!(offset_of!(V2, healthMask), offset_of!(V3, healthMask));
         assert!(size_of::<V2>() <= size_of::<V3>());
-    }
-
-    #[test]
-    fn only_the_version_mismatch_asks_in_an_older_layout() {
-        assert!(is_mismatch(&NvmlError::UnexpectedVariant(25)));
-        assert!(!is_mismatch(&NvmlError::UnexpectedVariant(26)));
-        assert!(!is_mismatch(&NvmlError::NotSupported));
     }
 }

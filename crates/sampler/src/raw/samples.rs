@@ -1,7 +1,6 @@
 //! The driver's own sample buffers.
 
 use nvml_wrapper::Device;
-use nvml_wrapper::enum_wrappers::device::SampleValueType;
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::error::{NvmlError, nvml_try};
 use nvml_wrapper_sys::bindings::{
@@ -9,6 +8,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlSamplingType_enum_NVML_TOTAL_POWER_SAMPLES, nvmlValue_t,
 };
 
+use super::fields::typed;
 use super::{list, symbol};
 use model::catalog::SampleBuffer;
 
@@ -55,13 +55,7 @@ pub fn newer_than(
         Err(NvmlError::NotFound) => return Ok(Vec::new()),
         found => found?,
     };
-    let value_type = SampleValueType::try_from(value_type)?;
-    found
-        .into_iter()
-        // A place that was not filled.
-        .filter(|sample| sample.timeStamp > 0)
-        .map(|sample| {
-            Ok((sample.timeStamp, SampleValue::from_tag_and_union(&value_type, sample.sampleValue)))
-        })
-        .collect()
+    // A place that was not filled has no time.
+    let filled = found.into_iter().filter(|sample| sample.timeStamp > 0);
+    filled.map(|sample| Ok((sample.timeStamp, typed(value_type, sample.sampleValue)?))).collect()
 }
