@@ -75,7 +75,7 @@ impl FlightRecorder {
 
     /// Takes a batch on its way to the ledger.
     pub fn record(&mut self, batch: &Batch) {
-        self.ring.take(batch);
+        self.ring.record(batch);
     }
 
     /// Looks at a new snapshot, and starts to write when a recording is due.
@@ -239,7 +239,7 @@ mod tests {
         .unwrap();
         assert!(thread.join().is_err());
         assert!(!writing.load(Relaxed) && lock(&unwritten).len() == 1);
-        let events = inbox.take(Mono(0)).unwrap().events;
+        let events = inbox.wait_until(Mono(0)).unwrap().events;
         assert_eq!(events, [LedgerEvent::Recording(RecordingOutcome::Failed, 1)]);
     }
 

@@ -236,7 +236,7 @@ impl Reloader {
         new.warn();
         self.files = new.files.clone();
         self.has_file = new.loaded.has_file;
-        let settings = LiveSettings::of(&config, new.declared.clone());
+        let settings = LiveSettings::from_config(&config, new.declared.clone());
         let config = Arc::new(config);
         self.live.store(Arc::clone(&config));
         (self.applied)(&config, new);

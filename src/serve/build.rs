@@ -49,7 +49,7 @@ impl Daemon {
             .map(|recorder| Arc::new(Mutex::new(recorder)));
         let (documents, keepers) =
             StateKeepers::open(&Host::new(&config.host.root), &context.state, &context.inbox);
-        let live = LiveSettings::of(&config, declared);
+        let live = LiveSettings::from_config(&config, declared);
         let settings = LedgerSettings { documents, configured: unix_seconds(), live, build };
         let hooks = hooks(&pages, recorder.clone(), keepers);
         let (inbox, interval) = (Arc::clone(&context.inbox), config.metrics.publish_interval);

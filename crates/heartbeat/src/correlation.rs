@@ -4,7 +4,7 @@ use crate::thresholds::{FLAT_SHARE, FLAT_WATTS, LIMIT, SearchScale};
 
 /// The power around its trend, at one scale.
 #[derive(Debug)]
-pub struct Course {
+pub(crate) struct Course {
     pub scale: SearchScale,
     values: Vec<f32>,
     /// Sum of the squares of the values before each.

@@ -8,7 +8,7 @@ const LEAST: f64 = 5.0;
 /// A stretch of values laid over itself, period upon period, piece by piece: the steps of a job are not evenly long for
 /// ever.
 #[derive(Debug)]
-pub struct Fold<'a> {
+pub(crate) struct Fold<'a> {
     pieces: Vec<Piece<'a>>,
     length: usize,
     bins: u32,
@@ -24,7 +24,7 @@ struct Piece<'a> {
 
 /// A period in values, and the share of the variance that it explains.
 #[derive(Clone, Copy, Debug)]
-pub struct PeriodFit {
+pub(crate) struct PeriodFit {
     pub period: f64,
     pub explained: f64,
 }

@@ -10,7 +10,7 @@ use crate::thresholds::{
 
 /// What the last seconds say of a known period.
 #[derive(Clone, Copy, Debug)]
-pub struct PeriodMeasure {
+pub(crate) struct PeriodMeasure {
     pub seconds: f64,
     pub explained: f64,
     /// Standard deviation of a period's length, as a share of the period, if it was asked for.

@@ -6,7 +6,7 @@ use crate::thresholds::{GAP, KEPT, TICK};
 
 /// The last samples, interpolated at multiples of [`TICK`].
 #[derive(Debug, Default)]
-pub struct PowerGrid {
+pub(crate) struct PowerGrid {
     watts: VecDeque<f32>,
     /// The multiple of [`TICK`] of the newest value.
     tick: i64,

@@ -14,7 +14,7 @@ use crate::thresholds::{
 
 /// A period that a search found.
 #[derive(Clone, Copy, Debug)]
-pub struct PeriodFound {
+pub(crate) struct PeriodFound {
     pub seconds: f64,
     /// The share of the variance that it explains.
     pub explained: f64,

@@ -34,7 +34,7 @@ pub const LIMIT: f32 = 8.0;
 
 /// How closely the power is looked at: each sample for short periods, a smooth course for long ones.
 #[derive(Clone, Copy, Debug)]
-pub struct SearchScale {
+pub(crate) struct SearchScale {
     /// Ticks between two values.
     pub every: usize,
     /// Ticks of the two running means that take away what is faster.

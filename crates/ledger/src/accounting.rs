@@ -33,7 +33,7 @@ struct GpuTotals {
 }
 
 #[derive(Debug, Default)]
-pub struct Accounting {
+pub(crate) struct Accounting {
     /// Number and nanoseconds of the calls of each function and tier.
     calls: BTreeMap<Arc<str>, BTreeMap<Tier, (u64, u64)>>,
     call_seconds: Histogram,
@@ -63,7 +63,7 @@ impl Accounting {
     }
 
     /// Adds up samples drained from a known GPU at `taken`. `report` gets each sample that counts.
-    pub fn take_samples(
+    pub fn add_samples(
         &mut self,
         gpu: &Gpu,
         taken: Mono,
@@ -71,13 +71,13 @@ impl Accounting {
         report: impl FnMut(SampleBuffer, Mono, f64, f64),
     ) {
         let samples = &mut self.gpus.entry(gpu.clone()).or_default().samples;
-        samples.take(taken, drained, |at| self.activity.is_canarys(&gpu.uuid, at), report);
+        samples.add(taken, drained, |at| self.activity.is_canarys(&gpu.uuid, at), report);
         if let Some(at) = samples.last_work() {
             self.activity.worked(&gpu.uuid, at);
         }
     }
 
-    pub fn take_window(&mut self, window: &GpmWindow) {
+    pub fn add_window(&mut self, window: &GpmWindow) {
         self.gpm.add(window);
     }
 
@@ -142,20 +142,20 @@ impl Accounting {
         }
     }
 
-    pub fn put_calls(&self, b: &mut Builder<'_>) {
+    pub fn publish_calls(&self, b: &mut Builder<'_>) {
         let calls = self.calls.iter().flat_map(|(name, tiers)| tiers.iter().map(move |of| (name, of)));
         for (name, (tier, (count, nanos))) in calls {
             let call = Call(Arc::clone(name));
-            b.put(&m::gpu_exporter_driver_calls_total, &Node {}, (call.clone(), *tier), *count as f64);
+            b.add(&m::gpu_exporter_driver_calls_total, &Node {}, (call.clone(), *tier), *count as f64);
             let seconds = *nanos as f64 * 1e-9;
-            b.put(&m::gpu_exporter_driver_call_seconds_total, &Node {}, (call, *tier), seconds);
+            b.add(&m::gpu_exporter_driver_call_seconds_total, &Node {}, (call, *tier), seconds);
         }
         b.histogram(&m::gpu_exporter_driver_call_duration_seconds, &Node {}, (), &self.call_seconds);
     }
 
     /// The sums of a GPU; of one that is not `up` only when it was at work. Metrics that have a value so are taken
     /// out of `unsupported`.
-    pub fn put_gpu(
+    pub fn publish_gpu(
         &self,
         b: &mut Builder<'_>,
         moment: &LedgerMoment<'_>,
@@ -163,30 +163,29 @@ impl Accounting {
         up: bool,
         unsupported: &mut BTreeSet<MetricId>,
     ) {
-        if let Some(at) = self.last_work(gpu) {
-            b.put(&m::gpu_last_busy_timestamp_seconds, gpu, (), moment.unix(at));
-        }
+        let last_work = self.last_work(gpu).map(|at| moment.unix(at));
+        b.add_known(&m::gpu_last_busy_timestamp_seconds, gpu, (), last_work);
         if !up {
             return;
         }
         if let Some(totals) = self.gpus.get(gpu) {
             for (event, seconds) in totals.clock_events.ours() {
-                b.put(&m::gpu_clock_event_seconds_total, gpu, (event,), seconds);
+                b.add(&m::gpu_clock_event_seconds_total, gpu, (event,), seconds);
                 unsupported.remove(&m::gpu_clock_event_seconds_total.id());
             }
             for (event, starts) in totals.clock_events.starts() {
-                b.put(&m::gpu_clock_event_starts_total, gpu, (event,), starts);
+                b.add(&m::gpu_clock_event_starts_total, gpu, (event,), starts);
             }
             for (event, looks) in totals.clock_events.looks(moment.settings.recent.clock_events, moment.now) {
-                b.put(&m::gpu_clock_event_window_samples, gpu, (event,), looks);
+                b.add(&m::gpu_clock_event_window_samples, gpu, (event,), looks);
             }
-            totals.samples.put(b, gpu, moment.now);
+            totals.samples.publish(b, gpu, moment.now);
         }
-        for (metric, subject, labels, sum) in self.gpm.of(gpu) {
+        for (metric, subject, labels, sum) in self.gpm.of_gpu(gpu) {
             b.row(subject, metric, labels.to_vec(), Value::Number(sum));
             unsupported.remove(&metric);
         }
-        put_flops(b, moment.intake, gpu, moment.now);
+        publish_flops(b, moment.intake, gpu, moment.now);
     }
 }
 
@@ -213,7 +212,7 @@ impl GpmSums {
     }
 
     /// The sums of a GPU and its instances.
-    fn of(&self, gpu: &Gpu) -> impl Iterator<Item = (MetricId, &Subject, &[LabelText], f64)> {
+    fn of_gpu(&self, gpu: &Gpu) -> impl Iterator<Item = (MetricId, &Subject, &[LabelText], f64)> {
         let own = self.0.iter().filter(|(subject, _)| subject.gpu() == Some((gpu.gpu, &gpu.uuid)));
         own.flat_map(|(subject, sums)| {
             sums.iter().map(move |((metric, labels), sum)| (*metric, subject, &labels[..], *sum))
@@ -223,7 +222,7 @@ impl GpmSums {
 
 /// Floating-point operations a second, estimated from the activity of the pipes: activity x multiprocessors
 /// x operations a cycle x clock.
-fn put_flops(b: &mut Builder<'_>, intake: &Intake, gpu: &Gpu, now: Mono) {
+fn publish_flops(b: &mut Builder<'_>, intake: &Intake, gpu: &Gpu, now: Mono) {
     let value = |metric: MetricId, label: Option<LabelText>| intake.value_of(gpu, metric, label, now);
     let capability = intake.info_of(gpu, "compute_capability");
     let cores = value(m::gpu_cuda_cores.id(), None);
@@ -231,7 +230,7 @@ fn put_flops(b: &mut Builder<'_>, intake: &Intake, gpu: &Gpu, now: Mono) {
     let (Some(capability), Some(cores), Some(hertz)) = (capability, cores, hertz) else { return };
     let activity = |unit: GpmUnit| value(m::gpu_gpm_active_ratio.id(), Some(unit.text()));
     for (pipe, rate) in estimate(&capability, cores, hertz, activity) {
-        b.put(&m::gpu_flops_estimate, gpu, (pipe,), rate);
+        b.add(&m::gpu_flops_estimate, gpu, (pipe,), rate);
     }
 }
 
@@ -316,10 +315,10 @@ mod tests {
         sums.add(&window(gpu.subject(), whole, 2.0));
         sums.add(&window(gpu.subject(), whole, 3.0));
         sums.add(&window(part.subject(), m::gpu_mig_gpm_active_seconds_total.id(), 1.0));
-        assert_eq!(sums.of(&gpu).map(|(.., sum)| sum).collect::<Vec<_>>(), [5.0, 1.0]);
+        assert_eq!(sums.of_gpu(&gpu).map(|(.., sum)| sum).collect::<Vec<_>>(), [5.0, 1.0]);
         sums.forget_instances(&gpu);
-        assert_eq!(sums.of(&gpu).map(|(.., sum)| sum).collect::<Vec<_>>(), [5.0]);
+        assert_eq!(sums.of_gpu(&gpu).map(|(.., sum)| sum).collect::<Vec<_>>(), [5.0]);
         let other = Gpu { gpu: 2, uuid: "b".into() };
-        assert_eq!(sums.of(&other).count(), 0);
+        assert_eq!(sums.of_gpu(&other).count(), 0);
     }
 }

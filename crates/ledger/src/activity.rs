@@ -22,18 +22,18 @@ const KEPT: usize = 32;
 
 /// The work of every GPU, by UUID.
 #[derive(Debug, Default)]
-pub struct Activity(HashMap<Arc<str>, GpuActivity>);
+pub(crate) struct Activity(HashMap<Arc<str>, GpuWork>);
 
 #[derive(Debug, Default)]
-struct GpuActivity {
+struct GpuWork {
     /// When it was last seen at work that was not the canary's.
     last: Option<Mono>,
-    runs: VecDeque<CanaryRun>,
+    runs: VecDeque<CanarySpan>,
 }
 
 /// A run of the canary.
 #[derive(Debug)]
-struct CanaryRun {
+struct CanarySpan {
     /// MIG GPU and compute instance, if it is on one.
     instance: Option<(u32, u32)>,
     began: Mono,
@@ -65,7 +65,7 @@ impl Activity {
         if runs.len() >= KEPT {
             runs.pop_front();
         }
-        runs.push_back(CanaryRun { instance, began: at, ended: None, hangs: false });
+        runs.push_back(CanarySpan { instance, began: at, ended: None, hangs: false });
     }
 
     /// Its process hangs: the run is not over before that ends.
@@ -82,7 +82,7 @@ impl Activity {
         }
     }
 
-    fn open(&mut self, uuid: &Arc<str>, instance: Option<(u32, u32)>) -> Option<&mut CanaryRun> {
+    fn open(&mut self, uuid: &Arc<str>, instance: Option<(u32, u32)>) -> Option<&mut CanarySpan> {
         let runs = &mut self.0.get_mut(uuid)?.runs;
         runs.iter_mut().find(|run| run.instance == instance && run.ended.is_none())
     }
@@ -105,7 +105,7 @@ impl Activity {
     }
 
     /// Looks whether a visit found a GPU at work.
-    pub fn take(&mut self, batch: &Batch) {
+    pub fn record(&mut self, batch: &Batch) {
         let Some(gpu) = &batch.part.gpu else { return };
         let above = |metric, whole: bool| {
             let groups = batch.rows.groups().iter().filter(move |(subject, _)| match subject {

@@ -60,7 +60,7 @@ const TOGETHER: f64 = 0.85;
 
 /// What was measured; `None`: not known. All are shares between 0 and 1 but `owners`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Evidence {
+pub(crate) struct Evidence {
     /// Time with clocks held down by the power cap or a power brake.
     pub power_held: Option<f64>,
     /// Time with clocks held down by heat.
@@ -97,7 +97,7 @@ pub struct Evidence {
 
 /// Whether the kernels at a place get on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pace {
+pub(crate) enum Pace {
     /// Something happens.
     Moves,
     /// Kernels run without end, and nothing is computed or moved.
@@ -188,18 +188,13 @@ impl Evidence {
 
 /// A cause that changes only when another one lasts.
 #[derive(Debug, Default)]
-pub struct Steady {
-    named: Option<Cause>,
+pub(crate) struct Steady {
+    pub named: Option<Cause>,
     /// Another one, and since when it is found.
     other: Option<(Option<Cause>, Mono)>,
 }
 
 impl Steady {
-    /// The cause that is published.
-    pub fn named(&self) -> Option<Cause> {
-        self.named
-    }
-
     /// A cause that needs no second look.
     pub fn name(&mut self, cause: Cause) -> Option<Cause> {
         (self.named, self.other) = (Some(cause), None);

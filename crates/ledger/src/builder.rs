@@ -11,7 +11,7 @@ use model::snapshot::{Family, Histogram, Series, SubjectText, Value, number_of};
 
 /// Subjects with their label texts, made once and shared by all snapshots.
 #[derive(Debug, Default)]
-pub struct Subjects(HashMap<Subject, Arc<SubjectText>>);
+pub(crate) struct Subjects(HashMap<Subject, Arc<SubjectText>>);
 
 impl Subjects {
     fn text(&mut self, subject: &Subject) -> Arc<SubjectText> {
@@ -30,7 +30,7 @@ impl Subjects {
 }
 
 /// Collects series by metric.
-pub struct Builder<'a> {
+pub(crate) struct Builder<'a> {
     subjects: Subjects,
     off: &'a HashSet<MetricId>,
     families: Vec<Vec<Series>>,
@@ -45,12 +45,12 @@ impl<'a> Builder<'a> {
         self.off.contains(&metric)
     }
 
-    pub fn put<E: Entity, L: LabelSet>(&mut self, metric: &Metric<E, L>, entity: &E, labels: L, value: f64) {
+    pub fn add<E: Entity, L: LabelSet>(&mut self, metric: &Metric<E, L>, entity: &E, labels: L, value: f64) {
         self.row(&entity.subject(), metric.id(), labels.texts(), Value::Number(value));
     }
 
     /// Adds a series if its value is known.
-    pub fn put_known<E: Entity, L: LabelSet>(
+    pub fn add_known<E: Entity, L: LabelSet>(
         &mut self,
         metric: &Metric<E, L>,
         entity: &E,
@@ -58,12 +58,12 @@ impl<'a> Builder<'a> {
         value: Option<f64>,
     ) {
         if let Some(value) = value {
-            self.put(metric, entity, labels, value);
+            self.add(metric, entity, labels, value);
         }
     }
 
     pub fn flag<E: Entity, L: LabelSet>(&mut self, metric: &Metric<E, L>, entity: &E, labels: L, set: bool) {
-        self.put(metric, entity, labels, f64::from(u8::from(set)));
+        self.add(metric, entity, labels, f64::from(u8::from(set)));
     }
 
     pub fn histogram<E: Entity, L: LabelSet>(
@@ -111,7 +111,7 @@ impl<'a> Builder<'a> {
         counters: &mut OwnCounters,
     ) -> (Vec<Family>, Subjects) {
         // Counts itself as well; the number comes last.
-        self.put(&m::gpu_exporter_series, &Node {}, (), 0.0);
+        self.add(&m::gpu_exporter_series, &Node {}, (), 0.0);
         let mut room = max_series;
         let mut dropped = 0;
         let mut families: Vec<Family> = Vec::new();

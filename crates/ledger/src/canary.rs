@@ -75,7 +75,8 @@ impl CheckState {
 
 /// What is known of the canary.
 #[derive(Debug, Default)]
-pub struct CanaryState {
+pub(crate) struct CanaryFindings {
+    pub counters: OwnCounters,
     mode: Option<CanaryMode>,
     duty: Option<f64>,
     processes: Option<usize>,
@@ -88,30 +89,27 @@ pub struct CanaryState {
     rates: BTreeMap<CanaryCheck, Histogram>,
 }
 
-impl CanaryState {
-    /// Makes the counters about the node.
-    pub fn born(counters: &mut OwnCounters) {
+impl CanaryFindings {
+    /// Creates the state with its counters about the node.
+    pub fn new() -> CanaryFindings {
+        let mut findings = CanaryFindings::default();
+        let counters = &mut findings.counters;
         counters.born(&m::gpu_canary_runs_total, &Node {});
         counters.born(&m::gpu_canary_skipped_total, &Node {});
         counters.add(&m::gpu_canary_kills_total, &Node {}, (), 0.0);
+        findings
     }
 
-    /// Makes the counters about a GPU.
-    pub fn gpu_born(counters: &mut OwnCounters, gpu: &Gpu) {
-        counters.born(&m::gpu_canary_mismatches_total, gpu);
-        counters.add(&m::gpu_canary_discarded_total, gpu, (), 0.0);
-        counters.add(&m::gpu_canary_gpu_seconds_total, gpu, (), 0.0);
+    /// Creates the counters about a GPU.
+    pub fn born(&mut self, gpu: &Gpu) {
+        self.counters.born(&m::gpu_canary_mismatches_total, gpu);
+        self.counters.add(&m::gpu_canary_discarded_total, gpu, (), 0.0);
+        self.counters.add(&m::gpu_canary_gpu_seconds_total, gpu, (), 0.0);
     }
 
     /// Takes an event in; gives the events for the list. `gpu` is the GPU of the event as the ledger knows it, if
     /// it does.
-    pub fn take(
-        &mut self,
-        counters: &mut OwnCounters,
-        gpu: Option<&Gpu>,
-        event: CanaryEvent,
-        unix_seconds: f64,
-    ) -> Vec<Event> {
+    pub fn record(&mut self, gpu: Option<&Gpu>, event: CanaryEvent, unix_seconds: f64) -> Vec<Event> {
         match event {
             CanaryEvent::Mode { mode, duty } => {
                 self.mode = Some(mode);
@@ -127,7 +125,7 @@ impl CanaryState {
                 self.clear(&board.uuid);
                 return vec![cleared(gpu, &board.uuid, text, unix_seconds)];
             }
-            CanaryEvent::Killed => counters.add(&m::gpu_canary_kills_total, &Node {}, (), 1.0),
+            CanaryEvent::Killed => self.counters.add(&m::gpu_canary_kills_total, &Node {}, (), 1.0),
             CanaryEvent::Due(place, at) => {
                 let at = at.and_then(|at| possible(&m::gpu_canary_next_due_timestamp_seconds, at));
                 if let Some(record) = self.place(gpu, &place) {
@@ -135,7 +133,7 @@ impl CanaryState {
                 }
             }
             CanaryEvent::Skipped(place, reason) => {
-                counters.add(&m::gpu_canary_skipped_total, &Node {}, (reason,), 1.0);
+                self.counters.add(&m::gpu_canary_skipped_total, &Node {}, (reason,), 1.0);
                 if let Some(record) = self.place(gpu, &place) {
                     record.skipped = Some(reason);
                 }
@@ -146,7 +144,7 @@ impl CanaryState {
                 }
             }
             CanaryEvent::Hung(place, step) => return self.hung(gpu, &place, step, unix_seconds),
-            CanaryEvent::Ended(outcome) => return self.ended(counters, gpu, *outcome, unix_seconds),
+            CanaryEvent::Ended(outcome) => return self.ended(gpu, *outcome, unix_seconds),
         }
         Vec::new()
     }
@@ -173,14 +171,8 @@ impl CanaryState {
         }
     }
 
-    fn ended(
-        &mut self,
-        counters: &mut OwnCounters,
-        gpu: Option<&Gpu>,
-        outcome: Outcome,
-        now: f64,
-    ) -> Vec<Event> {
-        self.count(counters, gpu, &outcome);
+    fn ended(&mut self, gpu: Option<&Gpu>, outcome: Outcome, now: f64) -> Vec<Event> {
+        self.count(gpu, &outcome);
         let Some(record) = self.place(gpu, &outcome.place) else { return Vec::new() };
         let Some(gpu) = gpu else { return Vec::new() };
         let at = possible(&m::gpu_canary_last_run_timestamp_seconds, outcome.ended);
@@ -195,7 +187,7 @@ impl CanaryState {
         let unjudged = unjudged(&outcome);
         for judged in outcome.checks.iter().chain(&unjudged) {
             let state = record.checks.entry(judged.check).or_insert_with(|| CheckState::new(judged.verdict));
-            state.take(judged);
+            state.record(judged);
             if let Some(event) = change(gpu, &outcome, judged, state.listed, at.unwrap_or(now)) {
                 state.listed = judged.verdict;
                 events.push(event);
@@ -206,10 +198,10 @@ impl CanaryState {
     }
 
     /// Counts a run.
-    fn count(&mut self, counters: &mut OwnCounters, gpu: Option<&Gpu>, outcome: &Outcome) {
-        counters.add(&m::gpu_canary_runs_total, &Node {}, (outcome.end,), 1.0);
+    fn count(&mut self, gpu: Option<&Gpu>, outcome: &Outcome) {
+        self.counters.add(&m::gpu_canary_runs_total, &Node {}, (outcome.end,), 1.0);
         if let Some(reason) = outcome.skip {
-            counters.add(&m::gpu_canary_skipped_total, &Node {}, (reason,), 1.0);
+            self.counters.add(&m::gpu_canary_skipped_total, &Node {}, (reason,), 1.0);
         }
         for (step, seconds) in &outcome.steps {
             if let Some(seconds) = possible(&m::gpu_canary_step_duration_seconds, *seconds) {
@@ -226,16 +218,16 @@ impl CanaryState {
         }
         let Some(gpu) = gpu else { return };
         if let Some(seconds) = possible(&m::gpu_canary_gpu_seconds_total, outcome.gpu_seconds) {
-            counters.add(&m::gpu_canary_gpu_seconds_total, gpu, (), seconds);
+            self.counters.add(&m::gpu_canary_gpu_seconds_total, gpu, (), seconds);
         }
         let mut discarded = 0.0;
         for judged in &outcome.checks {
             let wrong = &m::gpu_canary_mismatches_total;
-            counters.add(wrong, gpu, (MismatchKind::Zeroed,), judged.zeroed as f64);
-            counters.add(wrong, gpu, (MismatchKind::Flipped,), judged.flipped as f64);
+            self.counters.add(wrong, gpu, (MismatchKind::Zeroed,), judged.zeroed as f64);
+            self.counters.add(wrong, gpu, (MismatchKind::Flipped,), judged.flipped as f64);
             discarded += f64::from(u8::from(judged.sample == CanaryVerdict::Contended));
         }
-        counters.add(&m::gpu_canary_discarded_total, gpu, (), discarded);
+        self.counters.add(&m::gpu_canary_discarded_total, gpu, (), discarded);
         // What could not be made failed by the environment.
         let fault = matches!(outcome.end, CanaryEnd::DriverFault | CanaryEnd::Hung);
         if let Some(code) = outcome.cuda_error.filter(|_| fault) {
@@ -243,7 +235,7 @@ impl CanaryState {
             if codes.len() < MOST_ERRORS || codes.contains(&code) {
                 codes.insert(code);
                 let label = CudaError(code.to_string().as_str().into());
-                counters.add(&m::gpu_canary_cuda_errors_total, gpu, (label,), 1.0);
+                self.counters.add(&m::gpu_canary_cuda_errors_total, gpu, (label,), 1.0);
             }
         }
     }
@@ -289,7 +281,7 @@ impl CanaryState {
 }
 
 impl CheckState {
-    fn take(&mut self, judged: &Judged) {
+    fn record(&mut self, judged: &Judged) {
         self.verdict = judged.verdict;
         self.text.clone_from(&judged.text);
         self.seen.insert(judged.verdict);

@@ -17,7 +17,7 @@ const MOST_LOOKS: usize = 120;
 
 /// One GPU's seconds.
 #[derive(Debug, Default)]
-pub struct ClockEvents {
+pub(crate) struct ClockEvents {
     last: Option<(Mono, [bool; REASONS])>,
     seconds: [f64; REASONS],
     /// Reasons for which the driver has a counter of its own. Known once the slow tier was read.

@@ -9,11 +9,11 @@ use model::catalog::schema::{Entity, KnownLabel, LabelSet, LabelText, Metric};
 use model::catalog::{MetricId, Subject};
 
 /// Metric, subject and labels of a series.
-pub type SeriesKey = (MetricId, Subject, Vec<LabelText>);
+pub(crate) type SeriesKey = (MetricId, Subject, Vec<LabelText>);
 
 /// The exporter's counters, by series.
 #[derive(Debug, Default)]
-pub struct OwnCounters(BTreeMap<SeriesKey, f64>);
+pub(crate) struct OwnCounters(BTreeMap<SeriesKey, f64>);
 
 impl OwnCounters {
     /// Adds to a counter; the first addition creates it.
@@ -47,7 +47,7 @@ const CONFIRM: u32 = 3;
 /// of a counter would be published as a jump. A step back passes as a restart after a load of the driver or
 /// the loss of the GPU (the ledger then forgets the counters), or when three readings in a row confirm it.
 #[derive(Debug, Default)]
-pub struct DriverCounters(HashMap<SeriesKey, CounterState>);
+pub(crate) struct DriverCounters(HashMap<SeriesKey, CounterState>);
 
 #[derive(Debug)]
 struct CounterState {

@@ -27,13 +27,19 @@ enum Actual {
 }
 
 /// The declared layout of a GPU, and, while the GPU is `up` and its layout known, whether reality matches.
-pub fn put(b: &mut Builder<'_>, declared: &DeclaredLayout, moment: &LedgerMoment<'_>, gpu: &Gpu, up: bool) {
+pub fn publish(
+    b: &mut Builder<'_>,
+    declared: &DeclaredLayout,
+    moment: &LedgerMoment<'_>,
+    gpu: &Gpu,
+    up: bool,
+) {
     let id = |label| moment.intake.info_of(gpu, label).as_deref().and_then(pci_id);
     let wanted = declared.wanted(gpu.gpu, id("pci_device_id"), id("pci_subsystem_id"));
     if let Wanted::Devices(profiles) = wanted {
         for (profile, count) in profiles {
             let labels = (ProfileName(profile.as_str().into()),);
-            b.put(&m::gpu_mig_layout_declared, gpu, labels, f64::from(*count));
+            b.add(&m::gpu_mig_layout_declared, gpu, labels, f64::from(*count));
         }
     }
     let stored = |tier| moment.intake.fresh(gpu, tier, moment.now).filter(|_| up);

@@ -12,7 +12,7 @@ use model::fact::{Fact, FactKind, KernelFact, KernelLine};
 use model::snapshot::DriverState;
 
 #[derive(Debug, Default)]
-pub struct DriverWatch {
+pub(crate) struct DriverWatch {
     /// What was heard last: never stuck or paused.
     answer: DriverState,
     pub stuck: bool,
@@ -105,7 +105,7 @@ impl DriverWatch {
         self.stalls.iter().any(|stall| stall.overdue && stall.gpu.is_none())
     }
 
-    pub fn put(&self, b: &mut Builder<'_>, now: Mono, state: &DriverState) {
+    pub fn publish(&self, b: &mut Builder<'_>, now: Mono, state: &DriverState) {
         let node = Node {};
         let paused = matches!(state, DriverState::Paused { .. });
         if *state != DriverState::Waiting && !paused {
@@ -116,17 +116,15 @@ impl DriverWatch {
             let mismatch = matches!(state, DriverState::Mismatch { .. });
             b.flag(&m::gpu_driver_library_mismatch, &node, (), mismatch);
         }
-        if let Some(loaded_at) = self.loads.loaded_at() {
-            b.put(&m::gpu_driver_load_timestamp_seconds, &node, (), loaded_at);
-        }
+        b.add_known(&m::gpu_driver_load_timestamp_seconds, &node, (), self.loads.unix_seconds);
         b.flag(&m::gpu_driver_stuck, &node, (), *state == DriverState::Stuck);
         for stall in &self.stalls {
             let (call, seconds) = (Call(stall.call.as_str().into()), now.since(stall.since).as_secs_f64());
             match &stall.gpu {
-                Some(gpu) => b.put(&m::gpu_exporter_driver_call_stuck_seconds, gpu, (call,), seconds),
-                None => b.put(&m::gpu_exporter_node_call_stuck_seconds, &node, (call,), seconds),
+                Some(gpu) => b.add(&m::gpu_exporter_driver_call_stuck_seconds, gpu, (call,), seconds),
+                None => b.add(&m::gpu_exporter_node_call_stuck_seconds, &node, (call,), seconds),
             }
         }
-        b.put(&m::gpu_exporter_samplers, &node, (), self.samplers as f64);
+        b.add(&m::gpu_exporter_samplers, &node, (), self.samplers as f64);
     }
 }

@@ -41,7 +41,7 @@ struct ListedEvent {
 
 /// The list.
 #[derive(Debug, Default)]
-pub struct EventList {
+pub(crate) struct EventList {
     keep: usize,
     entries: VecDeque<ListedEvent>,
     revision: u64,

@@ -45,7 +45,7 @@ const MAX_GPUS: usize = 256;
 
 /// A reset of a GPU, as a visit or a line of the kernel log shows it.
 #[derive(Debug)]
-pub struct SeenReset {
+pub(crate) struct SeenReset {
     pub gpu: Gpu,
     pub at: Mono,
     /// In seconds since 1970.
@@ -53,7 +53,8 @@ pub struct SeenReset {
 }
 
 #[derive(Debug, Default)]
-pub struct Faults {
+pub(crate) struct Faults {
+    pub counters: OwnCounters,
     /// The life of each source and the number of its newest fact.
     numbers: HashMap<FaultSource, (u64, u64)>,
     /// Since when the kernel log is read; `None`: it is not.
@@ -79,8 +80,8 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Nothing has happened yet. `keep`: entries of the list; `seen`: GPUs of an earlier daemon.
-    pub fn new(keep: usize, seen: &[Identity], persisted: PersistedFaults) -> Faults {
+    /// Nothing has happened yet. `keep`: entries of the list; `seen`, `persisted`, `events`: what an earlier daemon left.
+    pub fn new(keep: usize, seen: &[Identity], persisted: PersistedFaults, events: EventHistory) -> Faults {
         let known = seen.iter().filter(|identity| !identity.pci.is_empty());
         let gpu = |identity: &Identity| Gpu { gpu: identity.index, uuid: identity.uuid.as_str().into() };
         let places: HashMap<_, _> = known.map(|identity| (identity.pci.clone(), gpu(identity))).collect();
@@ -96,15 +97,9 @@ impl Faults {
             faults.states.entry(gpu.uuid.as_str().into()).or_default().restore(gpu);
             faults.resets.restore(gpu);
         }
+        faults.events.restore(events.into_events());
         faults.persisted = persisted;
         faults
-    }
-
-    /// With the events of an earlier daemon.
-    #[must_use]
-    pub fn with_events(mut self, earlier: EventHistory) -> Faults {
-        self.events.restore(earlier.into_events());
-        self
     }
 
     /// Whether the events are to be kept now: they have changed since the last call, which is a while ago.
@@ -134,7 +129,7 @@ impl Faults {
         let lasting = self.states.iter().filter_map(|(uuid, state)| state.lasting(uuid));
         let mut gpus: Vec<FaultyGpu> = lasting.take(MAX_GPUS).collect();
         gpus.iter_mut().for_each(|gpu| self.resets.describe(gpu));
-        let switches = self.switches.all();
+        let switches = self.switches.0.as_slice();
         let same = gpus == self.persisted.gpus && switches == self.persisted.switches;
         // Which load it is does not matter while nothing is wrong.
         let nothing = gpus.is_empty() && switches.is_empty();
@@ -199,11 +194,11 @@ impl Faults {
     }
 
     /// Makes the counters of a GPU.
-    pub fn born(counters: &mut OwnCounters, gpu: &Gpu) {
-        counters.born(&m::gpu_xid_faults_total, gpu);
-        counters.born(&m::gpu_driver_events_total, gpu);
+    pub fn born(&mut self, gpu: &Gpu) {
+        self.counters.born(&m::gpu_xid_faults_total, gpu);
+        self.counters.born(&m::gpu_driver_events_total, gpu);
         for row in xid::paging() {
-            counters.add(&m::gpu_xid_errors_total, gpu, labels(row), 0.0);
+            self.counters.add(&m::gpu_xid_errors_total, gpu, labels(row), 0.0);
         }
     }
 
@@ -236,7 +231,10 @@ impl Faults {
 
     /// When the faults of a GPU were over last, in seconds since 1970.
     pub fn over_since(&self, gpu: &Gpu) -> Option<f64> {
-        [self.driver_reset, self.of(gpu).and_then(|state| state.reset)].into_iter().flatten().reduce(f64::max)
+        [self.driver_reset, self.state_of(gpu).and_then(|state| state.reset)]
+            .into_iter()
+            .flatten()
+            .reduce(f64::max)
     }
 
     /// A GPU was reset.
@@ -260,22 +258,20 @@ impl Faults {
         self.events.record(event, heard, Duration::ZERO);
     }
 
-    pub fn of(&self, gpu: &Gpu) -> Option<&FaultState> {
+    pub fn state_of(&self, gpu: &Gpu) -> Option<&FaultState> {
         self.states.get(&gpu.uuid)
     }
 
     /// When faults and other events came.
-    pub fn put<'a>(&self, b: &mut Builder<'_>, gpus: impl Iterator<Item = &'a Gpu>) {
+    pub fn publish<'a>(&self, b: &mut Builder<'_>, gpus: impl Iterator<Item = &'a Gpu>) {
         for gpu in gpus {
-            if let Some((at, code)) = self.of(gpu).and_then(|state| state.last_xid) {
-                b.put(&m::gpu_xid_last_event_timestamp_seconds, gpu, (), at);
-                b.put(&m::gpu_xid_last_code, gpu, (), f64::from(code));
+            if let Some((at, code)) = self.state_of(gpu).and_then(|state| state.last_xid) {
+                b.add(&m::gpu_xid_last_event_timestamp_seconds, gpu, (), at);
+                b.add(&m::gpu_xid_last_code, gpu, (), f64::from(code));
             }
         }
-        if let Some(at) = self.last_event {
-            b.put(&m::gpu_last_event_timestamp_seconds, &Node {}, (), at);
-        }
-        self.switches.put(b);
+        b.add_known(&m::gpu_last_event_timestamp_seconds, &Node {}, (), self.last_event);
+        self.switches.publish(b);
     }
 
     /// The list of events, oldest first.
@@ -287,13 +283,7 @@ impl Faults {
     /// log about the address of no known GPU may wait.
     /// `owner`: the owner of the work, if that is known.
     /// Gives the reset that the fact shows.
-    pub fn take(
-        &mut self,
-        counters: &mut OwnCounters,
-        fact: Fact,
-        complete: bool,
-        owner: Option<Arc<str>>,
-    ) -> Option<SeenReset> {
+    pub fn record(&mut self, fact: Fact, complete: bool, owner: Option<Arc<str>>) -> Option<SeenReset> {
         if !complete && self.homeless.len() < MAX_HOMELESS {
             let behind = self.homeless.iter().any(is_old);
             if self.waits(&fact, behind) {
@@ -306,15 +296,15 @@ impl Faults {
         self.last_event = Some(self.last_event.map_or(unix_seconds, |last| last.max(unix_seconds)));
         match what {
             FactKind::Driver(fact) => {
-                self.driver(counters, fact, heard);
+                self.driver(fact, heard);
                 None
             }
-            FactKind::Kernel(fact) => self.kernel(counters, fact, heard),
+            FactKind::Kernel(fact) => self.kernel(fact, heard),
         }
     }
 
     /// Ends what has waited long enough, and logs what is due. Gives the resets that lines show which waited.
-    pub fn settle(&mut self, counters: &mut OwnCounters, now: Mono, complete: bool) -> Vec<SeenReset> {
+    pub fn settle(&mut self, now: Mono, complete: bool) -> Vec<SeenReset> {
         let mut resets = Vec::new();
         let mut behind = false;
         for fact in std::mem::take(&mut self.homeless) {
@@ -322,24 +312,24 @@ impl Faults {
                 behind |= is_old(&fact);
                 self.homeless.push_back(fact);
             } else {
-                resets.extend(self.take(counters, fact, true, None));
+                resets.extend(self.record(fact, true, None));
             }
         }
-        self.expire_pairs(counters, now);
+        self.expire_pairs(now);
         self.events.settle(now);
         resets
     }
 
-    fn driver(&mut self, counters: &mut OwnCounters, fact: DriverFact, heard: Heard) {
+    fn driver(&mut self, fact: DriverFact, heard: Heard) {
         let Heard { at, unix_seconds, owner } = heard;
         let event = fact.event();
-        counters.add(&m::gpu_driver_events_total, &fact.gpu, (event,), 1.0);
+        self.counters.add(&m::gpu_driver_events_total, &fact.gpu, (event,), 1.0);
         if event == DriverEvent::Xid {
             let row = xid::xid(u32::try_from(fact.data).unwrap_or(u32::MAX));
             let entry = Event { owner, nvml: true, ..xid_event(&row, unix_seconds) };
             let DriverFact { gpu_instance, compute_instance, .. } = fact;
             let entry = Event { gpu_instance, compute_instance, ..entry };
-            return self.xid(counters, fact.gpu, &row, entry, at);
+            return self.xid(fact.gpu, &row, entry, at);
         }
         let (kind, code, name, (severity, action, meaning)) = if event == DriverEvent::RecoveryAction {
             let wanted = usize::try_from(fact.data).ok().and_then(|at| RecoveryAction::ALL.get(at).copied());

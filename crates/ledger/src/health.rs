@@ -3,7 +3,7 @@
 use model::catalog::schema::{Entity, KnownLabel, Label, LabelText};
 use model::catalog::{self as m, Gpu, MetricId, Node, RecoveryAction, Subject, Tier, UnhealthyReason};
 use model::clock::Mono;
-use model::health::{AbsentGpu, NodeHealth};
+use model::health::{AbsentGpu, Condition, NodeHealth};
 use model::sample::Row;
 use model::snapshot::{DriverState, GpuState, Snapshot};
 use model::verdict::{Findings, HealthEvidence};
@@ -13,16 +13,16 @@ use super::builder::Builder;
 
 impl Ledger {
     /// The verdicts on GPUs and node, and their metrics. After everything that they read is put.
-    pub(super) fn put_health(&self, b: &mut Builder<'_>, snapshot: &Snapshot) -> NodeHealth {
+    pub(super) fn publish_health(&self, b: &mut Builder<'_>, snapshot: &Snapshot) -> NodeHealth {
         let now = snapshot.taken;
         let listed = self.listed(now, &snapshot.driver);
         let missing = self.missing(now, &snapshot.driver);
         if let Some(missing) = missing {
-            b.put(&m::gpu_devices_missing, &Node {}, (), missing as f64);
+            b.add(&m::gpu_devices_missing, &Node {}, (), missing as f64);
         }
         let missing = missing.unwrap_or(0);
         if self.settings.expected_gpus > 0 {
-            b.put(&m::gpu_devices_declared, &Node {}, (), self.settings.expected_gpus as f64);
+            b.add(&m::gpu_devices_declared, &Node {}, (), self.settings.expected_gpus as f64);
         }
         let value =
             |metric: MetricId, subject: &Subject, labels: &[LabelText]| b.number(metric, subject, labels);
@@ -30,11 +30,11 @@ impl Ledger {
         let evidence = HealthEvidence { snapshot, missing, absent, value: &value };
         let health = evidence.evaluate(|gpu| self.findings(gpu, snapshot, !is_listed(gpu, listed)));
         for gpu in health.gpus.iter().filter(|gpu| gpu.healthy.is_some()) {
-            put(b, &gpu.gpu, |reason| gpu.has(reason));
+            publish(b, &gpu.gpu, |reason| gpu.has(reason));
         }
         for AbsentGpu { gpu, health, .. } in &health.absent {
-            b.put(&m::gpu_up, gpu, (), 0.0);
-            put(b, gpu, |reason| health.has(reason));
+            b.add(&m::gpu_up, gpu, (), 0.0);
+            publish(b, gpu, |reason| health.has(reason));
         }
         health
     }
@@ -79,21 +79,22 @@ impl Ledger {
 
     fn findings(&self, gpu: &Gpu, snapshot: &Snapshot, missing: bool) -> Findings {
         let now = snapshot.taken;
-        let faults = self.faults.of(gpu);
+        let faults = self.faults.state_of(gpu);
         let action = |action: &&RecoveryAction| {
             **action != RecoveryAction::None
                 && self.any(gpu, now, m::gpu_recovery_action.id(), |row| row.labels == [action.text()])
         };
+        let wrong = self.wrong_results.reason(&gpu.uuid, snapshot.unix_seconds);
         Findings {
             missing,
             recovery_action: RecoveryAction::ALL.iter().find(action).copied(),
-            fatal_xid: faults.is_some_and(|faults| faults.fatal()),
+            fatal_xid: faults.is_some_and(|faults| faults.fatal),
             uncontained_ecc: faults.is_some_and(|faults| faults.uncontained(now)),
             row_remap_failure: self.any(gpu, now, m::gpu_row_remap_failure.id(), |_| true),
             canary: self.canary.faulty(gpu),
-            wrong_result: self.wrong_results.reason(&gpu.uuid, snapshot.unix_seconds),
+            conditions: wrong.map(|text| (Condition::WrongResult, text)).into_iter().collect(),
             reset: self.faults.over_since(gpu),
-            nvlink: self.links.of(&gpu.uuid, now),
+            nvlink: self.links.new_errors(&gpu.uuid, now),
         }
     }
 
@@ -110,10 +111,10 @@ fn is_listed(gpu: &Gpu, listed: Option<usize>) -> bool {
     listed.is_none_or(|listed| (gpu.gpu as usize) < listed)
 }
 
-fn put(b: &mut Builder<'_>, gpu: &Gpu, holds: impl Fn(UnhealthyReason) -> bool) {
+fn publish(b: &mut Builder<'_>, gpu: &Gpu, holds: impl Fn(UnhealthyReason) -> bool) {
     let healthy = !UnhealthyReason::ALL.iter().any(|reason| holds(*reason));
-    b.put(&m::gpu_healthy, gpu, (), f64::from(u8::from(healthy)));
+    b.flag(&m::gpu_healthy, gpu, (), healthy);
     for reason in UnhealthyReason::ALL {
-        b.put(&m::gpu_unhealthy_reason, gpu, (*reason,), f64::from(u8::from(holds(*reason))));
+        b.flag(&m::gpu_unhealthy_reason, gpu, (*reason,), holds(*reason));
     }
 }

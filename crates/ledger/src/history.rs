@@ -34,7 +34,7 @@ enum GpuVerdict {
 }
 
 impl GpuVerdict {
-    fn of(health: &GpuHealth, state: &GpuState) -> GpuVerdict {
+    fn from_health(health: &GpuHealth, state: &GpuState) -> GpuVerdict {
         let silent = matches!(state, GpuState::Stuck { .. } | GpuState::Unread);
         let known = |condition: Condition| {
             condition.unhealthy().is_some()
@@ -57,7 +57,7 @@ impl GpuVerdict {
 
 /// The history of the node.
 #[derive(Debug, Default)]
-pub struct HistoryState {
+pub(crate) struct HistoryState {
     kept: NodeHistory,
     changed: bool,
     /// Whether the history of earlier daemons is there and not read: nothing is published or kept before.
@@ -128,7 +128,8 @@ impl HistoryState {
         }
         let planned = self.planned.is_some_and(|last| now.since(last) < SILENT);
         let known = snapshot.health.gpus.iter().zip(&snapshot.gpus);
-        let known = known.map(|(health, view)| (&health.gpu.uuid, GpuVerdict::of(health, &view.state)));
+        let known =
+            known.map(|(health, view)| (&health.gpu.uuid, GpuVerdict::from_health(health, &view.state)));
         let absent = absent.iter().map(|gpu| (&gpu.uuid, GpuVerdict::Silent));
         let verdicts: BTreeMap<&Arc<str>, GpuVerdict> = known.chain(absent).collect();
         self.silent.retain(|uuid, _| verdicts.contains_key(uuid));
@@ -213,17 +214,17 @@ impl HistoryState {
     }
 
     /// The history of the node and of these GPUs.
-    pub fn put<'a>(&self, b: &mut Builder<'_>, gpus: impl Iterator<Item = &'a Gpu>) {
+    pub fn publish<'a>(&self, b: &mut Builder<'_>, gpus: impl Iterator<Item = &'a Gpu>) {
         if self.unread {
             return;
         }
         if self.kept.devices_highest > 0 {
-            b.put(&m::gpu_devices_highest, &Node {}, (), self.kept.devices_highest as f64);
+            b.add(&m::gpu_devices_highest, &Node {}, (), self.kept.devices_highest as f64);
         }
         for gpu in gpus.filter(|gpu| !gpu.uuid.is_empty()) {
             let known = self.kept.gpus.iter().find(|known| *known.uuid == *gpu.uuid);
             let total = known.map_or(0, |known| known.unhealthy_total);
-            b.put(&m::gpu_unhealthy_incidents, gpu, (), total as f64);
+            b.add(&m::gpu_unhealthy_incidents, gpu, (), total as f64);
         }
     }
 
@@ -309,7 +310,7 @@ mod tests {
         let gpu = Gpu { gpu: 3, uuid: "GPU-3".into() };
         let off = std::collections::HashSet::new();
         let mut b = Builder::new(Default::default(), &off);
-        state.put(&mut b, std::iter::once(&gpu));
+        state.publish(&mut b, std::iter::once(&gpu));
         let number = |metric, subject: &m::Subject| b.number(metric, subject, &[]);
         let node = Node {}.subject();
         [number(m::gpu_unhealthy_incidents.id(), &gpu.subject()), number(m::gpu_devices_highest.id(), &node)]
@@ -356,7 +357,7 @@ mod tests {
                 healthy,
                 reasons: conditions.iter().map(reason).collect(),
             };
-            GpuVerdict::of(&health, &state)
+            GpuVerdict::from_health(&health, &state)
         };
         let stuck = || GpuState::Stuck { call: "nvmlX".into(), age: SILENT };
         let failing = |error| GpuState::Failing { error, text: String::new() };

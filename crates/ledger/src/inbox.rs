@@ -232,7 +232,7 @@ impl Inbox {
         self.arrived.notify_one();
     }
 
-    /// Ends [`Inbox::take`]'s queue for good.
+    /// Ends [`Inbox::wait_until`]'s queue for good.
     pub fn close(&self) {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
         self.arrived.notify_all();
@@ -240,7 +240,7 @@ impl Inbox {
 
     /// Waits until `when`, or for an event, then empties the inbox. `None` once it is closed. Batches do not
     /// wake: they are folded when something is to be published.
-    pub fn take(&self, when: Mono) -> Option<Pending> {
+    pub fn wait_until(&self, when: Mono) -> Option<Pending> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if queue.closed {
@@ -288,12 +288,12 @@ mod tests {
         inbox.batch(batch(1, 1));
         inbox.batch(batch(1, 2));
         inbox.batch(batch(0, 3));
-        let pending = inbox.take(Mono(0)).unwrap();
+        let pending = inbox.wait_until(Mono(0)).unwrap();
         assert_eq!(pending.batches.len(), 1);
         assert_eq!(pending.batches[0].taken, Mono(2), "an older epoch does not win");
         assert_eq!(pending.batches[0].calls.len(), 3);
         inbox.batch(batch(1, 4));
-        assert_eq!(inbox.take(Mono(0)).unwrap().batches.len(), 1, "the inbox was emptied");
+        assert_eq!(inbox.wait_until(Mono(0)).unwrap().batches.len(), 1, "the inbox was emptied");
     }
 
     #[test]
@@ -304,7 +304,7 @@ mod tests {
             let part = BatchKey { collector: CollectorName::Nvml, gpu: None, tier: Tier::Fast };
             inbox.batch(Batch { part, ..batch(1, n) });
         }
-        let pending = inbox.take(Mono(0)).unwrap();
+        let pending = inbox.wait_until(Mono(0)).unwrap();
         assert_eq!(pending.batches.len(), MAX_FAST);
         assert!(pending.batches.is_sorted_by_key(|b| b.taken));
         assert_eq!(pending.batches.last().map(|b| b.taken), Some(Mono(many - 1)), "the newest wins");
@@ -318,7 +318,7 @@ mod tests {
         inbox.batch(batch(1, 1));
         inbox.batch(Batch { part: fast, ..batch(1, 2) });
         inbox.batch(batch(2, 3));
-        let epochs: Vec<u64> = inbox.take(Mono(0)).unwrap().batches.iter().map(|b| b.epoch).collect();
+        let epochs: Vec<u64> = inbox.wait_until(Mono(0)).unwrap().batches.iter().map(|b| b.epoch).collect();
         assert_eq!(epochs, [1, 1, 2]);
     }
 
@@ -328,12 +328,13 @@ mod tests {
         for (n, list) in [vec![], vec![on(7)], vec![on(7)], vec![]].into_iter().enumerate() {
             inbox.batch(Batch { processes: Some(list), ..batch(1, n as u64) });
         }
-        let lists: Vec<_> = inbox.take(Mono(0)).unwrap().batches.into_iter().map(|b| b.processes).collect();
+        let lists: Vec<_> =
+            inbox.wait_until(Mono(0)).unwrap().batches.into_iter().map(|b| b.processes).collect();
         assert_eq!(lists, [Some(vec![]), Some(vec![on(7)]), Some(vec![])]);
         for pid in 0..MAX_LISTED as u32 + 10 {
             inbox.batch(Batch { processes: Some(vec![on(pid)]), ..batch(1, 1) });
         }
-        assert_eq!(inbox.take(Mono(0)).unwrap().batches.len(), MAX_LISTED + 1, "up to a bound");
+        assert_eq!(inbox.wait_until(Mono(0)).unwrap().batches.len(), MAX_LISTED + 1, "up to a bound");
     }
 
     #[test]
@@ -342,10 +343,10 @@ mod tests {
         for _ in 0..MAX_EVENTS + 3 {
             inbox.event(LedgerEvent::LateBatch);
         }
-        let pending = inbox.take(Mono(0)).unwrap();
+        let pending = inbox.wait_until(Mono(0)).unwrap();
         assert_eq!((pending.events.len(), pending.lost), (MAX_EVENTS, 3));
         inbox.close();
-        assert!(inbox.take(Mono(0)).is_none());
+        assert!(inbox.wait_until(Mono(0)).is_none());
     }
 
     #[test]
@@ -354,13 +355,13 @@ mod tests {
         for _ in 0..MAX_EVENTS {
             inbox.event(LedgerEvent::LateBatch);
         }
-        let live = LiveSettings::of(&settings::Config::default(), None);
+        let live = LiveSettings::from_config(&settings::Config::default(), None);
         let loaded = |second| LedgerEvent::Reloaded(Some(Box::new(live.clone())), second);
         let failed = |second| LedgerEvent::Reloaded(None, second);
         for event in [failed(1.0), loaded(2.0), loaded(3.0), failed(4.0), failed(5.0)] {
             inbox.event(event);
         }
-        let pending = inbox.take(Mono(0)).unwrap();
+        let pending = inbox.wait_until(Mono(0)).unwrap();
         assert_eq!(pending.lost, 0);
         assert_eq!(
             pending.events.into_iter().skip(MAX_EVENTS).collect::<Vec<_>>(),

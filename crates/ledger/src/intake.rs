@@ -20,7 +20,7 @@ struct GpuRecord {
 }
 
 #[derive(Debug, Default)]
-pub struct Intake {
+pub(crate) struct Intake {
     parts: BTreeMap<BatchKey, Batch>,
     /// By index and UUID: GPUs whose UUID was never read differ by index alone.
     gpus: BTreeMap<Gpu, GpuRecord>,
@@ -249,7 +249,7 @@ impl Intake {
     }
 
     /// The rows of every part that is not expired or withdrawn. `node_up`: the driver answers for the node.
-    pub fn put(&self, b: &mut Builder<'_>, now: Mono, node_up: bool, states: &[(Gpu, GpuState)]) {
+    pub fn publish(&self, b: &mut Builder<'_>, now: Mono, node_up: bool, states: &[(Gpu, GpuState)]) {
         for (part, stored) in self.parts.iter().filter(|(_, stored)| !stored.expired(now)) {
             let served = match &part.gpu {
                 Some(_) if part.tier == Tier::Identity => true,
@@ -265,7 +265,7 @@ impl Intake {
 }
 
 /// What every part needs to know of the publication under way.
-pub struct LedgerMoment<'a> {
+pub(crate) struct LedgerMoment<'a> {
     pub now: Mono,
     pub unix_seconds: f64,
     pub settings: &'a LiveSettings,

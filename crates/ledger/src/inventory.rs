@@ -44,7 +44,7 @@ fn note(seen: &mut SeenGpus, gpu: &Gpu, pci: Option<String>) -> bool {
 
 /// The GPUs of this boot, and how many there should be.
 #[derive(Debug)]
-pub struct GpuInventory {
+pub(crate) struct GpuInventory {
     seen: SeenGpus,
     changed: bool,
     /// The newest answer of any GPU, and the one that is saved.
@@ -61,7 +61,7 @@ impl GpuInventory {
     }
 
     /// Notes what a batch says of the GPUs there are; gives the PCI address of the GPU that it identifies.
-    pub fn take(&mut self, batch: &Batch) -> Option<String> {
+    pub fn record(&mut self, batch: &Batch) -> Option<String> {
         for row in batch.rows.all().filter(|row| row.metric == m::gpu_devices.id()) {
             self.count(row.value as usize);
         }

@@ -49,7 +49,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use accounting::Accounting;
-use canary::CanaryState;
+use canary::CanaryFindings;
 use counters::OwnCounters;
 use driver::DriverWatch;
 use faults::{Faults, SeenReset};
@@ -121,7 +121,7 @@ pub struct LiveSettings {
 
 impl LiveSettings {
     /// As the configuration has them. `declared`: the MIG layout that the GPUs should have.
-    pub fn of(config: &Config, declared: Option<DeclaredLayout>) -> LiveSettings {
+    pub fn from_config(config: &Config, declared: Option<DeclaredLayout>) -> LiveSettings {
         let Config { sampler, metrics, dcgm, .. } = config;
         LiveSettings {
             max_series: metrics.max_series as usize,
@@ -153,7 +153,7 @@ fn trend_step(config: &Config) -> Duration {
 
 impl Default for LiveSettings {
     fn default() -> LiveSettings {
-        LiveSettings::of(&Config::default(), None)
+        LiveSettings::from_config(&Config::default(), None)
     }
 }
 
@@ -172,7 +172,7 @@ pub struct Ledger {
     recent_xids: RecentXids,
     losses: Losses,
     links: LinkHistory,
-    canary: CanaryState,
+    canary: CanaryFindings,
     wrong_results: WrongResultState,
     history: HistoryState,
     topology: TopologyState,
@@ -186,7 +186,6 @@ impl Ledger {
     /// An empty ledger.
     pub fn new(settings: LedgerSettings) -> Ledger {
         let LedgerSettings { documents, configured, live: settings, build } = settings;
-        let Documents { seen, faults, wrong_results, history, events, owner_records } = documents;
         let mut counters = OwnCounters::default();
         counters.born(&m::gpu_exporter_sampler_ends_total, &Node {});
         counters.born(&m::gpu_exporter_driver_error_kinds_total, &Node {});
@@ -201,22 +200,26 @@ impl Ledger {
         ] {
             counters.add(counter, &Node {}, (), 0.0);
         }
-        CanaryState::born(&mut counters);
         Ledger {
             intake: Intake::default(),
-            inventory: GpuInventory::new(seen.clone()),
             driver: DriverWatch::default(),
             counters,
             accounting: Accounting::new(),
-            faults: Faults::new(settings.keep_events, &seen.gpus, faults).with_events(events),
+            faults: Faults::new(
+                settings.keep_events,
+                &documents.seen.gpus,
+                documents.faults,
+                documents.events,
+            ),
+            inventory: GpuInventory::new(documents.seen),
             recent_xids: RecentXids::default(),
             losses: Losses::default(),
             links: LinkHistory::default(),
-            canary: CanaryState::default(),
-            wrong_results: WrongResultState::new(wrong_results),
-            history: HistoryState::new(history, settings.expected_gpus, settings.steady),
+            canary: CanaryFindings::new(),
+            wrong_results: WrongResultState::new(documents.wrong_results),
+            history: HistoryState::new(documents.history, settings.expected_gpus, settings.steady),
             topology: TopologyState::default(),
-            owners: OwnerState::new(settings.owners.clone()).with_records(owner_records),
+            owners: OwnerState::new(settings.owners.clone(), documents.owner_records),
             windows: WindowState::default(),
             trends: TrendState::new(settings.recent.trend_step),
             publication: Publication::default(),
@@ -250,7 +253,10 @@ impl Ledger {
                 self.canary.forget(&old.uuid);
                 self.links.forget(&old.uuid);
             }
-            self.counters.forget(&Subject::Gpu(old));
+            let subject = Subject::Gpu(old);
+            for counters in [&mut self.counters, &mut self.faults.counters, &mut self.canary.counters] {
+                counters.forget(&subject);
+            }
         }
         if !gpu.uuid.is_empty() {
             self.counters.add(&m::gpu_resets_total, gpu, (), 0.0);
@@ -258,8 +264,8 @@ impl Ledger {
         self.counters.add(&m::gpu_exporter_driver_errors_total, gpu, (), 0.0);
         self.counters.born(&m::gpu_exporter_readings_dropped_total, gpu);
         self.counters.add(&m::gpu_exporter_reading_regressions_total, gpu, (), 0.0);
-        Faults::born(&mut self.counters, gpu);
-        CanaryState::gpu_born(&mut self.counters, gpu);
+        self.faults.born(gpu);
+        self.canary.born(gpu);
         self.inventory.count(self.intake.gpus().count());
     }
 
@@ -304,9 +310,9 @@ impl Ledger {
             }
             LedgerEvent::LateBatch => self.count(&m::gpu_exporter_batches_discarded_total, (), 1),
             LedgerEvent::Canary(event) => self.canary_event(event, Mono::now(), unix_seconds()),
-            LedgerEvent::Topology(update) => self.topology.take(update),
-            LedgerEvent::Owners(update) => self.owners.take(update, Mono::now()),
-            LedgerEvent::Windows(windows) => self.windows.take(windows),
+            LedgerEvent::Topology(update) => self.topology.replace(update),
+            LedgerEvent::Owners(update) => self.owners.update(update, Mono::now()),
+            LedgerEvent::Windows(windows) => self.windows.replace(windows),
             LedgerEvent::CollectorUnavailable(source, reason) => self.intake.set_unavailable(source, reason),
             LedgerEvent::History(None) => self.history.unread(),
             LedgerEvent::History(Some(earlier)) => self.history.join(earlier),
@@ -383,8 +389,8 @@ impl Ledger {
             },
             FactKind::Kernel(_) => None,
         };
-        let ready = self.publication.is_ready();
-        if let Some(reset) = self.faults.take(&mut self.counters, fact, ready, owner) {
+        let ready = self.publication.ready;
+        if let Some(reset) = self.faults.record(fact, ready, owner) {
             self.gpu_reset(reset);
         }
     }
@@ -406,7 +412,7 @@ impl Ledger {
             // Also of a board that is not there now.
             self.wrong_results.clear(&gpu.uuid);
         }
-        for event in self.canary.take(&mut self.counters, gpu.as_ref(), event, unix_seconds) {
+        for event in self.canary.record(gpu.as_ref(), event, unix_seconds) {
             self.faults.note(event, at);
         }
     }
@@ -509,10 +515,10 @@ impl Ledger {
                     let report = |buffer, at, seconds, amount| {
                         self.owners.sampled(gpu, buffer, at, seconds, amount);
                     };
-                    self.accounting.take_samples(gpu, batch.taken, drained, report);
+                    self.accounting.add_samples(gpu, batch.taken, drained, report);
                 }
                 Drained::Gpm(window) if current || matches!(window.subject, Subject::Gpu(_)) => {
-                    self.accounting.take_window(window);
+                    self.accounting.add_window(window);
                     self.owners.gpm(gpu, window, batch.taken);
                 }
                 Drained::Gpm(_) => {}
@@ -566,10 +572,10 @@ impl Ledger {
 
     /// Adds a batch to the sums of its GPU: work, seconds of clock events, NVLink errors.
     fn add_up(&mut self, batch: &Batch) {
-        self.accounting.activity().take(batch);
+        self.accounting.activity().record(batch);
         if let Some(gpu) = batch.part.gpu.as_ref().filter(|gpu| self.intake.knows(gpu)) {
             self.accounting.count_clock_events(gpu, batch, self.settings.bridge);
-            self.links.take(batch);
+            self.links.record(batch);
         }
     }
 
@@ -587,7 +593,7 @@ impl Ledger {
                 );
             }
         }
-        if let Some((pci, gpu)) = self.inventory.take(batch).zip(gpu) {
+        if let Some((pci, gpu)) = self.inventory.record(batch).zip(gpu) {
             self.faults.place(pci, gpu);
         }
     }

@@ -27,7 +27,7 @@ struct Total {
 
 /// The totals of each GPU, by UUID.
 #[derive(Debug, Default)]
-pub struct LinkHistory(HashMap<Arc<str>, GpuLinks>);
+pub(crate) struct LinkHistory(HashMap<Arc<str>, GpuLinks>);
 
 #[derive(Debug, Default)]
 struct GpuLinks {
@@ -39,7 +39,7 @@ struct GpuLinks {
 
 impl LinkHistory {
     /// Takes in the totals of a batch, if it has any.
-    pub fn take(&mut self, batch: &Batch) {
+    pub fn record(&mut self, batch: &Batch) {
         let Some(gpu) = &batch.part.gpu else { return };
         let (of_gpu, of_links) = (m::gpu_nvlink_errors_total.id(), m::gpu_nvlink_link_errors_total.id());
         let kind = |row: &Row| NvLinkError::ALL.iter().find(|kind| row.labels == [kind.text()]).copied();
@@ -55,12 +55,12 @@ impl LinkHistory {
             }
         }
         if !totals.is_empty() {
-            self.0.entry(Arc::clone(&gpu.uuid)).or_default().take(totals, batch.taken);
+            self.0.entry(Arc::clone(&gpu.uuid)).or_default().record(totals, batch.taken);
         }
     }
 
     /// New errors within the time for which they count, as far as the ledger has seen it.
-    pub fn of(&self, uuid: &str, now: Mono) -> Vec<NewLinkErrors> {
+    pub fn new_errors(&self, uuid: &str, now: Mono) -> Vec<NewLinkErrors> {
         let Some(GpuLinks { kept, newest: Some((at, newest)) }) = self.0.get(uuid) else { return Vec::new() };
         let new = |total: &Total| {
             let time = link_errors_count_for(total.kind);
@@ -68,7 +68,7 @@ impl LinkHistory {
                 return None;
             }
             let before = kept.partition_point(|(at, _)| now.since(*at) >= time).saturating_sub(1);
-            let base = kept.range(before..).find_map(|(_, totals)| of(totals, total.kind))?;
+            let base = kept.range(before..).find_map(|(_, totals)| total_of(totals, total.kind))?;
             let before = |link| base.links.iter().find(|(known, _)| *known == link).map_or(0.0, |(_, n)| *n);
             let each = total.links.iter().map(|(link, n)| n - before(*link)).filter(|n| *n > 0.0);
             let (links, worst) = each.fold((0, 0.0), |(links, worst), n| (links + 1, n.max(worst)));
@@ -85,9 +85,9 @@ impl LinkHistory {
 }
 
 impl GpuLinks {
-    fn take(&mut self, mut totals: Totals, at: Mono) {
+    fn record(&mut self, mut totals: Totals, at: Mono) {
         for known in self.newest.take().map(|(_, totals)| totals).unwrap_or_default() {
-            match of(&totals, known.kind) {
+            match total_of(&totals, known.kind) {
                 None => totals.push(known),
                 // The driver's counter started again: how many errors came since is not known.
                 Some(total) if total.all < known.all => {
@@ -111,7 +111,7 @@ impl GpuLinks {
     }
 }
 
-fn of(totals: &Totals, kind: NvLinkError) -> Option<&Total> {
+fn total_of(totals: &Totals, kind: NvLinkError) -> Option<&Total> {
     totals.iter().find(|total| total.kind == kind)
 }
 
@@ -134,8 +134,8 @@ mod tests {
     }
 
     /// Takes in replays of each link, by number; gives the new ones of all, of the worst link, and of how many links.
-    fn take(links: &mut LinkHistory, minute: u64, replays: &[f64]) -> Option<(f64, f64, u32)> {
-        links.take(&batch(minute, |rows, gpu| {
+    fn record(links: &mut LinkHistory, minute: u64, replays: &[f64]) -> Option<(f64, f64, u32)> {
+        links.record(&batch(minute, |rows, gpu| {
             let kind = (NvLinkError::Replay,);
             rows.entity(gpu).record(&m::gpu_nvlink_errors_total, kind, replays.iter().sum()).unwrap();
             for (link, n) in (0..).zip(replays).filter(|(_, n)| **n > 0.0) {
@@ -143,13 +143,13 @@ mod tests {
                 rows.entity(&link).record(&m::gpu_nvlink_link_errors_total, kind, *n).unwrap();
             }
         }));
-        links.of("GPU-0", at(minute)).first().map(|new| (new.all, new.worst, new.links))
+        links.new_errors("GPU-0", at(minute)).first().map(|new| (new.all, new.worst, new.links))
     }
 
     #[test]
     fn errors_count_for_an_hour_and_a_restart_of_the_counters_adds_none() {
         let mut links = LinkHistory::default();
-        let mut new = |minute, n| take(&mut links, minute, &[n]).map_or(0.0, |(all, ..)| all);
+        let mut new = |minute, n| record(&mut links, minute, &[n]).map_or(0.0, |(all, ..)| all);
         assert_eq!(new(0, 7.0), 0.0, "from before the exporter's start");
         assert_eq!(new(10, 9.0), 2.0);
         assert_eq!(new(60, 10.0), 3.0);
@@ -163,10 +163,10 @@ mod tests {
     #[test]
     fn errors_end_after_an_hour_also_where_nothing_more_is_read() {
         let mut links = LinkHistory::default();
-        take(&mut links, 0, &[1.0]);
-        take(&mut links, 10, &[4.0]);
-        take(&mut links, 20, &[5.0]);
-        let new = |minute| links.of("GPU-0", at(minute)).first().map_or(0.0, |new| new.all);
+        record(&mut links, 0, &[1.0]);
+        record(&mut links, 10, &[4.0]);
+        record(&mut links, 20, &[5.0]);
+        let new = |minute| links.new_errors("GPU-0", at(minute)).first().map_or(0.0, |new| new.all);
         assert_eq!([new(20), new(59), new(75), new(80)], [4.0, 4.0, 1.0, 0.0]);
     }
 
@@ -174,12 +174,12 @@ mod tests {
     fn a_kind_that_falls_or_is_not_read_changes_no_other() {
         let mut links = LinkHistory::default();
         let mut new = |minute, sums: &[(NvLinkError, f64)]| {
-            links.take(&batch(minute, |rows, gpu| {
+            links.record(&batch(minute, |rows, gpu| {
                 for (kind, n) in sums {
                     rows.entity(gpu).record(&m::gpu_nvlink_errors_total, (*kind,), *n).unwrap();
                 }
             }));
-            let new = links.of("GPU-0", at(minute));
+            let new = links.new_errors("GPU-0", at(minute));
             new.iter().map(|new| (new.kind, new.all)).collect::<Vec<_>>()
         };
         use NvLinkError::{CrcFlit, Replay};
@@ -195,12 +195,12 @@ mod tests {
     fn recoveries_count_for_half_an_hour_as_in_their_alert() {
         let mut links = LinkHistory::default();
         let mut new = |minute, n: f64| {
-            links.take(&batch(minute, |rows, gpu| {
+            links.record(&batch(minute, |rows, gpu| {
                 for kind in [NvLinkError::Recovery, NvLinkError::RecoveryFailed] {
                     rows.entity(gpu).record(&m::gpu_nvlink_errors_total, (kind,), n).unwrap();
                 }
             }));
-            let new = links.of("GPU-0", at(minute));
+            let new = links.new_errors("GPU-0", at(minute));
             new.iter().map(|new| (new.kind, new.all)).collect::<Vec<_>>()
         };
         use NvLinkError::{Recovery, RecoveryFailed};
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn the_worst_link_and_the_number_of_links_are_listed() {
         let mut links = LinkHistory::default();
-        assert_eq!(take(&mut links, 0, &[4.0, 0.0, 0.0]), None);
-        assert_eq!(take(&mut links, 1, &[5.0, 3.0, 0.0]), Some((4.0, 3.0, 2)));
+        assert_eq!(record(&mut links, 0, &[4.0, 0.0, 0.0]), None);
+        assert_eq!(record(&mut links, 1, &[5.0, 3.0, 0.0]), Some((4.0, 3.0, 2)));
     }
 }

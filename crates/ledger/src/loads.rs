@@ -17,13 +17,13 @@ enum Witness {
 
 /// What is known of the module's loads. Counts those seen while the daemon runs.
 #[derive(Debug, Default)]
-pub struct Loads {
+pub(crate) struct Loads {
     /// The module's folder at the last look: the load, if there was one; `None`: not looked yet.
     seen: Option<Option<LoadId>>,
     /// Loads counted on the word of one witness, of which the other may still speak.
     waiting: Vec<(Witness, Mono)>,
     /// When the present load was, in seconds since 1970.
-    unix_seconds: Option<f64>,
+    pub unix_seconds: Option<f64>,
 }
 
 impl Loads {
@@ -59,11 +59,6 @@ impl Loads {
             self.unix_seconds = Some(unix_seconds);
         }
         !old && self.count(Witness::Kernel, at)
-    }
-
-    /// When the module was loaded, in seconds since 1970, if that is known and it is.
-    pub fn loaded_at(&self) -> Option<f64> {
-        self.unix_seconds
     }
 
     /// Whether the module was there when its folder was last looked at. Its next load will be seen then.
@@ -110,14 +105,14 @@ mod tests {
     fn what_is_there_at_the_start_is_no_load_and_a_change_is_one() {
         let mut loads = Loads::default();
         assert!(!loads.folder(&loaded(1, Some(500.0)), at(10), 1010.0));
-        assert_eq!(loads.loaded_at(), Some(500.0));
+        assert_eq!(loads.unix_seconds, Some(500.0));
         assert!(!loads.folder(&loaded(1, Some(500.0)), at(20), 1020.0));
         assert!(loads.folder(&loaded(2, None), at(30), 1030.0), "exchanged between two looks");
-        assert_eq!(loads.loaded_at(), Some(1030.0));
+        assert_eq!(loads.unix_seconds, Some(1030.0));
         assert!(!loads.folder(&ModuleState::Absent, at(40), 1040.0));
-        assert_eq!(loads.loaded_at(), None);
+        assert_eq!(loads.unix_seconds, None);
         assert!(loads.folder(&loaded(3, Some(1045.0)), at(50), 1050.0));
-        assert_eq!(loads.loaded_at(), Some(1045.0));
+        assert_eq!(loads.unix_seconds, Some(1045.0));
     }
 
     #[test]
@@ -134,10 +129,10 @@ mod tests {
         loads.folder(&loaded(1, None), at(1), 1001.0);
         assert!(loads.folder(&loaded(2, None), at(100), 1100.0));
         assert!(!loads.line(false, at(130), 1095.0), "the log is read late");
-        assert_eq!(loads.loaded_at(), Some(1095.0));
+        assert_eq!(loads.unix_seconds, Some(1095.0));
         assert!(loads.line(false, at(300), 1300.0));
         assert!(!loads.folder(&loaded(3, None), at(309), 1309.0));
-        assert_eq!(loads.loaded_at(), Some(1300.0));
+        assert_eq!(loads.unix_seconds, Some(1300.0));
         // Two loads in a row, each seen by both.
         assert!(loads.line(false, at(400), 1400.0));
         assert!(loads.line(false, at(405), 1405.0));
@@ -151,16 +146,16 @@ mod tests {
         assert!(!loads.line(true, at(1), 700.0));
         assert!(!loads.line(true, at(1), 900.0));
         assert!(!loads.folder(&loaded(1, None), at(1), 1001.0));
-        assert_eq!(loads.loaded_at(), Some(900.0));
+        assert_eq!(loads.unix_seconds, Some(900.0));
         // Of a load that was over before the present one began.
         let mut loads = Loads::default();
         assert!(!loads.line(true, at(1), 500.0));
         assert!(!loads.folder(&loaded(1, Some(900.0)), at(1), 1001.0));
-        assert_eq!(loads.loaded_at(), Some(900.0));
+        assert_eq!(loads.unix_seconds, Some(900.0));
         let mut loads = Loads::default();
         assert!(!loads.folder(&ModuleState::Absent, at(1), 1000.0));
         assert!(!loads.line(true, at(1), 500.0));
-        assert_eq!(loads.loaded_at(), None, "it was unloaded since");
+        assert_eq!(loads.unix_seconds, None, "it was unloaded since");
     }
 
     proptest! {

@@ -11,7 +11,7 @@ use model::text::duration;
 
 /// GPUs that do not answer, by UUID; by index, as `#3`, while the UUID was never read.
 #[derive(Debug, Default)]
-pub struct Losses(BTreeMap<String, Loss>);
+pub(crate) struct Losses(BTreeMap<String, Loss>);
 
 #[derive(Debug)]
 struct Loss {

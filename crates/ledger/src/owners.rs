@@ -11,13 +11,13 @@ mod gpm;
 mod gpus;
 mod host_use;
 mod judge;
+mod mig_hint;
 mod past;
 mod publish;
 mod pulse;
 mod ranks;
 mod records;
 mod remote;
-mod sketch;
 mod sums;
 mod tenants;
 mod timeline;
@@ -34,6 +34,7 @@ use host_use::HostUse;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, Gpu, SampleBuffer, StartPhase, Subject};
 use model::clock::Mono;
+use model::owner_records::OwnerRecords;
 use model::owners::{GpuProcess, Owner, OwnerReading, OwnerUpdate};
 use model::sample::{Batch, GpmWindow};
 use model::snapshot::Histogram;
@@ -55,7 +56,7 @@ const MOST_READ: usize = 2048;
 static START_SECONDS: [f64; 10] = [1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0];
 
 #[derive(Debug)]
-pub struct OwnerState {
+pub(crate) struct OwnerState {
     settings: settings::Owners,
     unknown: Arc<Owner>,
     tenants: Tenants,
@@ -77,8 +78,8 @@ pub struct OwnerState {
 }
 
 impl OwnerState {
-    /// Nothing is known yet.
-    pub fn new(settings: settings::Owners) -> OwnerState {
+    /// `records`: those of an earlier daemon.
+    pub fn new(settings: settings::Owners, records: OwnerRecords) -> OwnerState {
         let starts = StartPhase::ALL.iter().map(|phase| (*phase, Histogram::new(&START_SECONDS)));
         OwnerState {
             accounts: Accounts::new(settings.max_series as usize),
@@ -93,7 +94,7 @@ impl OwnerState {
             judged: None,
             unhealthy: BTreeSet::new(),
             starts: starts.collect(),
-            records: Records::default(),
+            records: Records::new(records),
             collectives: Collectives::default(),
             offset: model::clock::unix_seconds() - Mono::now().0 as f64 * 1e-9,
         }
@@ -114,7 +115,7 @@ impl OwnerState {
         });
     }
 
-    pub fn take(&mut self, update: OwnerUpdate, now: Mono) {
+    pub fn update(&mut self, update: OwnerUpdate, now: Mono) {
         match update {
             OwnerUpdate::Attributed(list) => {
                 for one in &list {
@@ -123,7 +124,7 @@ impl OwnerState {
                 }
             }
             OwnerUpdate::Read(list) => list.into_iter().for_each(|reading| self.read(reading)),
-            OwnerUpdate::Collectives(answer) => self.collectives.take(answer),
+            OwnerUpdate::Collectives(answer) => self.collectives.record(answer),
         }
     }
 
@@ -132,7 +133,7 @@ impl OwnerState {
             return;
         }
         self.host_use.read(&reading);
-        self.readings.entry(Arc::clone(&reading.owner)).or_default().take(reading);
+        self.readings.entry(Arc::clone(&reading.owner)).or_default().push(reading);
     }
 
     /// Takes in a process that the OOM killer ended, and its control group. Without a group that is certain the

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::Ledger;
 use super::builder::{Builder, Subjects};
+use super::counters::OwnCounters;
 use super::declared;
 use super::intake::LedgerMoment;
 use model::catalog::schema::KnownLabel;
@@ -17,7 +18,8 @@ use model::snapshot::{CollectorView, DriverState, Event, GpuState, GpuView, Part
 /// What lasts from one publication to the next.
 #[derive(Debug, Default)]
 pub(super) struct Publication {
-    ready: bool,
+    /// Whether every collector has answered or was found absent.
+    pub(super) ready: bool,
     sequence: u64,
     seconds: f64,
     subjects: Subjects,
@@ -26,11 +28,6 @@ pub(super) struct Publication {
 }
 
 impl Publication {
-    /// Whether every collector has answered or was found absent.
-    pub(super) fn is_ready(&self) -> bool {
-        self.ready
-    }
-
     /// When this list of events was published first.
     fn first_published(&mut self, events: &Arc<[Arc<Event>]>, unix_seconds: f64) -> f64 {
         self.events.take_if(|(list, _)| !Arc::ptr_eq(list, events));
@@ -57,10 +54,10 @@ impl Ledger {
         let subjects = std::mem::take(&mut self.publication.subjects);
         let mut builder = Builder::new(subjects, &settings.off);
         let b = &mut builder;
-        let mut snapshot = self.put_parts(b, driver, &states, now, unix_seconds);
-        self.put_exporter(b, &snapshot);
-        self.put_counters(b, now);
-        snapshot.health = self.put_health(b, &snapshot);
+        let mut snapshot = self.publish_parts(b, driver, &states, now, unix_seconds);
+        self.publish_exporter(b, &snapshot);
+        self.publish_counters(b, now);
+        snapshot.health = self.publish_health(b, &snapshot);
         self.follow_health(b, &snapshot);
         snapshot.ready = self.publication.ready || self.is_ready(&snapshot);
         self.publication.ready = snapshot.ready;
@@ -90,7 +87,7 @@ impl Ledger {
         for event in self.losses.follow(states, &unlisted, self.settings.steady, now, unix_seconds) {
             self.faults.note(event, now);
         }
-        for reset in self.faults.settle(&mut self.counters, now, self.publication.ready) {
+        for reset in self.faults.settle(now, self.publication.ready) {
             self.gpu_reset(reset);
         }
         for event in self.windows.changes(unix_seconds) {
@@ -99,7 +96,7 @@ impl Ledger {
     }
 
     /// Puts the series of all parts that do not depend on the verdicts, and makes the snapshot of their views.
-    fn put_parts(
+    fn publish_parts(
         &mut self,
         b: &mut Builder<'_>,
         driver: DriverState,
@@ -108,51 +105,52 @@ impl Ledger {
         unix_seconds: f64,
     ) -> Snapshot {
         let node_up = driver == DriverState::Up && !self.driver.node_call_stuck();
-        self.intake.put(b, now, node_up, states);
-        self.faults.put(b, self.intake.gpus());
+        self.intake.publish(b, now, node_up, states);
+        self.faults.publish(b, self.intake.gpus());
         let (intake, settings) = (&self.intake, &*self.settings);
         let moment = LedgerMoment { now, unix_seconds, settings, intake, states };
-        let mut canary = self.canary.put(b, &moment);
-        canary.wrong = self.wrong_results.put(b, intake.gpus());
-        let topology = self.topology.put(b, &moment, &self.accounting);
-        let owners = self.owners.put(b, &moment, &self.topology, &self.accounting);
+        let mut canary = self.canary.publish(b, &moment);
+        canary.wrong = self.wrong_results.publish(b, intake.gpus());
+        let topology = self.topology.publish(b, &moment, &self.accounting);
+        let owners = self.owners.publish(b, &moment, &self.topology, &self.accounting);
         let events = self.faults.list();
         let mut snapshot = Snapshot {
             sequence: self.publication.sequence,
             taken: now,
             unix_seconds,
-            gpus: self.put_gpus(b, &moment),
+            gpus: self.publish_gpus(b, &moment),
             driver,
             events_unix_seconds: self.publication.first_published(&events, unix_seconds),
             canary,
             topology,
             owners,
-            owner_records: self.owners.put_records(&events, now),
+            owner_records: self.owners.publish_records(&events, now),
             events,
-            windows: self.windows.put(b, unix_seconds),
+            windows: self.windows.publish(b, unix_seconds),
             ..Snapshot::default()
         };
-        snapshot.collectors = self.put_collectors(b, &moment, &snapshot);
+        snapshot.collectors = self.publish_collectors(b, &moment, &snapshot);
         snapshot
     }
 
     /// Puts the series about the driver and the exporter itself.
-    fn put_exporter(&self, b: &mut Builder<'_>, snapshot: &Snapshot) {
-        self.driver.put(b, snapshot.taken, &snapshot.driver);
-        self.accounting.put_calls(b);
-        b.put(&m::gpu_exporter_publications_total, &Node {}, (), self.publication.sequence as f64);
-        b.put(&m::gpu_exporter_publish_duration_seconds, &Node {}, (), self.publication.seconds);
-        self.reloads.put(b);
-        b.put(&m::gpu_devices_expected, &Node {}, (), self.inventory.devices() as f64);
-        b.put(&m::gpu_exporter_build_info, &Node {}, self.build.clone(), 1.0);
+    fn publish_exporter(&self, b: &mut Builder<'_>, snapshot: &Snapshot) {
+        self.driver.publish(b, snapshot.taken, &snapshot.driver);
+        self.accounting.publish_calls(b);
+        b.add(&m::gpu_exporter_publications_total, &Node {}, (), self.publication.sequence as f64);
+        b.add(&m::gpu_exporter_publish_duration_seconds, &Node {}, (), self.publication.seconds);
+        self.reloads.publish(b);
+        b.add(&m::gpu_devices_expected, &Node {}, (), self.inventory.devices() as f64);
+        b.add(&m::gpu_exporter_build_info, &Node {}, self.build.clone(), 1.0);
     }
 
-    fn put_counters(&mut self, b: &mut Builder<'_>, now: Mono) {
-        for ((metric, subject, labels), value) in self.counters.iter() {
+    fn publish_counters(&mut self, b: &mut Builder<'_>, now: Mono) {
+        let all = [&self.counters, &self.faults.counters, &self.canary.counters];
+        for ((metric, subject, labels), value) in all.into_iter().flat_map(OwnCounters::iter) {
             b.row(subject, *metric, labels.clone(), Value::Number(value));
-            self.recent_xids.take(*metric, subject, labels, value, now);
+            self.recent_xids.record(*metric, subject, labels, value, now);
         }
-        self.recent_xids.put(b, self.settings.recent.xids, now);
+        self.recent_xids.publish(b, self.settings.recent.xids, now);
     }
 
     /// Passes the verdicts on to the parts that count by them, and puts the history of incidents.
@@ -164,7 +162,7 @@ impl Ledger {
         if let Some(event) = self.history.follow(snapshot, listed, &absent, snapshot.taken) {
             self.faults.mention(event, snapshot.taken);
         }
-        self.history.put(b, self.intake.gpus().chain(&absent));
+        self.history.publish(b, self.intake.gpus().chain(&absent));
     }
 
     fn state_of(&self, gpu: &Gpu, now: Mono, driver: &DriverState) -> GpuState {
@@ -179,7 +177,7 @@ impl Ledger {
     }
 
     /// What the ledger itself knows of each GPU.
-    fn put_gpus(&self, b: &mut Builder<'_>, moment: &LedgerMoment<'_>) -> Vec<GpuView> {
+    fn publish_gpus(&self, b: &mut Builder<'_>, moment: &LedgerMoment<'_>) -> Vec<GpuView> {
         let mut views = Vec::with_capacity(moment.states.len());
         let mut lacking: BTreeMap<MetricId, u32> = BTreeMap::new();
         for (gpu, state) in moment.states {
@@ -207,12 +205,12 @@ impl Ledger {
                 view.parts.push(PartView { tier: part.tier, age, duration, rows: stored.rows.len() });
                 if !matches!(part.tier, Tier::Identity | Tier::Computed) {
                     let at = moment.unix(stored.taken);
-                    b.put(&m::gpu_exporter_sample_timestamp_seconds, gpu, (part.tier,), at);
+                    b.add(&m::gpu_exporter_sample_timestamp_seconds, gpu, (part.tier,), at);
                 }
             }
-            self.accounting.put_gpu(b, moment, gpu, up, &mut unsupported);
+            self.accounting.publish_gpu(b, moment, gpu, up, &mut unsupported);
             if let Some(layout) = &self.settings.declared {
-                declared::put(b, layout, moment, gpu, up);
+                declared::publish(b, layout, moment, gpu, up);
             }
             // It is the ledger's own: absent without a declared layout.
             unsupported.remove(&m::gpu_mig_layout_matches.id());
@@ -226,12 +224,12 @@ impl Ledger {
         for (metric, gpus) in lacking {
             let Some(def) = m::def(metric) else { continue };
             let name = MetricName(def.name.into());
-            b.put(&m::gpu_exporter_metric_unsupported, &Node {}, (name,), f64::from(gpus));
+            b.add(&m::gpu_exporter_metric_unsupported, &Node {}, (name,), f64::from(gpus));
         }
         views
     }
 
-    fn put_collectors(
+    fn publish_collectors(
         &self,
         b: &mut Builder<'_>,
         moment: &LedgerMoment<'_>,
@@ -261,10 +259,8 @@ impl Ledger {
             if answered.is_some() || failed {
                 b.flag(&m::gpu_exporter_collector_up, &Node {}, (source,), up);
             }
-            if let Some(at) = answered {
-                let metric = &m::gpu_exporter_collector_last_success_timestamp_seconds;
-                b.put(metric, &Node {}, (source,), moment.unix(at));
-            }
+            let last_success = &m::gpu_exporter_collector_last_success_timestamp_seconds;
+            b.add_known(last_success, &Node {}, (source,), answered.map(|at| moment.unix(at)));
             let age = answered.map(|at| moment.now.since(at));
             views.push(CollectorView { name: source.known(), up, age, text: text.unwrap_or_default() });
         }

@@ -35,11 +35,18 @@ struct Grown {
 
 /// The counters of Xid faults, by GPU and code.
 #[derive(Debug, Default)]
-pub struct RecentXids(BTreeMap<(Gpu, String), Grown>);
+pub(crate) struct RecentXids(BTreeMap<(Gpu, String), Grown>);
 
 impl RecentXids {
     /// Takes in the value of a counter; others than those of Xids are passed over.
-    pub fn take(&mut self, metric: MetricId, subject: &Subject, labels: &[LabelText], total: f64, now: Mono) {
+    pub fn record(
+        &mut self,
+        metric: MetricId,
+        subject: &Subject,
+        labels: &[LabelText],
+        total: f64,
+        now: Mono,
+    ) {
         let (Subject::Gpu(gpu), Some(LabelText::Text(code))) = (subject, labels.first()) else { return };
         if metric != m::gpu_xid_errors_total.id() || total == 0.0 {
             return;
@@ -54,14 +61,14 @@ impl RecentXids {
     }
 
     /// The faults within the window before `now`.
-    pub fn put(&mut self, b: &mut Builder<'_>, window: Duration, now: Mono) {
+    pub fn publish(&mut self, b: &mut Builder<'_>, window: Duration, now: Mono) {
         for ((gpu, code), grown) in &mut self.0 {
             while grown.steps.front().is_some_and(|(at, _)| now.since(*at) > window) {
                 grown.steps.pop_front();
             }
             let faults: f64 = grown.steps.iter().map(|(_, faults)| faults).sum();
             if faults > 0.0 {
-                b.put(&m::gpu_xid_window_errors, gpu, (XidCode(code.as_str().into()),), faults);
+                b.add(&m::gpu_xid_window_errors, gpu, (XidCode(code.as_str().into()),), faults);
             }
         }
     }
@@ -89,15 +96,15 @@ mod tests {
         Mono(seconds * 1_000_000_000)
     }
 
-    fn take(recent: &mut RecentXids, index: u32, code: &str, total: f64, seconds: u64) {
+    fn record(recent: &mut RecentXids, index: u32, code: &str, total: f64, seconds: u64) {
         let labels = (XidCode(code.into()), Severity::Page, FaultAction::ResetGpu).texts();
-        recent.take(m::gpu_xid_errors_total.id(), &gpu(index).subject(), &labels, total, at(seconds));
+        recent.record(m::gpu_xid_errors_total.id(), &gpu(index).subject(), &labels, total, at(seconds));
     }
 
     fn count(recent: &mut RecentXids, index: u32, code: &str, seconds: u64) -> Option<f64> {
         let off = HashSet::new();
         let mut b = Builder::new(Subjects::default(), &off);
-        recent.put(&mut b, Duration::from_secs(300), at(seconds));
+        recent.publish(&mut b, Duration::from_secs(300), at(seconds));
         let labels = (XidCode(code.into()),).texts();
         b.number(m::gpu_xid_window_errors.id(), &gpu(index).subject(), &labels)
     }
@@ -105,10 +112,10 @@ mod tests {
     #[test]
     fn faults_leave_the_window_as_they_came() {
         let mut recent = RecentXids::default();
-        take(&mut recent, 0, "79", 0.0, 0);
-        take(&mut recent, 0, "79", 1.0, 10);
-        take(&mut recent, 0, "79", 1.0, 11);
-        take(&mut recent, 0, "79", 3.0, 100);
+        record(&mut recent, 0, "79", 0.0, 0);
+        record(&mut recent, 0, "79", 1.0, 10);
+        record(&mut recent, 0, "79", 1.0, 11);
+        record(&mut recent, 0, "79", 3.0, 100);
         assert_eq!(count(&mut recent, 0, "79", 100), Some(3.0));
         assert_eq!(count(&mut recent, 0, "48", 100), None);
         assert_eq!(count(&mut recent, 1, "79", 100), None);
@@ -120,19 +127,19 @@ mod tests {
     #[test]
     fn a_counter_that_starts_again_counts_from_0() {
         let mut recent = RecentXids::default();
-        take(&mut recent, 0, "79", 5.0, 10);
-        take(&mut recent, 0, "79", 2.0, 20);
+        record(&mut recent, 0, "79", 5.0, 10);
+        record(&mut recent, 0, "79", 2.0, 20);
         assert_eq!(count(&mut recent, 0, "79", 20), Some(7.0));
         recent.forget(&gpu(0));
         assert_eq!(count(&mut recent, 0, "79", 20), None);
-        take(&mut recent, 0, "79", 1.0, 30);
+        record(&mut recent, 0, "79", 1.0, 30);
         assert_eq!(count(&mut recent, 0, "79", 30), Some(1.0));
     }
 
     #[test]
     fn other_counters_are_passed_over() {
         let mut recent = RecentXids::default();
-        recent.take(m::gpu_resets_total.id(), &gpu(0).subject(), &[], 1.0, at(1));
+        recent.record(m::gpu_resets_total.id(), &gpu(0).subject(), &[], 1.0, at(1));
         assert!(recent.0.is_empty());
     }
 }

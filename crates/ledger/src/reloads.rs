@@ -4,7 +4,7 @@ use super::builder::Builder;
 use model::catalog::{self as m, Node};
 
 #[derive(Debug)]
-pub struct Reloads {
+pub(crate) struct Reloads {
     successful: bool,
     /// When the configuration in use was loaded, in seconds since 1970.
     unix_seconds: f64,
@@ -25,9 +25,9 @@ impl Reloads {
         self.successful = false;
     }
 
-    pub fn put(&self, b: &mut Builder<'_>) {
+    pub fn publish(&self, b: &mut Builder<'_>) {
         let node = Node {};
         b.flag(&m::gpu_exporter_config_last_reload_successful, &node, (), self.successful);
-        b.put(&m::gpu_exporter_config_last_reload_success_timestamp_seconds, &node, (), self.unix_seconds);
+        b.add(&m::gpu_exporter_config_last_reload_success_timestamp_seconds, &node, (), self.unix_seconds);
     }
 }

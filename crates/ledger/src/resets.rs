@@ -11,7 +11,7 @@ use model::persisted::FaultyGpu;
 
 /// What is known of the resets of each GPU, by UUID.
 #[derive(Debug, Default)]
-pub struct Resets(HashMap<Arc<str>, ResetState>);
+pub(crate) struct Resets(HashMap<Arc<str>, ResetState>);
 
 #[derive(Debug, Default)]
 struct ResetState {

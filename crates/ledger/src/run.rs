@@ -50,7 +50,7 @@ pub fn run(settings: LedgerSettings, interval: Duration, inbox: &Inbox, mut hook
     loop {
         let soon = last + SHORTEST.min(interval);
         let due = if urgent { beat.next().min(soon) } else { beat.next() };
-        let Some(pending) = inbox.take(due) else {
+        let Some(pending) = inbox.wait_until(due) else {
             (hooks.save)(ledger.last_documents(Mono::now(), unix_seconds()));
             return;
         };

@@ -23,7 +23,7 @@ const GAP: f64 = 2.5;
 const FEWEST: usize = 5;
 
 #[derive(Debug)]
-pub struct Samples {
+pub(crate) struct Samples {
     /// Watts.
     power: SampleSeries,
     /// Ratios.
@@ -39,7 +39,7 @@ impl Default for Samples {
 impl Samples {
     /// Takes what was drained at `taken`. Utilization of a time that is the canary's counts nowhere. `report` gets each
     /// sample that adds to an integral: its buffer, when it was taken, the seconds that it is about, what it adds.
-    pub fn take(
+    pub fn add(
         &mut self,
         taken: Mono,
         drained: &Drained,
@@ -53,7 +53,7 @@ impl Samples {
         };
         let left_out = |at| *buffer == SampleBuffer::Utilization && is_canarys(at);
         let report = |at, seconds, amount| report(*buffer, at, seconds, amount);
-        series.take(taken, *offset_micros, samples, left_out, report);
+        series.add(taken, *offset_micros, samples, left_out, report);
     }
 
     /// When the newest utilization above 0 was taken.
@@ -61,7 +61,7 @@ impl Samples {
         self.utilization.above_zero
     }
 
-    pub fn put(&self, b: &mut Builder<'_>, gpu: &Gpu, now: Mono) {
+    pub fn publish(&self, b: &mut Builder<'_>, gpu: &Gpu, now: Mono) {
         let power =
             [&m::gpu_energy_sampled_joules_total, &m::gpu_power_minimum_watts, &m::gpu_power_peak_watts];
         let utilization =
@@ -74,13 +74,13 @@ impl Samples {
                 continue;
             }
             b.histogram(histogram, gpu, (), &series.histogram);
-            b.put(integral, gpu, (), series.integral);
-            b.put(&m::gpu_exporter_samples_total, gpu, (buffer,), series.count() as f64);
-            b.put(&m::gpu_exporter_sample_gaps_total, gpu, (buffer,), series.gaps as f64);
-            b.put(&m::gpu_exporter_sample_gap_seconds_total, gpu, (buffer,), series.gap_seconds);
+            b.add(integral, gpu, (), series.integral);
+            b.add(&m::gpu_exporter_samples_total, gpu, (buffer,), series.count() as f64);
+            b.add(&m::gpu_exporter_sample_gaps_total, gpu, (buffer,), series.gaps as f64);
+            b.add(&m::gpu_exporter_sample_gap_seconds_total, gpu, (buffer,), series.gap_seconds);
             if let Some((lowest, highest)) = series.extremes(now) {
-                b.put(low, gpu, (), lowest);
-                b.put(high, gpu, (), highest);
+                b.add(low, gpu, (), lowest);
+                b.add(high, gpu, (), highest);
             }
         }
     }
@@ -121,7 +121,7 @@ impl SampleSeries {
     }
 
     /// At times that are `left_out` nothing counts, as if there were no samples, but no gap either.
-    fn take(
+    fn add(
         &mut self,
         taken: Mono,
         offset: i64,
@@ -252,8 +252,8 @@ mod tests {
     #[test]
     fn overlapping_drains_count_each_sample_once() {
         let mut s = series();
-        s.take(at(1.0), 0, &run(STEP, 50, 100.0), |_| false, |_, _, _| ());
-        s.take(at(1.5), 0, &run(26 * STEP, 50, 100.0), |_| false, |_, _, _| ());
+        s.add(at(1.0), 0, &run(STEP, 50, 100.0), |_| false, |_, _, _| ());
+        s.add(at(1.5), 0, &run(26 * STEP, 50, 100.0), |_| false, |_, _, _| ());
         assert_eq!(s.count(), 75);
         assert!((s.integral - 74.0 * 0.02 * 100.0).abs() < 1e-6, "{}", s.integral);
         assert_eq!((s.gaps, s.gap_seconds), (0, 0.0));
@@ -262,8 +262,8 @@ mod tests {
     #[test]
     fn what_was_overwritten_is_a_gap_and_is_not_filled() {
         let mut s = series();
-        s.take(at(1.0), 0, &run(STEP, 50, 100.0), |_| false, |_, _, _| ());
-        s.take(at(5.0), 0, &run(150 * STEP, 50, 100.0), |_| false, |_, _, _| ());
+        s.add(at(1.0), 0, &run(STEP, 50, 100.0), |_| false, |_, _, _| ());
+        s.add(at(5.0), 0, &run(150 * STEP, 50, 100.0), |_| false, |_, _, _| ());
         assert_eq!(s.gaps, 1);
         assert!((s.gap_seconds - 99.0 * 0.02).abs() < 1e-6, "{}", s.gap_seconds);
         assert!((s.integral - 99.0 * 0.02 * 100.0).abs() < 1e-6, "one usual distance before the gap's end");
@@ -272,13 +272,13 @@ mod tests {
     #[test]
     fn after_the_clock_was_set_nothing_is_counted_twice() {
         let mut s = series();
-        s.take(at(1.0), 0, &run(1_000_000, 50, 100.0), |_| false, |_, _, _| ());
+        s.add(at(1.0), 0, &run(1_000_000, 50, 100.0), |_| false, |_, _, _| ());
         // Set back by half a second: the buffer holds old samples again, under timestamps that seem new.
-        s.take(at(2.0), -500_000, &run(1_500_000, 60, 100.0), |_| false, |_, _, _| ());
+        s.add(at(2.0), -500_000, &run(1_500_000, 60, 100.0), |_| false, |_, _, _| ());
         assert_eq!(s.count(), 50);
         assert_eq!((s.gaps, s.gap_seconds), (1, 1.0));
         let newest = 1_500_000 + 59 * STEP;
-        s.take(at(3.0), -500_000, &run(newest + STEP, 50, 100.0), |_| false, |_, _, _| ());
+        s.add(at(3.0), -500_000, &run(newest + STEP, 50, 100.0), |_| false, |_, _, _| ());
         assert_eq!(s.count(), 100);
     }
 
@@ -286,12 +286,12 @@ mod tests {
     fn a_stamp_from_before_the_clock_was_set_back_does_not_hide_what_comes_after() {
         let (mut s, hour) = (series(), 3_600_000_000);
         let stamp = |seconds: f64| (seconds * 1e6) as u64 + hour;
-        s.take(at(1.0), hour as i64, &run(stamp(0.0), 50, 100.0), |_| false, |_, _, _| ());
+        s.add(at(1.0), hour as i64, &run(stamp(0.0), 50, 100.0), |_| false, |_, _, _| ());
         // Set back by an hour, and no sample came since.
-        s.take(at(1.02), 0, &run(stamp(0.02), 50, 100.0), |_| false, |_, _, _| ());
-        s.take(at(2.0), 0, &run(1_020_000, 49, 100.0), |_| false, |_, _, _| ());
+        s.add(at(1.02), 0, &run(stamp(0.02), 50, 100.0), |_| false, |_, _, _| ());
+        s.add(at(2.0), 0, &run(1_020_000, 49, 100.0), |_| false, |_, _, _| ());
         assert_eq!((s.count(), s.gaps), (50, 2));
-        s.take(at(3.0), 0, &run(2_000_000, 50, 100.0), |_| false, |_, _, _| ());
+        s.add(at(3.0), 0, &run(2_000_000, 50, 100.0), |_| false, |_, _, _| ());
         assert_eq!((s.count(), s.gaps), (100, 2));
     }
 
@@ -299,9 +299,9 @@ mod tests {
     fn a_gap_is_seen_also_if_each_drain_brings_few_samples() {
         let mut s = series();
         for n in 0..20 {
-            s.take(at(n as f64), 0, &run((2 * n + 1) * STEP, 2, 100.0), |_| false, |_, _, _| ());
+            s.add(at(n as f64), 0, &run((2 * n + 1) * STEP, 2, 100.0), |_| false, |_, _, _| ());
         }
-        s.take(at(3600.0), 0, &run(3_600_000_000, 2, 100.0), |_| false, |_, _, _| ());
+        s.add(at(3600.0), 0, &run(3_600_000_000, 2, 100.0), |_| false, |_, _, _| ());
         assert_eq!((s.count(), s.gaps), (42, 1));
         assert!(s.integral < 41.0 * 0.02 * 100.0 + 1e-6, "{}", s.integral);
         assert!(s.few.capacity() < 100);
@@ -312,9 +312,9 @@ mod tests {
         let mut s = series();
         let mut samples = run(STEP, 50, 80.0);
         samples[20].1 = 600.0;
-        s.take(at(100.0), 0, &samples, |_| false, |_, _, _| ());
+        s.add(at(100.0), 0, &samples, |_| false, |_, _, _| ());
         assert_eq!(s.extremes(at(100.0)), Some((80.0, 600.0)));
-        s.take(at(150.0), 0, &run(50 * STEP + 50_000_000, 50, 80.0), |_| false, |_, _, _| ());
+        s.add(at(150.0), 0, &run(50 * STEP + 50_000_000, 50, 80.0), |_| false, |_, _, _| ());
         assert_eq!(s.extremes(at(150.0)), Some((80.0, 600.0)));
         assert_eq!(s.extremes(at(162.0)), Some((80.0, 80.0)));
         assert_eq!(s.extremes(at(300.0)), None);
@@ -327,7 +327,7 @@ mod tests {
         let mut samples = run(STEP, 10, 100.0);
         samples[4].1 = f64::NAN;
         samples[5].1 = -1.0;
-        s.take(at(1.0), 0, &samples, |_| false, |_, _, _| ());
+        s.add(at(1.0), 0, &samples, |_| false, |_, _, _| ());
         assert_eq!((s.count(), s.gaps), (8, 2));
         assert!((s.integral - 7.0 * 0.02 * 100.0).abs() < 1e-6);
     }
@@ -341,13 +341,13 @@ mod tests {
         }
         // The twenty-first is stamped 0.42 s.
         let out = |at: Mono| (at.0 / 1_000_000).abs_diff(500) <= 100;
-        s.take(at(1.0), 0, &samples, out, |_, _, _| ());
+        s.add(at(1.0), 0, &samples, out, |_, _, _| ());
         assert_eq!((s.count(), s.integral, s.gaps), (39, 0.0, 0));
         assert_eq!((s.above_zero, s.extremes(at(1.0))), (None, Some((0.0, 0.0))));
         let offset = 3_600_000_000;
         let samples = [(51 * STEP + offset, 0.5), (52 * STEP + offset, 0.5)];
         let mut s = SampleSeries::new(&RATIOS, 1.0);
-        s.take(at(1.04), offset as i64, &samples, |at| at.0 < 1_030_000_000, |_, _, _| ());
+        s.add(at(1.04), offset as i64, &samples, |at| at.0 < 1_030_000_000, |_, _, _| ());
         assert_eq!((s.count(), s.above_zero), (1, Some(at(1.04))), "times are those of the monotonic clock");
     }
 
@@ -360,14 +360,14 @@ mod tests {
             let stream: Vec<(u64, f64)> =
                 values.iter().enumerate().map(|(n, v)| ((n as u64 + 1) * STEP, *v)).collect();
             let mut whole = series();
-            whole.take(at(100.0), 0, &stream, |_| false, |_, _, _| ());
+            whole.add(at(100.0), 0, &stream, |_| false, |_, _, _| ());
             let (mut cut, mut end) = (series(), 0);
             let mut step = 0;
             while end < stream.len() {
                 end = (end + cuts[step % cuts.len()]).min(stream.len());
                 step += 1;
                 // The driver's buffer: up to 50 samples, the newest last.
-                cut.take(at(step as f64), 0, &stream[end.saturating_sub(50)..end], |_| false, |_, _, _| ());
+                cut.add(at(step as f64), 0, &stream[end.saturating_sub(50)..end], |_| false, |_, _, _| ());
             }
             prop_assert_eq!(&whole.histogram.counts, &cut.histogram.counts);
             prop_assert!((whole.integral - cut.integral).abs() < 1e-6);

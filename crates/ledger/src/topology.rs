@@ -26,7 +26,7 @@ const AT_WORK: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Default)]
-pub struct TopologyState {
+pub(crate) struct TopologyState {
     update: Option<Arc<TopologyUpdate>>,
     /// When that came; `None` until the next publication.
     updated: Option<Mono>,
@@ -66,7 +66,7 @@ impl Speed {
 
 impl TopologyState {
     /// Takes in what was found.
-    pub fn take(&mut self, update: TopologyUpdate) {
+    pub fn replace(&mut self, update: TopologyUpdate) {
         self.places = divide::placed(&update.topology);
         self.update = Some(Arc::new(update));
         self.updated = None;
@@ -115,7 +115,7 @@ impl TopologyState {
     }
 
     /// Everything about the topology.
-    pub fn put(
+    pub fn publish(
         &mut self,
         b: &mut Builder<'_>,
         moment: &LedgerMoment<'_>,
@@ -123,7 +123,7 @@ impl TopologyState {
     ) -> Option<Arc<TopologyUpdate>> {
         let update = self.update.clone()?;
         self.updated.get_or_insert(moment.now);
-        put_objects(b, &update.topology);
+        publish_objects(b, &update.topology);
         for (against, differences) in [
             (TopologyAgainst::FirstSeen, &update.against_first_seen),
             (TopologyAgainst::Declared, &update.against_declared),
@@ -136,19 +136,19 @@ impl TopologyState {
         for (gpu, up) in moment.gpus() {
             let Some(address) = moment.intake.info_of(gpu, "pci_address") else { continue };
             let Some(device) = update.topology.gpu(&address) else { continue };
-            self.put_links(b, moment, gpu, device, up, accounting.last_work(gpu));
+            self.publish_links(b, moment, gpu, device, up, accounting.last_work(gpu));
             let Some((place, share)) = self.place(device) else { continue };
-            put_place(b, gpu, place, share);
+            publish_place(b, gpu, place, share);
             if up {
                 for Slice { instance, mig_uuid, share } in slices(moment, &update.topology, gpu, share) {
                     let share = share.cpus.to_string();
                     let labels = MigTopologyInfo { mig_uuid, numa_node: number(place.numa_node), share };
-                    b.put(&m::gpu_mig_host_topology_info, instance, labels, 1.0);
+                    b.add(&m::gpu_mig_host_topology_info, instance, labels, 1.0);
                 }
             }
             let nic = place.nic.as_ref().and_then(|near| {
                 let nic = update.topology.devices.iter().find(|device| device.address == near.address)?;
-                put_nic(b, gpu, nic, near.path);
+                publish_nic(b, gpu, nic, near.path);
                 Some(nic)
             });
             nics.extend(nic.map(|nic| nic.address.as_str()));
@@ -159,9 +159,7 @@ impl TopologyState {
             if let Some(up) = network.up {
                 b.flag(&m::gpu_host_nic_up, &Node {}, name(), up);
             }
-            if let Some(rate) = network.bytes_per_second {
-                b.put(&m::gpu_host_nic_speed_bytes_per_second, &Node {}, name(), rate);
-            }
+            b.add_known(&m::gpu_host_nic_speed_bytes_per_second, &Node {}, name(), network.bytes_per_second);
         }
         self.speeds.retain(|uuid, _| moment.gpus().any(|(gpu, _)| gpu.uuid == *uuid));
         Some(update)
@@ -169,7 +167,7 @@ impl TopologyState {
 
     /// The port above a GPU, and whether the link is what both could have. NVML's values count before sysfs': they
     /// are fresher.
-    fn put_links(
+    fn publish_links(
         &mut self,
         b: &mut Builder<'_>,
         moment: &LedgerMoment<'_>,
@@ -179,8 +177,8 @@ impl TopologyState {
         last_work: Option<Mono>,
     ) {
         if let Some(port) = device.port {
-            b.put(&m::gpu_host_pcie_port_max_generation, gpu, (), f64::from(port.generation));
-            b.put(&m::gpu_host_pcie_port_max_width_lanes, gpu, (), f64::from(port.lanes));
+            b.add(&m::gpu_host_pcie_port_max_generation, gpu, (), f64::from(port.generation));
+            b.add(&m::gpu_host_pcie_port_max_width_lanes, gpu, (), f64::from(port.lanes));
         }
         // The driver's values of a GPU that does not answer are withdrawn.
         let read = |metric| moment.intake.value_of(gpu, metric, None, moment.now).filter(|_| up);
@@ -240,7 +238,7 @@ fn number(number: Option<u32>) -> String {
     number.map(|number| number.to_string()).unwrap_or_default()
 }
 
-fn put_objects(b: &mut Builder<'_>, topology: &host::Topology) {
+fn publish_objects(b: &mut Builder<'_>, topology: &host::Topology) {
     let devices = |kind| topology.devices.iter().filter(|device| device.kind == kind).count();
     for (object, count) in [
         (HostObject::Package, topology.packages.len()),
@@ -253,11 +251,11 @@ fn put_objects(b: &mut Builder<'_>, topology: &host::Topology) {
         (HostObject::Network, devices(DeviceKind::Network)),
         (HostObject::Storage, devices(DeviceKind::Storage)),
     ] {
-        b.put(&m::gpu_host_objects, &Node {}, (object,), count as f64);
+        b.add(&m::gpu_host_objects, &Node {}, (object,), count as f64);
     }
 }
 
-fn put_place(b: &mut Builder<'_>, gpu: &Gpu, place: &GpuPlacement, share: &CpuShare) {
+fn publish_place(b: &mut Builder<'_>, gpu: &Gpu, place: &GpuPlacement, share: &CpuShare) {
     let l3: CpuSet = share.l3.iter().copied().collect();
     let labels = TopologyInfo {
         numa_node: number(place.numa_node),
@@ -268,17 +266,17 @@ fn put_place(b: &mut Builder<'_>, gpu: &Gpu, place: &GpuPlacement, share: &CpuSh
         pcie_switch: place.switch.clone().unwrap_or_default(),
         share: share.cpus.to_string(),
     };
-    b.put(&m::gpu_host_topology_info, gpu, labels, 1.0);
+    b.add(&m::gpu_host_topology_info, gpu, labels, 1.0);
 }
 
-fn put_nic(b: &mut Builder<'_>, gpu: &Gpu, nic: &Device, path: place::DevicePath) {
+fn publish_nic(b: &mut Builder<'_>, gpu: &Gpu, nic: &Device, path: place::DevicePath) {
     let labels = NicInfo {
         nic: nic.network_name().to_owned(),
         device: nic.network.as_ref().map(|network| network.interface.clone()).unwrap_or_default(),
         pci_address: nic.address.clone(),
         path: path.known().to_owned(),
     };
-    b.put(&m::gpu_host_nic_info, gpu, labels, 1.0);
+    b.add(&m::gpu_host_nic_info, gpu, labels, 1.0);
 }
 
 #[cfg(test)]

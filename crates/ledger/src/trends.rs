@@ -13,7 +13,7 @@ use model::trends::{CurveKey, FOLLOWED, POINTS, Trends};
 
 /// The curves, and the step that is not over.
 #[derive(Debug)]
-pub struct TrendState {
+pub(crate) struct TrendState {
     step: Duration,
     /// Number of the step since the start of the clock.
     current: Option<u64>,
@@ -58,7 +58,7 @@ impl TrendState {
         let silent = usize::try_from(steps - 1).unwrap_or(POINTS).min(POINTS);
         let before = &self.published.curves;
         let known: HashSet<&CurveKey> = before.keys().chain(sums.keys()).collect();
-        let present = Present::of(snapshot);
+        let present = Present::new(snapshot);
         let curve = |key: &CurveKey| {
             let old = before.get(key).map_or(&[][..], |points| points);
             let mean = sums.get(key).map_or(f64::NAN, |(sum, count)| sum / f64::from(*count)) as f32;
@@ -80,7 +80,7 @@ struct Present<'a> {
 }
 
 impl<'a> Present<'a> {
-    fn of(snapshot: &'a Snapshot) -> Present<'a> {
+    fn new(snapshot: &'a Snapshot) -> Present<'a> {
         let metrics = [&m::gpu_mig_placement_start, &m::gpu_mig_memory_total_bytes];
         let series = metrics.into_iter().flat_map(|metric| snapshot.series(metric));
         let instances = series.filter_map(|series| match &series.subject.subject {

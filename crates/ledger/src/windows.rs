@@ -11,7 +11,7 @@ use model::window::Window;
 
 /// Every window that is open, to come, or ended lately.
 #[derive(Debug, Default)]
-pub struct WindowState {
+pub(crate) struct WindowState {
     /// `None`: not known yet.
     all: Option<Vec<Window>>,
     /// Those open at the last publication.
@@ -20,7 +20,7 @@ pub struct WindowState {
 
 impl WindowState {
     /// Takes in all there are.
-    pub fn take(&mut self, windows: Vec<Window>) {
+    pub fn replace(&mut self, windows: Vec<Window>) {
         self.all = Some(windows);
     }
 
@@ -41,7 +41,7 @@ impl WindowState {
         events
     }
 
-    pub fn put(&self, b: &mut Builder<'_>, unix_seconds: f64) -> Arc<[Window]> {
+    pub fn publish(&self, b: &mut Builder<'_>, unix_seconds: f64) -> Arc<[Window]> {
         let Some(all) = &self.all else { return Arc::from([]) };
         let listed: Arc<[Window]> =
             all.iter().filter(|window| window.is_published(unix_seconds)).cloned().collect();
@@ -52,9 +52,9 @@ impl WindowState {
         for window in listed.iter() {
             let entity = m::Window { window: window.name.as_str().into() };
             let info = WindowInfo { kind: window.kind.known().into(), reason: window.reason.clone() };
-            b.put(&m::gpu_window_info, &entity, info, 1.0);
-            b.put(&m::gpu_window_start_timestamp_seconds, &entity, (), window.start);
-            b.put(&m::gpu_window_end_timestamp_seconds, &entity, (), window.end);
+            b.add(&m::gpu_window_info, &entity, info, 1.0);
+            b.add(&m::gpu_window_start_timestamp_seconds, &entity, (), window.start);
+            b.add(&m::gpu_window_end_timestamp_seconds, &entity, (), window.end);
         }
         listed
     }
@@ -83,20 +83,20 @@ mod tests {
     fn beginnings_and_ends_are_listed_once() {
         let mut windows = WindowState::default();
         assert!(said(&mut windows, 0.0).is_empty());
-        windows.take(vec![window("a", 100.0, 200.0), window("b", 150.0, 250.0)]);
+        windows.replace(vec![window("a", 100.0, 200.0), window("b", 150.0, 250.0)]);
         assert!(said(&mut windows, 99.0).is_empty());
         assert_eq!(said(&mut windows, 101.0), [(true, 100.0)]);
         assert!(said(&mut windows, 102.0).is_empty());
         assert_eq!(said(&mut windows, 210.0), [(false, 200.0), (true, 150.0)]);
         // Ended before its time.
-        windows.take(vec![window("b", 150.0, 220.0)]);
+        windows.replace(vec![window("b", 150.0, 220.0)]);
         assert_eq!(said(&mut windows, 221.0), [(false, 221.0)]);
     }
 
     #[test]
     fn a_clock_that_goes_back_opens_it_again() {
         let mut windows = WindowState::default();
-        windows.take(vec![window("a", 100.0, 200.0)]);
+        windows.replace(vec![window("a", 100.0, 200.0)]);
         said(&mut windows, 150.0);
         assert_eq!(said(&mut windows, 50.0), [(false, 50.0)]);
         assert_eq!(said(&mut windows, 150.0), [(true, 100.0)]);

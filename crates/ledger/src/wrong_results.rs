@@ -15,7 +15,7 @@ const MAX_TEXT: usize = 400;
 
 /// The boards.
 #[derive(Debug, Default)]
-pub struct WrongResultState {
+pub(crate) struct WrongResultState {
     kept: KnownWrongResults,
     changed: bool,
 }
@@ -29,7 +29,7 @@ impl WrongResultState {
 
     /// Notes a wrong result. The first one stays: results since then are in doubt.
     pub fn note(&mut self, gpu: &Gpu, serial: String, check: CanaryCheck, text: &str, unix_seconds: f64) {
-        if gpu.uuid.is_empty() || self.of(&gpu.uuid).is_some() {
+        if gpu.uuid.is_empty() || self.get(&gpu.uuid).is_some() {
             return;
         }
         if self.kept.gpus.len() >= MAX_BOARDS {
@@ -49,7 +49,7 @@ impl WrongResultState {
     /// result ended so.
     pub fn seen(&mut self, uuid: &str, serial: Option<&str>) -> bool {
         let Some(serial) = serial.filter(|serial| !serial.is_empty()) else { return false };
-        let known = self.of(uuid).map_or("", |wrong| wrong.serial.as_str());
+        let known = self.get(uuid).map_or("", |wrong| wrong.serial.as_str());
         !known.is_empty() && known != serial && self.clear(uuid)
     }
 
@@ -62,13 +62,13 @@ impl WrongResultState {
         cleared
     }
 
-    pub fn of(&self, uuid: &str) -> Option<&WrongResult> {
+    pub fn get(&self, uuid: &str) -> Option<&WrongResult> {
         self.kept.gpus.iter().find(|wrong| wrong.uuid == *uuid)
     }
 
     /// The wrong result of a GPU as a reason.
     pub fn reason(&self, uuid: &str, unix_seconds: f64) -> Option<String> {
-        let WrongResult { check, text, unix_seconds: at, .. } = self.of(uuid)?;
+        let WrongResult { check, text, unix_seconds: at, .. } = self.get(uuid)?;
         let age = Duration::try_from_secs_f64(unix_seconds - at).unwrap_or_default();
         let ago = duration(age);
         Some(format!(
@@ -77,10 +77,10 @@ impl WrongResultState {
     }
 
     /// Puts the time of each GPU's wrong result, and returns all of them.
-    pub fn put<'a>(&self, b: &mut Builder<'_>, gpus: impl Iterator<Item = &'a Gpu>) -> Vec<WrongResult> {
+    pub fn publish<'a>(&self, b: &mut Builder<'_>, gpus: impl Iterator<Item = &'a Gpu>) -> Vec<WrongResult> {
         for gpu in gpus {
-            if let Some(wrong) = self.of(&gpu.uuid) {
-                b.put(&m::gpu_canary_wrong_result_timestamp_seconds, gpu, (), wrong.unix_seconds);
+            if let Some(wrong) = self.get(&gpu.uuid) {
+                b.add(&m::gpu_canary_wrong_result_timestamp_seconds, gpu, (), wrong.unix_seconds);
             }
         }
         self.kept.gpus.clone()
@@ -109,7 +109,7 @@ mod tests {
         assert!(
             !later.seen("GPU-3", None) && !later.seen("GPU-3", Some("")) && !later.seen("GPU-3", Some("1"))
         );
-        assert!(!later.seen("GPU-4", Some("2")) && later.of("GPU-3").is_some());
+        assert!(!later.seen("GPU-4", Some("2")) && later.get("GPU-3").is_some());
         assert!(later.seen("GPU-3", Some("2")), "another board");
         assert_eq!(later.take_changed(), Some(KnownWrongResults::default()));
         assert!(state.clear("GPU-3") && !state.clear("GPU-3") && state.reason("GPU-3", 1.0).is_none());

@@ -58,8 +58,8 @@ pub struct Findings {
     pub row_remap_failure: bool,
     /// The canary found wrong results, a failure or a hang.
     pub canary: bool,
-    /// A wrong result of the canary that is not cleared: what it was.
-    pub wrong_result: Option<String>,
+    /// Other conditions that the ledger found, each with its sentence.
+    pub conditions: Vec<(Condition, String)>,
     /// When the GPU was last reset, or the driver loaded, in seconds since 1970: faults before it are over.
     pub reset: Option<f64>,
     /// NVLink errors within the time for which they count: the kinds that have any.
@@ -324,8 +324,8 @@ impl ReasonList<'_> {
                 self.add(condition, format!("canary{on}, {}: {}", check.check.known(), check.text));
             }
         }
-        if let Some(text) = &found.wrong_result {
-            self.add(Condition::WrongResult, text.as_str());
+        for (condition, text) in &found.conditions {
+            self.add(*condition, text.as_str());
         }
         let shown = |reason: &HealthReason| reason.condition.unhealthy() == Some(UnhealthyReason::Canary);
         if found.canary && !self.reasons.iter().any(shown) {

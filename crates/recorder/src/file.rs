@@ -119,26 +119,26 @@ pub fn encode<'a>(
     out: impl Write,
 ) -> io::Result<()> {
     let mut lines = LineWriter { out: GzEncoder::new(out, Compression::default()), count: 0 };
-    lines.put(&serde_json::to_string(header)?)?;
-    let names = Names::of(frozen);
+    lines.write(&serde_json::to_string(header)?)?;
+    let names = Names::read(frozen);
     let mut series = frozen.begin.clone();
     for line in names.rows(millis(header.from), series.all()) {
-        lines.put(&line.to_string())?;
+        lines.write(&line.to_string())?;
     }
     for block in &frozen.blocks {
         let mut at = (block.from.0 / 1_000_000) as i64;
         for (step, entry) in block.entries() {
             at += step;
             for line in names.lines(at, entry, &mut series) {
-                lines.put(&line.to_string())?;
+                lines.write(&line.to_string())?;
             }
         }
     }
     for (name, document) in documents {
-        lines.put(&format!("{{\"{name}\":{}}}", document.trim_end()))?;
+        lines.write(&format!("{{\"{name}\":{}}}", document.trim_end()))?;
     }
     let count = lines.count;
-    lines.put(&json!({ "end": count }).to_string())?;
+    lines.write(&json!({ "end": count }).to_string())?;
     lines.out.finish().map(drop)
 }
 
@@ -148,7 +148,7 @@ struct LineWriter<W: Write> {
 }
 
 impl<W: Write> LineWriter<W> {
-    fn put(&mut self, line: &str) -> io::Result<()> {
+    fn write(&mut self, line: &str) -> io::Result<()> {
         self.count += 1;
         self.out.write_all(line.as_bytes())?;
         self.out.write_all(b"\n")
@@ -165,7 +165,7 @@ struct Names {
 }
 
 impl Names {
-    fn of(frozen: &Frozen) -> Names {
+    fn read(frozen: &Frozen) -> Names {
         let mut names = Names::default();
         for name in frozen.names() {
             match name {

@@ -166,7 +166,7 @@ struct SeriesState {
 }
 
 /// The ring.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Ring {
     /// How far back it goes.
     keep: Duration,
@@ -193,22 +193,7 @@ pub struct Ring {
 impl Ring {
     /// An empty ring that goes so far back.
     pub fn new(keep: Duration) -> Ring {
-        Ring {
-            keep,
-            blocks: VecDeque::new(),
-            newest: None,
-            begin: SeriesValues::default(),
-            numbers: HashMap::new(),
-            names: Vec::new(),
-            subjects: 0,
-            calls: 0,
-            visits: 0,
-            series: Vec::new(),
-            processes: HashMap::new(),
-            at: 0,
-            gpus: 0,
-            scratch: Vec::new(),
-        }
+        Ring { keep, ..Ring::default() }
     }
 
     /// Bytes of entries and names.
@@ -235,7 +220,7 @@ impl Ring {
     }
 
     /// Takes what passes from the driver.
-    pub fn take(&mut self, batch: &Batch) {
+    pub fn record(&mut self, batch: &Batch) {
         if batch.part.collector != CollectorName::Nvml {
             return;
         }
@@ -248,12 +233,12 @@ impl Ring {
         for (subject, rows) in batch.rows.groups() {
             let rows = self.differences(subject, rows, now, true);
             if !rows.is_empty() {
-                self.put(now, now, &RingEntry::Rows(rows));
+                self.append(now, now, &RingEntry::Rows(rows));
             }
         }
         for gap in &batch.gaps {
             if let Missing::Failed { text, .. } = &gap.missing {
-                self.put(now, now, &RingEntry::Failed { gpu, call: gap.call.clone(), text: text.clone() });
+                self.append(now, now, &RingEntry::Failed { gpu, call: gap.call.clone(), text: text.clone() });
             }
         }
         for drained in &batch.drained {
@@ -263,7 +248,7 @@ impl Ring {
                 }
                 (Drained::Gpm(window), _) => {
                     let rows = self.differences(&window.subject, &window.sums, now, false);
-                    self.put(now, now, &RingEntry::Window((window.seconds * 1e3).round() as u32, rows));
+                    self.append(now, now, &RingEntry::Window((window.seconds * 1e3).round() as u32, rows));
                 }
                 (Drained::Samples { .. }, None) => {}
             }
@@ -273,19 +258,19 @@ impl Ring {
             // A new block is without them.
             let tier = batch.part.tier;
             if self.processes.get(&(gpu, tier)) != Some(&new) {
-                self.put(now, now, &RingEntry::Processes { gpu, tier, processes: processes.clone() });
+                self.append(now, now, &RingEntry::Processes { gpu, tier, processes: processes.clone() });
                 self.processes.insert((gpu, tier), new);
             }
         }
         if !batch.calls.is_empty() {
             let visit = self.visit(batch, gpu);
             let codes = batch.calls.iter().map(|call| code_of(call.nanos)).collect();
-            self.put(now, now, &RingEntry::Visit(visit, code_of(batch.nanos), codes));
+            self.append(now, now, &RingEntry::Visit(visit, code_of(batch.nanos), codes));
         }
     }
 
     /// Adds an entry about this moment.
-    fn put(&mut self, now: Mono, at: Mono, entry: &RingEntry) {
+    fn append(&mut self, now: Mono, at: Mono, entry: &RingEntry) {
         let millis = at.0 / 1_000_000;
         let mut step = millis as i64 - self.at as i64;
         let mut bytes = self.coded(&(step, entry));
@@ -410,7 +395,7 @@ impl Ring {
         let differences = samples.iter().map(difference).collect();
         let stamps: Vec<u64> = samples.iter().map(|(stamp, _)| *stamp).collect();
         let entry = RingEntry::Samples { gpu: gpu.gpu, buffer, stretches: stretches(&stamps), differences };
-        self.put(now, at, &entry);
+        self.append(now, at, &entry);
     }
 }
 

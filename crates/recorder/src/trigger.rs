@@ -21,7 +21,7 @@ const MAX_REMEMBERED: usize = 4096;
 const MAX_NAMED: usize = 256;
 
 /// When recordings are made.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct RecordingPace {
     /// How long after the fault the recording goes on.
     pub after: Duration,
@@ -59,7 +59,7 @@ pub struct RecordingDue {
 }
 
 /// Decides from one snapshot after the other.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Trigger {
     pace: RecordingPace,
     /// Conditions that hold: since when, and whether they have paged.
@@ -77,16 +77,7 @@ pub struct Trigger {
 
 impl Trigger {
     pub fn new(pace: RecordingPace) -> Trigger {
-        Trigger {
-            pace,
-            held: HashMap::new(),
-            recorded: HashMap::new(),
-            waiting: Vec::new(),
-            waiting_keys: Vec::new(),
-            due: Mono::default(),
-            last: None,
-            revision: 0,
-        }
+        Trigger { pace, ..Trigger::default() }
     }
 
     /// Looks at a new snapshot. What holds before the daemon is ready is from before it watched.

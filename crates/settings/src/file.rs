@@ -1,48 +1,47 @@
-//! Lookup of keys by name, and the TOML file that documents all keys.
+//! The keys by name, and the TOML file that documents them.
 
 use super::Config;
 use super::key::{Key, Section};
 use super::settings::SECTIONS;
 
-/// Returns all settings, in the order of the file.
+/// All settings, in the order of the file.
 pub(super) fn keys() -> impl Iterator<Item = &'static Key> {
     SECTIONS.iter().flat_map(|section| section.keys)
 }
 
-/// Returns the setting with this name.
+/// The setting of this name.
 pub(super) fn key(name: &str) -> Option<&'static Key> {
     keys().find(|key| key.name == name)
 }
 
-/// Maximum line width of comments.
+/// Line width of comments.
 pub(super) const WIDTH: usize = 105;
 
 const HEADER: &str = "\
-# gpu-node-exporter: all keys with their defaults. Generated from crates/settings/src/settings.rs.
+# gpu-node-exporter: every key at its default. Generated from crates/settings/src/settings.rs.
 #
-# A configuration file needs only the keys that it changes. Environment variables override the file, and
-# flags override both. The variable for log.level is GPU_NODE_EXPORTER__LOG__LEVEL, with two underscores
-# before the section and before the key. Commas separate the items of a list. Write durations as \"100ms\",
-# \"10s\" or \"5m\".
+# A file needs only the keys it changes. Environment variables take precedence over the file, flags over
+# both. The variable of log.level is GPU_NODE_EXPORTER__LOG__LEVEL, with two underscores before the section
+# and before the key; commas separate the items of a list. Durations are such as \"100ms\", \"10s\" or \"5m\".
 #
 # Check a file:  gpu-node-exporter check-config --config FILE
-# Apply it:      save the file, or run `systemctl reload gpu-node-exporter`. Keys marked \"Needs a restart.\"
-#                require `systemctl restart gpu-node-exporter`.
+# Apply it:      saving the file or `systemctl reload gpu-node-exporter` applies it, but for keys that need
+#                `systemctl restart gpu-node-exporter`
 
 ";
 
-/// Keys whose values differ in a new configuration.
+/// The keys that a new configuration changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangedKeys {
-    /// Keys that apply immediately.
+    /// Those that apply at once.
     pub applied: Vec<&'static str>,
-    /// Keys that keep their values until a restart.
+    /// Those that keep their values until a restart.
     pub waiting: Vec<&'static str>,
 }
 
 impl Config {
-    /// Adopts the values of a new configuration that can change while the daemon runs. All other values remain, so that
-    /// no part of the daemon uses their new values.
+    /// Takes over each value of a new configuration that can change while the daemon runs. The others stay as they
+    /// are, so that no part of the daemon sees them changed.
     pub fn apply(&mut self, new: &Config) -> ChangedKeys {
         let mut changed = ChangedKeys::default();
         let mut before = self.clone();
@@ -56,7 +55,7 @@ impl Config {
         changed
     }
 
-    /// Returns the shipped file, which documents every key and sets it to its default.
+    /// The file with every key at its default, and the meaning of each key.
     pub fn commented() -> String {
         let key_comment = |key: &Key| {
             let floor = key.floor.iter().map(|(floor, _)| format!(", at least {floor}"));
@@ -68,7 +67,7 @@ impl Config {
         format!("{HEADER}{text}")
     }
 
-    /// Returns the configuration as TOML, with the given texts above sections, above keys and after keys.
+    /// The configuration as TOML, with a text above each section, above each key and after each key.
     pub(super) fn to_toml(
         &self,
         section_comment: impl Fn(&Section) -> String,
@@ -86,7 +85,7 @@ impl Config {
     }
 }
 
-/// Wraps a text into comment lines. An empty line separates paragraphs.
+/// The text in comment lines, each paragraph wrapped for itself; an empty line ends a paragraph.
 fn comment(text: &str) -> String {
     let mut out = String::new();
     for paragraph in text.trim_end().split("\n\n") {

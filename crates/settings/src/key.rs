@@ -1,4 +1,4 @@
-//! Types of the table of settings, and the `settings!` macro that generates the table.
+//! The table of settings that `settings!` generates, and the TOML that comes from it.
 
 use ::config::Value;
 
@@ -13,25 +13,26 @@ pub(super) struct Section {
 
 type Comparison = fn(&Config) -> bool;
 
+/// One setting.
 pub(super) struct Key {
-    /// Full name in the form `section.key`.
+    /// `section.key`.
     pub name: &'static str,
     pub doc: &'static str,
-    /// Returns a description of the accepted values, for error messages.
+    /// What the key accepts, for messages.
     pub expected: fn() -> String,
-    /// Stores the value. Returns false if the value has the wrong type or is out of range.
+    /// Stores the value; false for a value of the wrong type or out of range.
     pub set: fn(&mut Config, &Value) -> bool,
-    /// Returns the value in TOML.
+    /// The value in TOML.
     pub toml: fn(&Config) -> String,
-    /// Optional setting that must not be greater than this one, and the function that checks whether it is.
+    /// The setting that must not be greater, if any, and whether it is.
     pub floor: &'static [(&'static str, Comparison)],
-    /// True if a new value applies without a restart.
+    /// Whether a new value applies without a restart.
     pub is_live: bool,
-    /// Copies the value from another configuration. Returns true if the values differed.
+    /// Takes the value of another configuration; gives whether it was another one.
     pub adopt: fn(&mut Config, &Config) -> bool,
 }
 
-/// Declares sections and their keys as structs with defaults, and the table [`SECTIONS`].
+/// Declares sections and their keys: the structs with their defaults, and [`SECTIONS`].
 macro_rules! settings {
     ($($(#[doc = $about:literal])+ $section:ident: $Section:ident {
         $($(#[doc = $doc:literal])+ $(@$live:ident)? $key:ident: $type:ty = $default:expr $(, $rule:expr)? $(, >= $floor:ident)?;)+
@@ -50,7 +51,7 @@ macro_rules! settings {
             }
         )+
 
-        /// All sections of the configuration.
+        /// The whole configuration.
         #[derive(Clone, Debug, Default, PartialEq)]
         pub struct Config {
             $($(#[doc = $about])+ pub $section: $Section,)+

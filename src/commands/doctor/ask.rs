@@ -133,7 +133,7 @@ impl Asked {
     }
 
     fn take(&mut self, inbox: &Inbox) {
-        let Some(pending) = inbox.take(Mono(0)) else { return };
+        let Some(pending) = inbox.wait_until(Mono(0)) else { return };
         for mut batch in pending.batches {
             for cost in std::mem::take(&mut batch.calls) {
                 self.calls.entry(cost.call).or_default().push(cost.nanos);

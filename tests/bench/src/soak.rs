@@ -274,7 +274,7 @@ impl<'a> Day<'a> {
 
     /// As the ledger's thread does.
     fn publish(&mut self, second: u64) -> Result<(), Box<dyn Error>> {
-        let pending = self.inbox.take(Mono(0)).ok_or("the inbox is closed")?;
+        let pending = self.inbox.wait_until(Mono(0)).ok_or("the inbox is closed")?;
         pending.events.into_iter().for_each(|event| self.ledger.event(event));
         for batch in pending.batches {
             self.ledger.fold(batch);

@@ -66,7 +66,7 @@ impl Running {
         let deadline = Instant::now() + PATIENCE;
         while !done(self) {
             assert!(Instant::now() < deadline, "{what}: {} facts, {:?}", self.facts.len(), self.counted);
-            let pending = self.context.inbox.take(Mono::now() + Duration::from_millis(20)).unwrap();
+            let pending = self.context.inbox.wait_until(Mono::now() + Duration::from_millis(20)).unwrap();
             self.facts.extend(pending.facts.into_iter().map(|(_, fact)| fact));
             for event in pending.events {
                 match event {

@@ -126,7 +126,7 @@ impl Running {
         while !done(self) {
             assert!(Instant::now() < deadline, "{what}: {:?} {:?}", self.lookups, self.attributed);
             self.list(processes);
-            let pending = self.context.inbox.take(Mono::now() + Duration::from_millis(20)).unwrap();
+            let pending = self.context.inbox.wait_until(Mono::now() + Duration::from_millis(20)).unwrap();
             for event in pending.events {
                 match event {
                     LedgerEvent::Owners(OwnerUpdate::Attributed(more)) => self.attributed.extend(more),
@@ -434,7 +434,7 @@ fn it_can_be_switched_off() {
     let running = machine.start();
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let pending = running.context.inbox.take(Mono::now() + Duration::from_millis(20)).unwrap();
+        let pending = running.context.inbox.wait_until(Mono::now() + Duration::from_millis(20)).unwrap();
         if pending
             .events
             .iter()

@@ -81,18 +81,7 @@ fn error(condition: Condition, action: Option<&str>) -> Option<WatchError> {
         }
         Condition::HwPowerBrake => ("POWER", "DCGM_FR_CLOCK_THROTTLE_POWER", "MONITOR", "HARDWARE_POWER"),
         Condition::PcieWidthNarrowed => ("PCIE", "DCGM_FR_PCIE_WIDTH", "TRIAGE", "HARDWARE_PCIE"),
-        Condition::Waiting
-        | Condition::Unread
-        | Condition::Paused
-        | Condition::NoDriver
-        | Condition::RecentFault
-        | Condition::CanaryDegraded
-        | Condition::NvlinkNoted
-        | Condition::HwSlowdown
-        | Condition::PowerCap
-        | Condition::NearSlowdown
-        | Condition::PcieGenerationLow
-        | Condition::CallFailed => return None,
+        _ => return None,
     })
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::super::builder::Builder;
 use super::super::intake::{LedgerMoment, label};
-use super::{CanaryState, CheckState, MOST_BAD_SMS, PlaceRecord};
+use super::{CanaryFindings, CheckState, MOST_BAD_SMS, PlaceRecord};
 use model::canary::{Instance, Rate, loudness};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{
@@ -36,9 +36,9 @@ impl MigDevices {
     }
 }
 
-impl CanaryState {
-    pub fn put(&mut self, b: &mut Builder<'_>, moment: &LedgerMoment<'_>) -> CanaryView {
-        self.put_node(b);
+impl CanaryFindings {
+    pub fn publish(&mut self, b: &mut Builder<'_>, moment: &LedgerMoment<'_>) -> CanaryView {
+        self.publish_node(b);
         let mut view = CanaryView { mode: self.mode, ..CanaryView::default() };
         for (gpu, up) in moment.gpus() {
             let devices = devices(moment, gpu).filter(|_| up);
@@ -47,15 +47,15 @@ impl CanaryState {
             }
             let mig =
                 moment.intake.value_of(gpu, m::gpu_mig_mode_enabled.id(), None, moment.now) == Some(1.0);
-            self.put_history(b, gpu);
+            self.publish_history(b, gpu);
             if up
                 && !mig
                 && let Some(record) = self.places.get(&(Arc::clone(&gpu.uuid), None))
             {
-                put_gpu(b, gpu, record);
+                publish_gpu(b, gpu, record);
             }
             if let Some(devices) = &devices {
-                self.put_instances(b, gpu, devices);
+                self.publish_instances(b, gpu, devices);
             }
             let own = self.places_of(gpu).filter(|(instance, record)| {
                 instance.is_none() || devices.is_some() || record.hung.is_some()
@@ -84,18 +84,16 @@ impl CanaryState {
         own.map(|((_, instance), record)| (instance, record))
     }
 
-    fn put_node(&self, b: &mut Builder<'_>) {
+    fn publish_node(&self, b: &mut Builder<'_>) {
         let node = Node {};
         if let Some(mode) = self.mode {
             for one in CanaryMode::ALL {
                 b.flag(&m::gpu_canary_mode, &node, (*one,), *one == mode);
             }
         }
-        if let Some(duty) = self.duty {
-            b.put(&m::gpu_canary_duty_budget_ratio, &node, (), duty);
-        }
+        b.add_known(&m::gpu_canary_duty_budget_ratio, &node, (), self.duty);
         if let Some(processes) = self.processes {
-            b.put(&m::gpu_canary_processes, &node, (), processes as f64);
+            b.add(&m::gpu_canary_processes, &node, (), processes as f64);
         }
         for (step, histogram) in &self.steps {
             b.histogram(&m::gpu_canary_step_duration_seconds, &node, (*step,), histogram);
@@ -106,25 +104,34 @@ impl CanaryState {
     }
 
     /// What happened on a GPU and what is planned, of all its places: also while it does not answer.
-    fn put_history(&self, b: &mut Builder<'_>, gpu: &Gpu) {
+    fn publish_history(&self, b: &mut Builder<'_>, gpu: &Gpu) {
         let places = || self.places_of(gpu).map(|(_, place)| place);
         let newest = |times: &mut dyn Iterator<Item = f64>| times.reduce(f64::max);
-        if let Some(at) = newest(&mut places().filter_map(|place| place.last_run)) {
-            b.put(&m::gpu_canary_last_run_timestamp_seconds, gpu, (), at);
-        }
-        if let Some(at) = newest(&mut places().filter_map(|place| place.last_success)) {
-            b.put(&m::gpu_canary_last_success_timestamp_seconds, gpu, (), at);
-        }
-        if let Some(at) = places().filter_map(|place| place.due).reduce(f64::min) {
-            b.put(&m::gpu_canary_next_due_timestamp_seconds, gpu, (), at);
-        }
+        b.add_known(
+            &m::gpu_canary_last_run_timestamp_seconds,
+            gpu,
+            (),
+            newest(&mut places().filter_map(|place| place.last_run)),
+        );
+        b.add_known(
+            &m::gpu_canary_last_success_timestamp_seconds,
+            gpu,
+            (),
+            newest(&mut places().filter_map(|place| place.last_success)),
+        );
+        b.add_known(
+            &m::gpu_canary_next_due_timestamp_seconds,
+            gpu,
+            (),
+            places().filter_map(|place| place.due).reduce(f64::min),
+        );
         for step in self.hung.get(&gpu.uuid).into_iter().flatten() {
             let hangs = places().any(|place| place.hung == Some(*step));
             b.flag(&m::gpu_canary_hung, gpu, (*step,), hangs);
         }
     }
 
-    fn put_instances(&self, b: &mut Builder<'_>, gpu: &Gpu, devices: &MigDevices) {
+    fn publish_instances(&self, b: &mut Builder<'_>, gpu: &Gpu, devices: &MigDevices) {
         let mut by_instance: BTreeMap<GpuInstance, Vec<&PlaceRecord>> = BTreeMap::new();
         for (instance, place) in self.places_of(gpu) {
             let Some(device) = instance.as_ref().and_then(|instance| devices.have(instance)) else {
@@ -139,7 +146,7 @@ impl CanaryState {
             by_instance.entry(instance).or_default().push(place);
         }
         for (instance, places) in &by_instance {
-            put_instance(b, instance, places);
+            publish_instance(b, instance, places);
         }
     }
 }
@@ -155,7 +162,7 @@ fn devices(moment: &LedgerMoment<'_>, gpu: &Gpu) -> Option<MigDevices> {
     };
     Some(MigDevices { found: found.collect(), complete: stored.answered && !stored.gaps.iter().any(unread) })
 }
-fn put_gpu(b: &mut Builder<'_>, gpu: &Gpu, place: &PlaceRecord) {
+fn publish_gpu(b: &mut Builder<'_>, gpu: &Gpu, place: &PlaceRecord) {
     let mut bad = BTreeSet::new();
     for (check, state) in &place.checks {
         for (verdict, holds) in verdicts(&[state]) {
@@ -163,26 +170,29 @@ fn put_gpu(b: &mut Builder<'_>, gpu: &Gpu, place: &PlaceRecord) {
         }
         let figures = &state.figures;
         for (against, ratio) in &figures.ratios {
-            b.put(&m::gpu_canary_rate_ratio, gpu, (*check, *against), *ratio);
+            b.add(&m::gpu_canary_rate_ratio, gpu, (*check, *against), *ratio);
         }
         if let Some(Rate::WorkPerCycle(rate)) = figures.rate
             && m::gpu_canary_work_per_cycle.def().limits().contains(&rate)
         {
-            b.put(&m::gpu_canary_work_per_cycle, gpu, (*check,), rate);
+            b.add(&m::gpu_canary_work_per_cycle, gpu, (*check,), rate);
         }
-        if let Some(hertz) = figures.clock.filter(|_| *check == m::CanaryCheck::SmRate) {
-            b.put(&m::gpu_canary_sm_clock_hertz, gpu, (), hertz);
-        }
+        b.add_known(
+            &m::gpu_canary_sm_clock_hertz,
+            gpu,
+            (),
+            figures.clock.filter(|_| *check == m::CanaryCheck::SmRate),
+        );
         bad.extend(figures.bad_sms.iter().copied());
     }
     for (smid, kind) in bad.into_iter().take(MOST_BAD_SMS) {
         let labels = BadSmInfo { smid: smid.to_string(), kind: kind.known().to_owned() };
-        b.put(&m::gpu_canary_bad_sm_info, gpu, labels, 1.0);
+        b.add(&m::gpu_canary_bad_sm_info, gpu, labels, 1.0);
     }
 }
 
 /// The state of a GPU instance, by those of its compute instances.
-fn put_instance(b: &mut Builder<'_>, instance: &GpuInstance, places: &[&PlaceRecord]) {
+fn publish_instance(b: &mut Builder<'_>, instance: &GpuInstance, places: &[&PlaceRecord]) {
     let checks: BTreeSet<_> = places.iter().flat_map(|place| place.checks.keys().copied()).collect();
     for check in checks {
         let state: Vec<&CheckState> = places.iter().filter_map(|place| place.checks.get(&check)).collect();
@@ -195,12 +205,15 @@ fn put_instance(b: &mut Builder<'_>, instance: &GpuInstance, places: &[&PlaceRec
             *low = f64::min(*low, *ratio);
         }
         for (against, ratio) in lowest {
-            b.put(&m::gpu_mig_canary_rate_ratio, instance, (check, against), ratio);
+            b.add(&m::gpu_mig_canary_rate_ratio, instance, (check, against), ratio);
         }
     }
-    if let Some(at) = places.iter().filter_map(|place| place.last_run).reduce(f64::max) {
-        b.put(&m::gpu_mig_canary_last_run_timestamp_seconds, instance, (), at);
-    }
+    b.add_known(
+        &m::gpu_mig_canary_last_run_timestamp_seconds,
+        instance,
+        (),
+        places.iter().filter_map(|place| place.last_run).reduce(f64::max),
+    );
 }
 
 /// The verdicts of one check, and whether each holds: `ok` and every other there ever was. Of several

@@ -13,7 +13,7 @@ const FALLEN: u32 = 79;
 
 /// GPUs that fell off the bus, by UUID, or by PCI address while the GPU is not known.
 #[derive(Debug, Default)]
-pub struct Falls(HashMap<String, Fallen>);
+pub(crate) struct Falls(HashMap<String, Fallen>);
 
 /// A GPU that fell off the bus.
 #[derive(Debug)]

@@ -81,20 +81,16 @@ pub fn recovery(wanted: Option<RecoveryAction>) -> (Severity, FaultAction, &'sta
 
 /// The same for a failure of a GPU without a code.
 pub fn gpu_failure(failure: GpuFailure) -> (EventKind, Severity, FaultAction, &'static str) {
+    use {EventKind as K, FaultAction as A, Severity as S};
     match failure {
-        GpuFailure::FallenOffBus => (
-            EventKind::FallenOffBus,
-            Severity::Page,
-            FaultAction::RebootNode,
-            "The GPU no longer answers on PCIe: it has fallen off the bus.",
-        ),
-        GpuFailure::InitFailed => (
-            EventKind::InitFailed,
-            // The next try may succeed; the driver does not list a GPU for which none does.
-            Severity::Ticket,
-            FaultAction::ResetGpu,
-            "The driver could not initialise the GPU.",
-        ),
+        GpuFailure::FallenOffBus => {
+            let meaning = "The GPU no longer answers on PCIe: it has fallen off the bus.";
+            (K::FallenOffBus, S::Page, A::RebootNode, meaning)
+        }
+        // The next try may succeed; the driver does not list a GPU for which none does.
+        GpuFailure::InitFailed => {
+            (K::InitFailed, S::Ticket, A::ResetGpu, "The driver could not initialise the GPU.")
+        }
     }
 }
 

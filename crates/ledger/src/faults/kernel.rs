@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::judge::{describe, gpu_failure, judged, judged_sxid, quiet, xid_event};
 use super::pairs::labels;
 use super::{Faults, SeenReset};
-use crate::counters::OwnCounters;
 use model::catalog::{self as m, Node, RecoveryAction, SwitchName, SxidCode};
 use model::clock::Mono;
 use model::fact::{Fact, FactKind, GpuFailure, KernelFact, KernelLine, XidDetail};
@@ -18,7 +17,7 @@ pub const MAX_HOMELESS: usize = 4096;
 
 /// When a fact came, and whose work ran there.
 #[derive(Debug)]
-pub struct Heard {
+pub(crate) struct Heard {
     pub at: Mono,
     /// In seconds since 1970.
     pub unix_seconds: f64,
@@ -27,12 +26,7 @@ pub struct Heard {
 
 impl Faults {
     /// Takes in a line. Gives the reset that it shows.
-    pub(super) fn kernel(
-        &mut self,
-        counters: &mut OwnCounters,
-        fact: KernelFact,
-        heard: Heard,
-    ) -> Option<SeenReset> {
+    pub(super) fn kernel(&mut self, fact: KernelFact, heard: Heard) -> Option<SeenReset> {
         let reset = self.reset_in(&fact, &heard);
         let Heard { at, unix_seconds, owner } = heard;
         let KernelFact { old, line, text } = fact;
@@ -42,7 +36,7 @@ impl Faults {
                 let (pci, row) = (Some(pci), judged(code, detail.as_ref()));
                 let base = xid_event(&row, unix_seconds);
                 let entry = said(Event { pci, pid, process, gpu_instance, compute_instance, ..base });
-                self.kernel_xid(counters, &row, detail, entry, at);
+                self.kernel_xid(&row, detail, entry, at);
             }
             KernelLine::GpuFailed { pci, failure } => {
                 let (kind, severity, action, meaning) = gpu_failure(failure);
@@ -51,7 +45,7 @@ impl Faults {
             }
             KernelLine::Sxid { nvswitch, pci, code, fatal } => {
                 let base = Event { pci: Some(pci), ..sxid_event(code, fatal, unix_seconds) };
-                self.sxid(counters, nvswitch, said(base), at);
+                self.sxid(nvswitch, said(base), at);
             }
             // Of the host's memory: no fault of a GPU.
             KernelLine::OomKill { .. } => {}
@@ -82,29 +76,22 @@ impl Faults {
         is_over.then(|| SeenReset { gpu: gpu.clone(), at: heard.at, unix_seconds: heard.unix_seconds })
     }
 
-    fn kernel_xid(
-        &mut self,
-        counters: &mut OwnCounters,
-        row: &Xid,
-        detail: Option<XidDetail>,
-        mut entry: Event,
-        at: Mono,
-    ) {
+    fn kernel_xid(&mut self, row: &Xid, detail: Option<XidDetail>, mut entry: Event, at: Mono) {
         describe(&mut entry, row.code, detail.as_ref());
         match entry.pci.as_ref().and_then(|pci| self.places.get(pci)).cloned() {
             Some(gpu) if !entry.old => {
                 let state = self.states.entry(gpu.uuid.clone()).or_default();
                 if let Some(XidDetail::Unit(unit)) = detail {
-                    entry.same_unit = state.units.take(row.code, &unit, entry.pid, entry.unix_seconds);
+                    entry.same_unit = state.units.record(row.code, &unit, entry.pid, entry.unix_seconds);
                 }
-                return self.xid(counters, gpu, row, entry, at);
+                return self.xid(gpu, row, entry, at);
             }
             Some(gpu) => {
                 self.note_newest(&gpu, entry.unix_seconds, row.code);
                 entry.gpu = Some(gpu);
             }
             None if !entry.old => {
-                counters.add(&m::gpu_xid_unknown_gpu_total, &Node {}, labels(row), 1.0);
+                self.counters.add(&m::gpu_xid_unknown_gpu_total, &Node {}, labels(row), 1.0);
             }
             None => {}
         }
@@ -122,14 +109,14 @@ impl Faults {
         }
     }
 
-    fn sxid(&mut self, counters: &mut OwnCounters, nvswitch: String, entry: Event, at: Mono) {
+    fn sxid(&mut self, nvswitch: String, entry: Event, at: Mono) {
         if let Some(code) = entry.code.filter(|_| !entry.old) {
             let number = u32::try_from(code).unwrap_or(u32::MAX);
             self.switches.note(&nvswitch, number, entry.fatal.unwrap_or_default());
             let name = SwitchName(nvswitch.as_str().into());
             let code = SxidCode(code.to_string().as_str().into());
             let labels = (name, code, entry.severity, entry.action);
-            counters.add(&m::gpu_nvswitch_sxid_errors_total, &Node {}, labels, 1.0);
+            self.counters.add(&m::gpu_nvswitch_sxid_errors_total, &Node {}, labels, 1.0);
         }
         self.events.record(Event { nvswitch: Some(nvswitch), ..entry }, at, Duration::ZERO);
     }

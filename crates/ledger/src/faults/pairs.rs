@@ -1,12 +1,10 @@
 //! Pairs of reports: the driver and the kernel log report the same Xid, which counts once.
 
-use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::judge::xid_event;
 use super::{Faults, WINDOW};
-use crate::counters::OwnCounters;
-use crate::events::EventList;
 use model::catalog::{self as m, FaultAction, Gpu, Severity, XidCode};
 use model::clock::Mono;
 use model::snapshot::Event;
@@ -19,7 +17,7 @@ const MAX_WAITING: usize = 65_536;
 
 /// A fault that one source has reported.
 #[derive(Debug)]
-pub struct PendingFault {
+pub(crate) struct PendingFault {
     /// Whether the driver reported it; else the kernel log did.
     nvml: bool,
     heard: Mono,
@@ -30,19 +28,18 @@ pub struct PendingFault {
 
 impl Faults {
     /// A fault of a GPU that is known: the second report of a known one, or a new one.
-    pub(super) fn xid(&mut self, counters: &mut OwnCounters, gpu: Gpu, row: &Xid, entry: Event, heard: Mono) {
+    pub(super) fn xid(&mut self, gpu: Gpu, row: &Xid, entry: Event, heard: Mono) {
         let entry = Event { gpu: Some(gpu.clone()), ..entry };
         let nvml = entry.nvml;
-        let queue = self.waiting.entry((gpu.uuid.clone(), row.code)).or_default();
-        expire(counters, &mut self.events, row.code, queue, heard);
+        let key = (gpu.uuid.clone(), row.code);
+        self.expire(&key, heard);
         // All that wait are of one source: each pair that could be matched is gone.
-        if queue.front().is_some_and(|first| first.nvml != nvml)
-            && let Some(first) = queue.pop_front()
-        {
+        if let Some(first) = self.pop_waiting(&key, |first| first.nvml != nvml) {
             if first.uncounted.is_some() {
-                self.count(counters, &gpu, row, heard);
-            } else if xid::depends_on_text(row.code) && !nvml {
-                // Counted by its code alone, as while the kernel log was not read yet.
+                self.count(&gpu, row);
+            }
+            if first.uncounted.is_some() || xid::depends_on_text(row.code) && !nvml {
+                // Counted by its code alone so far, or not at all.
                 self.states.entry(gpu.uuid.clone()).or_default().note(row, heard);
             }
             self.events.enrich(first.entry, entry, heard);
@@ -53,22 +50,23 @@ impl Faults {
         let more = nvml && self.reads_kernel_log.is_some_and(|since| since <= heard);
         let uncounted = (more && xid::depends_on_text(row.code)).then(|| gpu.clone());
         if uncounted.is_none() {
-            self.count(counters, &gpu, row, heard);
+            self.states.entry(gpu.uuid.clone()).or_default().note(row, heard);
+            self.count(&gpu, row);
         }
         let wait = if more { PATIENCE } else { Duration::ZERO };
         let entry = self.falls.list(&mut self.events, entry, heard, wait);
-        if let Some(queue) = self.waiting.get_mut(&(gpu.uuid.clone(), row.code)) {
-            if queue.len() >= MAX_WAITING {
-                count_waiting(counters, &mut self.events, row.code, queue.pop_front(), heard);
-            }
-            queue.push_back(PendingFault { nvml, heard, entry, uncounted });
+        let queue = self.waiting.entry(key).or_default();
+        queue.push_back(PendingFault { nvml, heard, entry, uncounted });
+        if queue.len() > MAX_WAITING
+            && let Some(oldest) = queue.pop_front()
+        {
+            self.count_without_line(row.code, oldest, heard);
         }
     }
 
-    /// Counts a fault, and takes in what it says of the GPU.
-    fn count(&mut self, counters: &mut OwnCounters, gpu: &Gpu, row: &Xid, heard: Mono) {
-        self.states.entry(gpu.uuid.clone()).or_default().note(row, heard);
-        count(counters, gpu, row);
+    fn count(&mut self, gpu: &Gpu, row: &Xid) {
+        self.counters.add(&m::gpu_xid_faults_total, gpu, (row.action,), 1.0);
+        self.counters.add(&m::gpu_xid_errors_total, gpu, labels(row), 1.0);
     }
 
     pub(super) fn note_newest(&mut self, gpu: &Gpu, unix_seconds: f64, code: u32) {
@@ -79,45 +77,37 @@ impl Faults {
     }
 
     /// Ends the waits that took too long.
-    pub(super) fn expire_pairs(&mut self, counters: &mut OwnCounters, now: Mono) {
-        for ((_, code), queue) in &mut self.waiting {
-            expire(counters, &mut self.events, *code, queue, now);
-        }
+    pub(super) fn expire_pairs(&mut self, now: Mono) {
+        let keys: Vec<_> = self.waiting.keys().cloned().collect();
+        keys.iter().for_each(|key| self.expire(key, now));
         self.waiting.retain(|_, queue| !queue.is_empty());
     }
-}
 
-/// Ends the wait of faults that the other source did not report in time.
-fn expire(
-    counters: &mut OwnCounters,
-    events: &mut EventList,
-    code: u32,
-    queue: &mut VecDeque<PendingFault>,
-    now: Mono,
-) {
-    while queue.front().is_some_and(|first| now.since(first.heard) > WINDOW) {
-        count_waiting(counters, events, code, queue.pop_front(), now);
+    /// Ends the wait of faults that the other source did not report in time.
+    fn expire(&mut self, key: &(Arc<str>, u32), now: Mono) {
+        while let Some(fault) = self.pop_waiting(key, |first| now.since(first.heard) > WINDOW) {
+            self.count_without_line(key.1, fault, now);
+        }
     }
-}
 
-/// Counts a fault whose line did not come, as its code alone says. No code that depends on its line pages without.
-fn count_waiting(
-    counters: &mut OwnCounters,
-    events: &mut EventList,
-    code: u32,
-    fault: Option<PendingFault>,
-    now: Mono,
-) {
-    if let Some(PendingFault { entry, uncounted: Some(gpu), .. }) = fault {
-        let row = xid::xid(code);
-        count(counters, &gpu, &row);
-        events.without_line(entry, &xid_event(&row, 0.0), now);
+    /// Removes the fault that has waited longest, if it fits.
+    fn pop_waiting(
+        &mut self,
+        key: &(Arc<str>, u32),
+        fits: impl Fn(&PendingFault) -> bool,
+    ) -> Option<PendingFault> {
+        let queue = self.waiting.get_mut(key)?;
+        queue.front().is_some_and(fits).then(|| queue.pop_front())?
     }
-}
 
-fn count(counters: &mut OwnCounters, gpu: &Gpu, row: &Xid) {
-    counters.add(&m::gpu_xid_faults_total, gpu, (row.action,), 1.0);
-    counters.add(&m::gpu_xid_errors_total, gpu, labels(row), 1.0);
+    /// Counts a fault whose line did not come, by its code alone. No code that depends on its line pages without.
+    fn count_without_line(&mut self, code: u32, fault: PendingFault, now: Mono) {
+        if let PendingFault { entry, uncounted: Some(gpu), .. } = fault {
+            let row = xid::xid(code);
+            self.count(&gpu, &row);
+            self.events.without_line(entry, &xid_event(&row, 0.0), now);
+        }
+    }
 }
 
 /// The labels of `gpu_xid_errors_total` that an Xid has.

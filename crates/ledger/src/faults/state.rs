@@ -9,10 +9,11 @@ use model::xid::{self, Xid};
 
 /// Faults of one GPU since its last reset.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct FaultState {
+pub(crate) struct FaultState {
     /// When the newest Xid came, in seconds since 1970, and its code.
     pub(super) last_xid: Option<(f64, u32)>,
-    fatal: bool,
+    /// Whether a fault came after which the GPU needs a reset.
+    pub fatal: bool,
     uncontained: bool,
     contained: Option<Mono>,
     memory_error: Option<Mono>,
@@ -23,11 +24,6 @@ pub struct FaultState {
 }
 
 impl FaultState {
-    /// Whether a fault came after which the GPU needs a reset.
-    pub fn fatal(&self) -> bool {
-        self.fatal
-    }
-
     /// Whether there was a memory error that is not known to be contained.
     pub fn uncontained(&self, now: Mono) -> bool {
         self.uncontained || self.memory_error.is_some_and(|at| now.since(at) > WINDOW)

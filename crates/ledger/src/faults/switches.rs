@@ -12,7 +12,7 @@ const MAX_FAULTS: usize = 256;
 
 /// The faults.
 #[derive(Debug, Default)]
-pub struct SwitchFaults(Vec<SwitchFault>);
+pub(crate) struct SwitchFaults(pub Vec<SwitchFault>);
 
 impl SwitchFaults {
     /// Those that an earlier daemon knew of.
@@ -39,12 +39,7 @@ impl SwitchFaults {
         !std::mem::take(&mut self.0).is_empty()
     }
 
-    /// All of them.
-    pub fn all(&self) -> &[SwitchFault] {
-        &self.0
-    }
-
-    pub fn put(&self, b: &mut Builder<'_>) {
+    pub fn publish(&self, b: &mut Builder<'_>) {
         for SwitchFault { nvswitch, code, fatal } in &self.0 {
             let labels = (
                 SwitchName(nvswitch.as_str().into()),
@@ -66,19 +61,19 @@ mod tests {
         let mut switches = SwitchFaults::default();
         // No code of the table: as its line says.
         switches.note("0", 29_999, false);
-        assert!(switches.all().is_empty());
+        assert!(switches.0.is_empty());
         for _ in 0..3 {
             switches.note("0", 29_999, true);
             switches.note("1", 29_999, true);
         }
-        let later = SwitchFaults::new(switches.all());
-        let known: Vec<_> = later.all().iter().map(|fault| (fault.nvswitch.as_str(), fault.code)).collect();
+        let later = SwitchFaults::new(&switches.0);
+        let known: Vec<_> = later.0.iter().map(|fault| (fault.nvswitch.as_str(), fault.code)).collect();
         assert_eq!(known, [("0", 29_999), ("1", 29_999)]);
         for code in 30_000..31_000 {
             switches.note("2", code, true);
         }
-        assert_eq!(switches.all().len(), MAX_FAULTS);
-        assert!(switches.clear() && switches.all().is_empty() && !switches.clear());
+        assert_eq!(switches.0.len(), MAX_FAULTS);
+        assert!(switches.clear() && switches.0.is_empty() && !switches.clear());
     }
 
     #[test]

@@ -12,7 +12,7 @@ const KEEP_SECONDS: f64 = 7.0 * 86_400.0;
 
 /// Crashes of programs on one GPU.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Units {
+pub(crate) struct Units {
     crashes: VecDeque<Crash>,
 }
 
@@ -31,7 +31,7 @@ struct Crash {
 impl Units {
     /// Takes in a fault. Gives whether an earlier crash of a single unit had it in the same unit; `None` if there was
     /// none, and if this crash has several units or one that all programs share.
-    pub fn take(&mut self, code: u32, unit: &str, pid: Option<u32>, unix_seconds: f64) -> Option<bool> {
+    pub fn record(&mut self, code: u32, unit: &str, pid: Option<u32>, unix_seconds: f64) -> Option<bool> {
         self.crashes.retain(|crash| unix_seconds - crash.last <= KEEP_SECONDS);
         let unit = without_sm(unit);
         if !is_one_of_many(unit) {
@@ -77,42 +77,42 @@ mod tests {
     #[test]
     fn the_same_unit_in_another_process_or_later_is_a_repetition() {
         let mut units = Units::default();
-        let mut take = |unit, pid, at| units.take(13, unit, Some(pid), at);
-        assert_eq!(take("GPC 0 TPC 1 SM 0", 5, 0.0), None);
-        assert_eq!(take("GPC 0 TPC 1 SM 1", 5, 1.0), None, "of one crash");
-        assert_eq!(take("GPC 0 TPC 1 SM 1", 6, 2.0), Some(true));
-        assert_eq!(take("GPC 4 TPC 0 SM 0", 7, 3.0), Some(false));
-        assert_eq!(take("GPC 4 TPC 0 SM 0", 7, 300.0), Some(true), "the same process again");
-        assert_eq!(units.take(31, "GRAPHICS GPC4 GPCCLIENT_T1_0", Some(7), 300.0), None, "another code");
-        assert_eq!(units.take(13, "GPC 4 TPC 0", Some(8), 10.0 * 86_400.0), None, "long ago");
+        let mut record = |unit, pid, at| units.record(13, unit, Some(pid), at);
+        assert_eq!(record("GPC 0 TPC 1 SM 0", 5, 0.0), None);
+        assert_eq!(record("GPC 0 TPC 1 SM 1", 5, 1.0), None, "of one crash");
+        assert_eq!(record("GPC 0 TPC 1 SM 1", 6, 2.0), Some(true));
+        assert_eq!(record("GPC 4 TPC 0 SM 0", 7, 3.0), Some(false));
+        assert_eq!(record("GPC 4 TPC 0 SM 0", 7, 300.0), Some(true), "the same process again");
+        assert_eq!(units.record(31, "GRAPHICS GPC4 GPCCLIENT_T1_0", Some(7), 300.0), None, "another code");
+        assert_eq!(units.record(13, "GPC 4 TPC 0", Some(8), 10.0 * 86_400.0), None, "long ago");
     }
 
     #[test]
     fn a_crash_on_several_multiprocessors_and_a_shared_unit_say_nothing() {
         let mut units = Units::default();
-        let mut take = |code, unit: &str, pid| units.take(code, unit, Some(pid), 0.0);
+        let mut record = |code, unit: &str, pid| units.record(code, unit, Some(pid), 0.0);
         for tpc in 0..4 {
-            assert_eq!(take(13, &format!("GPC 0 TPC {tpc} SM 0"), 1), None, "the first crash");
+            assert_eq!(record(13, &format!("GPC 0 TPC {tpc} SM 0"), 1), None, "the first crash");
         }
         for tpc in 0..6 {
-            assert_eq!(take(13, &format!("GPC 0 TPC {tpc} SM 1"), 2), None, "the second one, unit {tpc}");
+            assert_eq!(record(13, &format!("GPC 0 TPC {tpc} SM 1"), 2), None, "the second one, unit {tpc}");
         }
-        assert_eq!(take(13, "GPC 0 TPC 2 SM 0", 3), None, "alone, and one of several before");
-        assert_eq!(take(13, "GPC 0 TPC 2 SM 0", 4), Some(true));
-        assert_eq!(take(13, "GPC 1 TPC 2 SM 0", 4), None, "one of several now");
+        assert_eq!(record(13, "GPC 0 TPC 2 SM 0", 3), None, "alone, and one of several before");
+        assert_eq!(record(13, "GPC 0 TPC 2 SM 0", 4), Some(true));
+        assert_eq!(record(13, "GPC 1 TPC 2 SM 0", 4), None, "one of several now");
         for pid in 1..4 {
-            assert_eq!(take(31, "CE0 HUBCLIENT_CE0", pid), None, "shared by all copies");
-            assert_eq!(take(13, "GPC 3", 10 + pid), None, "shared by the group");
+            assert_eq!(record(31, "CE0 HUBCLIENT_CE0", pid), None, "shared by all copies");
+            assert_eq!(record(13, "GPC 3", 10 + pid), None, "shared by the group");
         }
-        assert_eq!(take(31, "GRAPHICS GPC2 GPCCLIENT_T1_7", 1), None);
-        assert_eq!(take(31, "GRAPHICS GPC2 GPCCLIENT_T1_7", 2), Some(true));
+        assert_eq!(record(31, "GRAPHICS GPC2 GPCCLIENT_T1_7", 1), None);
+        assert_eq!(record(31, "GRAPHICS GPC2 GPCCLIENT_T1_7", 2), Some(true));
     }
 
     #[test]
     fn a_flood_takes_bounded_memory() {
         let mut units = Units::default();
         for pid in 0..10_000 {
-            units.take(13, "GPC 0 TPC 0", Some(pid), 0.0);
+            units.record(13, "GPC 0 TPC 0", Some(pid), 0.0);
         }
         assert_eq!(units.crashes.len(), MOST);
     }

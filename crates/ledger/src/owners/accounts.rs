@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::classes::ClassShares;
+use super::mig_hint::ShareHistogram;
 use super::past::Past;
 use super::pulse::Pulse;
-use super::sketch::Sketch;
 use super::sums::AccountSums;
 use super::timeline::{AmountKind, AmountShare, InstanceId, PresentOwner, SettledSpan};
 use crate::bottleneck::Steady;
@@ -20,7 +20,7 @@ use model::owners::Owner;
 pub const KEPT_AFTER_END: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct AccountKey {
+pub(crate) struct AccountKey {
     pub gpu: Gpu,
     pub place: InstanceId,
     pub owner: Arc<str>,
@@ -28,32 +28,21 @@ pub struct AccountKey {
 
 /// One account.
 #[derive(Debug)]
-pub struct Account {
+pub(crate) struct Account {
     pub owner: Arc<Owner>,
     /// When it began.
     since: Mono,
-    /// GPU time it had, in seconds.
-    pub allocated: f64,
-    /// The same by class, in the order of `GpuTimeClass::ALL`.
-    pub classes: ClassShares,
-    /// Seconds in which the GPU worked for it.
-    pub busy: f64,
-    /// Energy, in joules.
-    pub joules: f64,
-    /// Times it ended with the memory full.
-    pub ended_full: f64,
+    pub sums: AccountSums,
     /// When it was there last, as far as that is settled.
     pub until: Mono,
     /// Shares of the GPU's memory that it held, by time.
-    pub memory: Sketch,
+    pub memory: ShareHistogram,
     /// Shares of the GPU's multiprocessors that were active while it was alone, by time.
-    pub multiprocessors: Sketch,
+    pub multiprocessors: ShareHistogram,
     pub cause: Steady,
     pub past: Past,
     /// Its step; never of a GPU instance, which has no power of its own.
     pub pulse: Pulse,
-    /// Seconds as the slow rank of its owner's GPUs.
-    pub slow: f64,
     /// Allocated seconds that are in no class yet: what the GPU did in them is not known before a GPM window ends.
     open: f64,
     /// The most memory that its processes held at once since the last record, in bytes.
@@ -70,18 +59,13 @@ impl Account {
         Account {
             owner,
             since: now,
-            allocated: 0.0,
-            classes: ClassShares::default(),
-            busy: 0.0,
-            joules: 0.0,
-            ended_full: 0.0,
+            sums: AccountSums::default(),
             until: now,
-            memory: Sketch::default(),
-            multiprocessors: Sketch::default(),
+            memory: ShareHistogram::default(),
+            multiprocessors: ShareHistogram::default(),
             cause: Steady::default(),
             past: Past::default(),
             pulse: Pulse::default(),
-            slow: 0.0,
             open: 0.0,
             peak: None,
             recorded: AccountSums::default(),
@@ -89,11 +73,9 @@ impl Account {
             ended: false,
         }
     }
-}
 
-impl Account {
     fn classify(&mut self, class: GpuTimeClass, seconds: f64) {
-        if let Some(sum) = self.classes.get_mut(class as usize) {
+        if let Some(sum) = self.sums.classes.get_mut(class as usize) {
             *sum += seconds;
         }
     }
@@ -101,7 +83,7 @@ impl Account {
     /// Puts the time that is in no class yet into classes, by their shares of it.
     pub fn divide(&mut self, shares: &ClassShares) {
         let open = std::mem::take(&mut self.open);
-        self.classes.iter_mut().zip(shares).for_each(|(sum, share)| *sum += share * open);
+        self.sums.classes.iter_mut().zip(shares).for_each(|(sum, share)| *sum += share * open);
     }
 
     /// Whether all of its time is in classes.
@@ -117,7 +99,7 @@ impl Account {
 
     /// All of its time by class, with what is in none yet as `unknown`.
     pub fn all_classes(&self) -> ClassShares {
-        let mut all = self.classes;
+        let mut all = self.sums.classes;
         if let Some(unknown) = all.get_mut(GpuTimeClass::Unknown as usize) {
             *unknown += self.open;
         }
@@ -136,7 +118,7 @@ enum QuotaKey {
 }
 
 impl QuotaKey {
-    fn of(owner: &Owner) -> QuotaKey {
+    fn from_owner(owner: &Owner) -> QuotaKey {
         let info = &owner.info;
         match (info.namespace.as_str(), info.pod_uid.as_str()) {
             ("", "") => QuotaKey::User(info.user.clone()),
@@ -157,7 +139,7 @@ struct Unlisted {
 
 /// The accounts of all owners that have series. What the other owners of a GPU have is in one account, `other`.
 #[derive(Debug)]
-pub struct Accounts {
+pub(crate) struct Accounts {
     all: BTreeMap<AccountKey, Account>,
     /// Owners with series, each until it is forgotten or a live owner replaces it.
     with_series: BTreeMap<Arc<str>, QuotaKey>,
@@ -215,7 +197,7 @@ impl Accounts {
                 self.all.entry(key).or_insert_with(|| Account::new(Arc::clone(owner), settled.from));
             let of_gpu = one.place.map_or(Some(1.0), &share);
             let allocated = seconds / one.owners.max(1) as f64 * of_gpu.unwrap_or(0.0);
-            account.allocated += allocated;
+            account.sums.allocated += allocated;
             // Whose work it was is not measured.
             if one.owners > 1 || !has_series {
                 account.classify(GpuTimeClass::Unknown, allocated);
@@ -246,7 +228,7 @@ impl Accounts {
         for (key, account) in self.all.iter_mut().filter(|(key, _)| key.gpu == *gpu) {
             let ended = !here.contains(&(key.place, &key.owner));
             if ended && !account.ended {
-                account.ended_full += f64::from(u8::from(account.full));
+                account.sums.ended_full += f64::from(u8::from(account.full));
             }
             account.ended = ended;
         }
@@ -254,7 +236,7 @@ impl Accounts {
         let full = before.iter().filter(|one| one.full && !here.contains(&(one.place, &one.owner))).count();
         let key = AccountKey { gpu: gpu.clone(), place: None, owner: Arc::clone(&self.other.id) };
         if let Some(other) = self.all.get_mut(&key) {
-            other.ended_full += full as f64;
+            other.sums.ended_full += full as f64;
         }
     }
 
@@ -271,7 +253,7 @@ impl Accounts {
             if self.with_series.contains_key(&one.owner.id) {
                 continue;
             }
-            let quota = QuotaKey::of(&one.owner);
+            let quota = QuotaKey::from_owner(&one.owner);
             if !self.make_way(&mut openings, &quota) {
                 continue;
             }
@@ -332,8 +314,8 @@ impl Accounts {
             };
             let Some(account) = self.all.get_mut(&key) else { continue };
             match share.quantity {
-                AmountKind::Busy(_) => account.busy += share.amount,
-                AmountKind::Joules => account.joules += share.amount,
+                AmountKind::Busy(_) => account.sums.busy += share.amount,
+                AmountKind::Joules => account.sums.joules += share.amount,
             }
         }
     }
@@ -424,7 +406,8 @@ mod tests {
     }
 
     fn allocated(accounts: &mut Accounts) -> Vec<(String, f64, f64)> {
-        let rows = accounts.iter_mut().map(|(key, a)| (key.owner.to_string(), a.allocated, a.ended_full));
+        let rows =
+            accounts.iter_mut().map(|(key, a)| (key.owner.to_string(), a.sums.allocated, a.sums.ended_full));
         rows.collect()
     }
 
@@ -539,7 +522,7 @@ mod tests {
             amount: 0.5,
         };
         accounts.add(&gpu(), vec![share(1), share(61)]);
-        let busy: Vec<(&str, f64)> = accounts.all.iter().map(|(key, a)| (&*key.owner, a.busy)).collect();
+        let busy: Vec<(&str, f64)> = accounts.all.iter().map(|(key, a)| (&*key.owner, a.sums.busy)).collect();
         assert_eq!(busy, [("b", 0.5), ("other", 0.5)]);
     }
 
@@ -548,7 +531,7 @@ mod tests {
         let of = |namespace: &str, pod_uid: &str, user: &str| {
             let (namespace, pod_uid, user) = (namespace.into(), pod_uid.into(), user.into());
             let info = model::catalog::OwnerInfo { namespace, pod_uid, user, ..Default::default() };
-            QuotaKey::of(&Owner { info, ..Owner::unknown() })
+            QuotaKey::from_owner(&Owner { info, ..Owner::unknown() })
         };
         assert_eq!(of("ml", "uid-1", ""), of("ml", "uid-2", ""));
         assert_ne!(of("", "uid-1", ""), of("", "uid-2", ""));

@@ -9,7 +9,7 @@ use model::catalog::{Cause, GpuTimeClass};
 use model::clock::Mono;
 
 /// A share for each class, in the order of `GpuTimeClass::ALL`.
-pub type ClassShares = [f64; GpuTimeClass::ALL.len()];
+pub(crate) type ClassShares = [f64; GpuTimeClass::ALL.len()];
 
 /// Multiprocessors that a collective keeps active: 24 of 132, which is what NCCL took on an H200 for its largest ones.
 const COLLECTIVE: f64 = 0.18;
@@ -20,7 +20,7 @@ const REASONS: usize = 3;
 
 /// What was measured of a GPU or GPU instance in a stretch of time; `None`: not known. Shares of the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct ClassWindow {
+pub(crate) struct ClassWindow {
     /// The GPU is unhealthy.
     pub faulted: bool,
     pub cause: Option<Cause>,
@@ -36,7 +36,7 @@ pub struct ClassWindow {
 
 /// Activity of the units of a GPU, as shares of the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct UnitShares {
+pub(crate) struct UnitShares {
     pub sm: f64,
     pub pipes: f64,
     pub dram: f64,
@@ -98,7 +98,7 @@ fn shares(parts: &[(GpuTimeClass, f64)]) -> ClassShares {
 
 /// What was measured of a place since its time was last divided.
 #[derive(Debug, Default)]
-pub struct Gathered {
+pub(crate) struct Gathered {
     since: Option<Mono>,
     /// Whether a GPM window has ended.
     complete: bool,
@@ -116,7 +116,7 @@ pub struct Gathered {
 
 /// An amount over a time.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct TimedAmount {
+pub(crate) struct TimedAmount {
     seconds: f64,
     amount: f64,
 }
@@ -146,7 +146,7 @@ impl Gathered {
 
     /// What was measured since the last time, once a window ended and the busy time is known, or neither came for so long.
     /// `None`: later.
-    pub fn take(&mut self, latest: Duration, now: Mono) -> Option<ClassWindow> {
+    pub fn close_window(&mut self, latest: Duration, now: Mono) -> Option<ClassWindow> {
         let since = *self.since.get_or_insert(now);
         let known = self.complete && self.busy.rate().is_some();
         let latest = latest.max(Duration::from_secs_f64((self.window * LATE).clamp(0.0, 1e6)));

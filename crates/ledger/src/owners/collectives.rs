@@ -21,7 +21,7 @@ const WAITED: Duration = Duration::from_secs(30);
 
 /// The newest answer about each owner.
 #[derive(Debug, Default)]
-pub struct Collectives {
+pub(crate) struct Collectives {
     owners: HashMap<Arc<str>, Answered>,
 }
 
@@ -44,7 +44,7 @@ impl Answered {
 
 impl Collectives {
     /// Takes in an answer.
-    pub fn take(&mut self, answer: CollectivesAnswer) {
+    pub fn record(&mut self, answer: CollectivesAnswer) {
         let CollectivesAnswer { taken, ranks } = answer;
         self.owners.retain(|_, known| taken.since(known.taken) <= SERVED);
         let mut now: HashMap<Arc<str>, Answered> = HashMap::new();
@@ -63,7 +63,7 @@ impl Collectives {
     }
 
     /// The series of an owner at a place, where these processes of it are. None where several are ranks there.
-    pub(super) fn put(&self, b: &mut Builder<'_>, key: &AccountKey, pids: &[u32], now: Mono) {
+    pub(super) fn publish(&self, b: &mut Builder<'_>, key: &AccountKey, pids: &[u32], now: Mono) {
         let Some(known) = self.owners.get(&key.owner).filter(|known| now.since(known.taken) <= SERVED) else {
             return;
         };
@@ -73,8 +73,8 @@ impl Collectives {
         let mut here = known.ranks.iter().filter(is_here);
         if let (Some(rank), None) = (here.next(), here.next()) {
             let entity = OwnedGpu::new(&key.gpu, key.place, &key.owner);
-            b.put(&m::gpu_owner_nccl_rank, &entity, (), f64::from(rank.rank));
-            b.put(&m::gpu_owner_nccl_collectives_total, &entity, (), rank.collectives as f64);
+            b.add(&m::gpu_owner_nccl_rank, &entity, (), f64::from(rank.rank));
+            b.add(&m::gpu_owner_nccl_collectives_total, &entity, (), rank.collectives as f64);
         }
     }
 
@@ -118,7 +118,7 @@ mod tests {
     /// Takes an answer in which process 2 lags by so much.
     fn lag(known: &mut Collectives, seconds: u64, launched: u64, lag: u64, waited: u64) {
         let ranks = vec![rank(1, launched, false, waited), rank(2, launched - lag, lag > 0, waited)];
-        known.take(CollectivesAnswer { taken: at(seconds), ranks });
+        known.record(CollectivesAnswer { taken: at(seconds), ranks });
     }
 
     fn fewest(known: &Collectives, seconds: u64) -> Option<u32> {
@@ -157,7 +157,7 @@ mod tests {
     fn of_two_that_are_behind_neither_is_named() {
         let mut known = Collectives::default();
         let ranks = vec![rank(1, 9, false, 60), rank(2, 7, true, 60), rank(3, 7, true, 60)];
-        known.take(CollectivesAnswer { taken: at(100), ranks });
+        known.record(CollectivesAnswer { taken: at(100), ranks });
         assert_eq!(fewest(&known, 100), None);
     }
 }

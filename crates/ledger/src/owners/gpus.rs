@@ -11,7 +11,7 @@ use model::pci::link_rate;
 use model::topology::Device;
 
 /// A GPU, as the ledger knows it now.
-pub struct GpuFacts {
+pub(crate) struct GpuFacts {
     pub gpu: Gpu,
     /// Whether it answers: what was measured is withdrawn while it does not.
     pub up: bool,

@@ -25,17 +25,17 @@ impl Amounts {
         self.cpu.system += more.cpu.system;
     }
 
-    fn put(&self, b: &mut Builder<'_>, owner: &Arc<str>, known: Known) {
+    fn publish(&self, b: &mut Builder<'_>, owner: &Arc<str>, known: Known) {
         let entity = m::Owner { owner: Arc::clone(owner) };
         if known.kills {
-            b.put(&m::gpu_owner_host_oom_kills_total, &entity, (), self.kills);
+            b.add(&m::gpu_owner_host_oom_kills_total, &entity, (), self.kills);
         }
         for mode in CpuTimeMode::ALL.iter().filter(|_| known.cpu) {
             let seconds = match mode {
                 CpuTimeMode::User => self.cpu.user,
                 CpuTimeMode::System => self.cpu.system,
             };
-            b.put(&m::gpu_owner_cpu_seconds_total, &entity, (*mode,), seconds);
+            b.add(&m::gpu_owner_cpu_seconds_total, &entity, (*mode,), seconds);
         }
     }
 }
@@ -83,7 +83,7 @@ impl OwnerHostUse {
 
 /// What all owners use of the host.
 #[derive(Debug, Default)]
-pub struct HostUse {
+pub(crate) struct HostUse {
     of: HashMap<Arc<str>, OwnerHostUse>,
     /// Of the owners without series.
     other: Amounts,
@@ -159,16 +159,16 @@ impl HostUse {
     }
 
     /// The series of owners, and of `other` if there are owners without series.
-    pub fn put(&self, b: &mut Builder<'_>, accounts: &Accounts, without_series: &BTreeSet<Arc<str>>) {
+    pub fn publish(&self, b: &mut Builder<'_>, accounts: &Accounts, without_series: &BTreeSet<Arc<str>>) {
         for (owner, of) in self.of.iter().filter(|(owner, _)| accounts.has_series(owner)) {
-            of.own.put(b, owner, of.known);
+            of.own.publish(b, owner, of.known);
             if let Some(start) = of.start {
                 let entity = m::Owner { owner: Arc::clone(owner) };
-                b.put(&m::gpu_owner_start_timestamp_seconds, &entity, (), start);
+                b.add(&m::gpu_owner_start_timestamp_seconds, &entity, (), start);
             }
         }
         let any = !without_series.is_empty();
         let known = Known { kills: any || self.other.kills > 0.0, cpu: any || self.other.cpu.total() > 0.0 };
-        self.other.put(b, &accounts.other().id, known);
+        self.other.publish(b, &accounts.other().id, known);
     }
 }

@@ -28,7 +28,7 @@ fn latest(place: InstanceId) -> Duration {
 
 /// An owner at a place now.
 #[derive(Debug)]
-pub struct Here {
+pub(crate) struct Here {
     /// Owners there, this one counted.
     pub owners: usize,
     /// Its processes among the tenants.
@@ -42,19 +42,23 @@ pub struct Here {
 
 /// What is said of an owner at a place.
 #[derive(Debug)]
-pub struct OwnerJudgement {
+pub(crate) struct OwnerJudgement {
     pub cause: Option<Cause>,
     /// Its last progress, while it is wedged or stalled.
     pub progress: Option<Mono>,
 }
 
+pub(crate) type PresentOwners = BTreeMap<AccountKey, Here>;
+pub(crate) type Judgements = BTreeMap<AccountKey, OwnerJudgement>;
+pub(crate) type RanksByOwner = BTreeMap<Arc<str>, RanksFound>;
+
 /// What is found of all owners.
-pub struct JudgedOwners {
+pub(crate) struct JudgedOwners {
     /// Those with processes there now.
-    pub here: BTreeMap<AccountKey, Here>,
-    pub judgements: BTreeMap<AccountKey, OwnerJudgement>,
+    pub here: PresentOwners,
+    pub judgements: Judgements,
     /// By owner; of those that have their GPUs whole and alone.
-    pub ranks: BTreeMap<Arc<str>, RanksFound>,
+    pub ranks: RanksByOwner,
 }
 
 impl OwnerState {
@@ -70,7 +74,7 @@ impl OwnerState {
     }
 
     /// The owners at each place now, with the evidence of their work.
-    fn here(&self, facts: &[GpuFacts], now: Mono) -> BTreeMap<AccountKey, Here> {
+    fn here(&self, facts: &[GpuFacts], now: Mono) -> PresentOwners {
         let mut all = BTreeMap::new();
         for one in facts.iter().filter(|one| one.listed) {
             let Some((_, listing)) = self.lines.get(&one.gpu).and_then(|line| line.newest()) else {
@@ -91,7 +95,7 @@ impl OwnerState {
     }
 
     /// Finds the step of each owner that has a whole GPU alone.
-    fn follow_steps(&mut self, facts: &[GpuFacts], here: &BTreeMap<AccountKey, Here>, now: Mono) {
+    fn follow_steps(&mut self, facts: &[GpuFacts], here: &PresentOwners, now: Mono) {
         for one in facts {
             let tracks = self.tracks(&one.gpu, None);
             let (measured, rests) = (std::mem::take(&mut tracks.measured), tracks.rests(now));
@@ -117,11 +121,7 @@ impl OwnerState {
     }
 
     /// Compares the GPUs of each owner that has them alone.
-    fn follow_ranks(
-        &mut self,
-        here: &BTreeMap<AccountKey, Here>,
-        now: Mono,
-    ) -> BTreeMap<Arc<str>, RanksFound> {
+    fn follow_ranks(&mut self, here: &PresentOwners, now: Mono) -> RanksByOwner {
         let mut owners: BTreeMap<Arc<str>, Vec<OwnerGpu>> = BTreeMap::new();
         for (key, one) in here {
             let Some(account) = self.accounts.get_mut(key) else { continue };
@@ -148,12 +148,7 @@ impl OwnerState {
     }
 
     /// Names what holds each owner back.
-    fn judgements(
-        &mut self,
-        here: &BTreeMap<AccountKey, Here>,
-        ranks: &BTreeMap<Arc<str>, RanksFound>,
-        now: Mono,
-    ) -> BTreeMap<AccountKey, OwnerJudgement> {
+    fn judgements(&mut self, here: &PresentOwners, ranks: &RanksByOwner, now: Mono) -> Judgements {
         let mut all = BTreeMap::new();
         let elapsed = self.judged.replace(now).map_or(Duration::ZERO, |before| now.since(before));
         let OwnerState { accounts, tracks, settings, .. } = self;
@@ -175,18 +170,18 @@ impl OwnerState {
                 Some(ranks) if ranks.missing.is_some() => account.cause.name(Cause::Wedged),
                 Some(ranks) if ranks.stalled => account.cause.name(Cause::Stalled),
                 // It goes on: nothing to be sure of for long.
-                Some(_) if account.cause.named() == Some(Cause::Stalled) && one.pace != Some(Pace::Rests) => {
+                Some(_) if account.cause.named == Some(Cause::Stalled) && one.pace != Some(Pace::Rests) => {
                     account.cause.name(one.evidence.cause().unwrap_or(Cause::Unknown))
                 }
                 _ => account.cause.found(halted.or_else(|| one.evidence.cause()), now),
             };
             if ranks.and_then(|ranks| ranks.slow).is_some_and(|(gpu, _)| gpu == key.gpu.gpu) {
-                account.slow += elapsed.min(timeline::LONGEST).as_secs_f64();
+                account.sums.slow += elapsed.min(timeline::LONGEST).as_secs_f64();
             }
-            let worked = || tracks.get(&(key.gpu.clone(), key.place)).and_then(Tracks::newest_work);
+            let worked = || tracks.get(&(key.gpu.clone(), key.place)).and_then(|tracks| tracks.newest_work);
             let progress = match cause {
-                Some(Cause::Wedged) if one.pace != Some(Pace::Rests) => account.past.progress(),
-                Some(Cause::Wedged | Cause::Stalled) => account.past.progress().max(worked()),
+                Some(Cause::Wedged) if one.pace != Some(Pace::Rests) => account.past.progress,
+                Some(Cause::Wedged | Cause::Stalled) => account.past.progress.max(worked()),
                 _ => None,
             };
             all.insert(key.clone(), OwnerJudgement { cause, progress });
@@ -195,12 +190,7 @@ impl OwnerState {
     }
 
     /// Has NCCL name the missing rank of owners that are wedged, where it was asked.
-    fn name_missing(
-        &self,
-        ranks: &mut BTreeMap<Arc<str>, RanksFound>,
-        judged: &BTreeMap<AccountKey, OwnerJudgement>,
-        now: Mono,
-    ) {
+    fn name_missing(&self, ranks: &mut RanksByOwner, judged: &Judgements, now: Mono) {
         for (owner, found) in ranks {
             let wedged = || {
                 let mut of = judged.iter().filter(|(key, _)| key.owner == *owner);
@@ -213,13 +203,7 @@ impl OwnerState {
     }
 
     /// Puts the allocated time of which enough is measured by now into classes.
-    fn classify(
-        &mut self,
-        facts: &[GpuFacts],
-        here: &BTreeMap<AccountKey, Here>,
-        accounting: &Accounting,
-        now: Mono,
-    ) {
+    fn classify(&mut self, facts: &[GpuFacts], here: &PresentOwners, accounting: &Accounting, now: Mono) {
         let mut gpus: BTreeMap<&Arc<str>, BTreeSet<&Gpu>> = BTreeMap::new();
         for key in here.keys() {
             gpus.entry(&key.owner).or_default().insert(&key.gpu);
@@ -235,10 +219,10 @@ impl OwnerState {
             for place in places {
                 let gathered = &mut self.tracks(&one.gpu, place).gathered;
                 gathered.held(held);
-                let Some(stretch) = gathered.take(latest(place), now) else { continue };
+                let Some(stretch) = gathered.close_window(latest(place), now) else { continue };
                 let of = |key: &AccountKey| key.gpu == one.gpu && key.place == place;
                 for (key, account) in self.accounts.iter_mut().filter(|(key, _)| of(key)) {
-                    let cause = account.cause.named().filter(|_| here.contains_key(key));
+                    let cause = account.cause.named.filter(|_| here.contains_key(key));
                     let several = gpus.get(&key.owner).is_some_and(|gpus| gpus.len() > 1);
                     account.divide(&ClassWindow { faulted, cause, several, ..stretch }.divide());
                 }

@@ -15,11 +15,11 @@ const LONGER: u32 = 2;
 
 /// The past of the processes that an owner has at a place. Other processes have another past.
 #[derive(Debug, Default)]
-pub struct Past {
+pub(crate) struct Past {
     processes: Vec<u64>,
     /// Time of the GPM windows with work, and the end of the newest.
     worked: Duration,
-    progress: Option<Mono>,
+    pub progress: Option<Mono>,
     /// What they do now instead.
     pause: Option<WorkPause>,
     /// The longest pauses since the last work. Only work shows that they are over.
@@ -72,11 +72,6 @@ impl Past {
     /// Whether these processes are known to work.
     pub fn is_of_work(&self, processes: &[u64]) -> bool {
         self.processes == processes && self.worked >= WORKED
-    }
-
-    /// The end of the newest GPM window with work: at most a window later than the work's own end.
-    pub fn progress(&self) -> Option<Mono> {
-        self.progress
     }
 
     /// The longest wait of kernels that ended with work must be exceeded so far.

@@ -7,8 +7,8 @@ use super::OwnerState;
 use super::accounts::{Account, AccountKey};
 use super::gpus::{GpuFacts, facts};
 use super::judge::{JudgedOwners, OwnerJudgement};
+use super::mig_hint::{PERCENTILE, smallest};
 use super::pulse::{self, Pulse};
-use super::sketch::{PERCENTILE, smallest};
 use super::timeline::{InstanceId, Listing, PresentOwner};
 use super::tracks::Tracks;
 use crate::accounting::Accounting;
@@ -24,8 +24,15 @@ use model::clock::Mono;
 use model::cpus::CpuSet;
 use model::snapshot::OwnerView;
 
+type OwnerIds = BTreeSet<Arc<str>>;
+/// CPUs of the last-level caches that each owner should use; `None`: not known.
+type OwnerCaches = BTreeMap<Arc<str>, Option<CpuSet>>;
+/// Ids of the processes of each owner at each place.
+type OwnerPids = BTreeMap<(InstanceId, Arc<str>), Vec<u32>>;
+type GpuTracks = BTreeMap<(Gpu, InstanceId), Tracks>;
+
 impl OwnerState {
-    pub fn put(
+    pub fn publish(
         &mut self,
         b: &mut Builder<'_>,
         moment: &LedgerMoment<'_>,
@@ -67,9 +74,10 @@ impl OwnerState {
         host_use.divide(accounts, &without_series, |owner| readings.contains_key(owner));
         let shares = self.caches_of_owners(&facts, moment, topology);
         let judged = self.judge(&facts, accounting, now);
-        let views = facts.iter().flat_map(|one| self.put_gpu(b, one, &judged, &shares, &without_series, now));
+        let views =
+            facts.iter().flat_map(|one| self.publish_gpu(b, one, &judged, &shares, &without_series, now));
         let views = views.collect();
-        self.put_node(b, &without_series);
+        self.publish_node(b, &without_series);
         views
     }
 
@@ -96,8 +104,8 @@ impl OwnerState {
         facts: &[GpuFacts],
         moment: &LedgerMoment<'_>,
         topology: &TopologyState,
-    ) -> BTreeMap<Arc<str>, Option<CpuSet>> {
-        let mut found: BTreeMap<Arc<str>, Option<CpuSet>> = BTreeMap::new();
+    ) -> OwnerCaches {
+        let mut found: OwnerCaches = BTreeMap::new();
         if facts.iter().any(|one| !one.listed) {
             return found;
         }
@@ -122,7 +130,7 @@ impl OwnerState {
     }
 
     /// Ids of the processes of each owner at each place.
-    fn pids(&self, listing: &Listing, now: Mono) -> BTreeMap<(InstanceId, Arc<str>), Vec<u32>> {
+    fn pids(&self, listing: &Listing, now: Mono) -> OwnerPids {
         let mut all: BTreeMap<(InstanceId, Arc<str>), BTreeSet<u32>> = BTreeMap::new();
         for process in &listing.processes {
             let owner = self.tenants.owner(process.tenant, now, &self.unknown);
@@ -134,20 +142,20 @@ impl OwnerState {
     }
 
     /// The accounts of one GPU.
-    fn put_gpu(
+    fn publish_gpu(
         &mut self,
         b: &mut Builder<'_>,
         facts: &GpuFacts,
         judged: &JudgedOwners,
-        shares: &BTreeMap<Arc<str>, Option<CpuSet>>,
-        without_series: &BTreeSet<Arc<str>>,
+        shares: &OwnerCaches,
+        without_series: &OwnerIds,
         now: Mono,
     ) -> Vec<OwnerView> {
         let listing = self.lines.get(&facts.gpu).and_then(|line| line.newest()).filter(|_| facts.listed);
         let present = listing.map(|(_, listing)| self.present(listing, now)).unwrap_or_default();
         let pids = listing.map(|(_, listing)| self.pids(listing, now)).unwrap_or_default();
         let OwnerState { accounts, readings, tracks, collectives, offset, .. } = self;
-        let others = Others::of(without_series, &present, &pids);
+        let others = Others::collect(without_series, &present, &pids);
         let other = Arc::clone(accounts.other());
         let mut views = Vec::new();
         for (key, account) in accounts.iter_mut().filter(|(key, _)| key.gpu == facts.gpu) {
@@ -160,31 +168,31 @@ impl OwnerState {
                 (pids.unwrap_or_default(), here.map_or(Some(0), |here| here.memory))
             };
             let entity = OwnedGpu::new(&key.gpu, key.place, &key.owner);
-            b.put(&m::gpu_owner_info, &entity, account.owner.info.clone(), 1.0);
+            b.add(&m::gpu_owner_info, &entity, account.owner.info.clone(), 1.0);
             if facts.listed {
-                b.put(&m::gpu_owner_processes, &entity, (), pids.len() as f64);
-                b.put_known(&m::gpu_owner_memory_used_bytes, &entity, (), memory.map(|bytes| bytes as f64));
+                b.add(&m::gpu_owner_processes, &entity, (), pids.len() as f64);
+                b.add_known(&m::gpu_owner_memory_used_bytes, &entity, (), memory.map(|bytes| bytes as f64));
             }
-            put_sums(b, &entity, key, account, facts, tracks);
+            publish_sums(b, &entity, key, account, facts, tracks);
             if let Some(here) = here {
                 let near = facts.near_cpus(shares.get(&key.owner).cloned().flatten());
                 let read = readings.get(&key.owner);
                 let other_cache = read.and_then(|read| read.cpu_on_other_cache(now, &near));
-                put_distances(b, &entity, &here.evidence, other_cache);
-                put_judgement(b, &entity, key, judged, *offset);
-                put_step(b, &entity, &account.pulse);
+                publish_distances(b, &entity, &here.evidence, other_cache);
+                publish_judgement(b, &entity, key, judged, *offset);
+                publish_step(b, &entity, &account.pulse);
             }
             if let Some(profile) = hint(facts, key, account) {
-                b.put(&m::gpu_owner_mig_profile_hint_info, &entity, (ProfileName(profile),), 1.0);
+                b.add(&m::gpu_owner_mig_profile_hint_info, &entity, (ProfileName(profile),), 1.0);
             }
-            collectives.put(b, key, &pids, now);
+            collectives.publish(b, key, &pids, now);
             views.push(OwnerView {
                 owner: Arc::clone(&account.owner),
                 gpu: key.gpu.clone(),
                 gpu_instance: key.place,
                 processes: pids,
                 cause: judged.judgements.get(key).filter(|_| here.is_some()).and_then(|judged| judged.cause),
-                worked: account.past.progress(),
+                worked: account.past.progress,
                 waits_since: account.past.waits_since(),
             });
         }
@@ -192,9 +200,9 @@ impl OwnerState {
     }
 
     /// What is about no single GPU.
-    fn put_node(&self, b: &mut Builder<'_>, without_series: &BTreeSet<Arc<str>>) {
-        self.host_use.put(b, &self.accounts, without_series);
-        b.put(&m::gpu_exporter_owners_dropped, &Node {}, (), without_series.len() as f64);
+    fn publish_node(&self, b: &mut Builder<'_>, without_series: &OwnerIds) {
+        self.host_use.publish(b, &self.accounts, without_series);
+        b.add(&m::gpu_exporter_owners_dropped, &Node {}, (), without_series.len() as f64);
         for (phase, histogram) in &self.starts {
             b.histogram(&m::gpu_owner_start_seconds, &Node {}, (*phase,), histogram);
         }
@@ -202,48 +210,49 @@ impl OwnerState {
 }
 
 /// What is counted of an owner: time, energy, steps.
-fn put_sums(
+fn publish_sums(
     b: &mut Builder<'_>,
     entity: &OwnedGpu,
     key: &AccountKey,
     account: &Account,
     facts: &GpuFacts,
-    tracks: &BTreeMap<(Gpu, InstanceId), Tracks>,
+    tracks: &GpuTracks,
 ) {
+    let sums = &account.sums;
     let has = |place, what: fn(&Tracks) -> bool| tracks.get(&(key.gpu.clone(), place)).is_some_and(what);
     // Without its share of the GPU nothing of an instance can be counted.
     let counted = |sum: f64| sum > 0.0 || key.place.is_none_or(|instance| facts.share(instance).is_some());
-    if counted(account.allocated) {
-        b.put(&m::gpu_owner_allocated_seconds_total, entity, (), account.allocated);
+    if counted(sums.allocated) {
+        b.add(&m::gpu_owner_allocated_seconds_total, entity, (), sums.allocated);
     }
-    let measured = account.busy > 0.0 || has(key.place, |tracks| tracks.has_work);
-    if measured && counted(account.busy) {
-        b.put(&m::gpu_owner_busy_seconds_total, entity, (), account.busy);
+    let measured = sums.busy > 0.0 || has(key.place, |tracks| tracks.has_work);
+    if measured && counted(sums.busy) {
+        b.add(&m::gpu_owner_busy_seconds_total, entity, (), sums.busy);
     }
-    if has(None, |tracks| tracks.has_power) && counted(account.joules) {
-        b.put(&m::gpu_owner_energy_joules_total, entity, (), account.joules);
+    if has(None, |tracks| tracks.has_power) && counted(sums.joules) {
+        b.add(&m::gpu_owner_energy_joules_total, entity, (), sums.joules);
     }
-    b.put(&m::gpu_owner_ended_at_full_memory_total, entity, (), account.ended_full);
-    let classes = GpuTimeClass::ALL.iter().zip(account.classes);
-    for (class, seconds) in classes.filter(|_| counted(account.allocated)) {
-        b.put(&m::gpu_owner_gpu_seconds_total, entity, (*class,), seconds);
+    b.add(&m::gpu_owner_ended_at_full_memory_total, entity, (), sums.ended_full);
+    let classes = GpuTimeClass::ALL.iter().zip(sums.classes);
+    for (class, seconds) in classes.filter(|_| counted(sums.allocated)) {
+        b.add(&m::gpu_owner_gpu_seconds_total, entity, (*class,), seconds);
     }
     let steps = account.pulse.steps();
     if steps > 0.0 {
-        b.put(&m::gpu_owner_steps_total, entity, (), steps);
+        b.add(&m::gpu_owner_steps_total, entity, (), steps);
     }
 }
 
 /// How far an owner's CPUs and memory are from the GPU.
-fn put_distances(b: &mut Builder<'_>, entity: &OwnedGpu, evidence: &Evidence, other_cache: Option<f64>) {
-    b.put_known(&m::gpu_owner_cpu_remote_ratio, entity, (), evidence.cpu_remote);
-    b.put_known(&m::gpu_owner_cpu_remote_cache_ratio, entity, (), other_cache);
-    b.put_known(&m::gpu_owner_memory_remote_ratio, entity, (), evidence.memory_remote);
+fn publish_distances(b: &mut Builder<'_>, entity: &OwnedGpu, evidence: &Evidence, other_cache: Option<f64>) {
+    b.add_known(&m::gpu_owner_cpu_remote_ratio, entity, (), evidence.cpu_remote);
+    b.add_known(&m::gpu_owner_cpu_remote_cache_ratio, entity, (), other_cache);
+    b.add_known(&m::gpu_owner_memory_remote_ratio, entity, (), evidence.memory_remote);
 }
 
 /// What slows an owner down, its last progress, and its missing and slow ranks. `offset`: wall clock minus monotonic
 /// clock, in seconds.
-fn put_judgement(
+fn publish_judgement(
     b: &mut Builder<'_>,
     entity: &OwnedGpu,
     key: &AccountKey,
@@ -255,24 +264,24 @@ fn put_judgement(
             b.flag(&m::gpu_bottleneck, entity, (*one,), *cause == Some(*one));
         }
         let progress = progress.map(|at| pulse::seconds(at) + offset);
-        b.put_known(&m::gpu_owner_last_progress_timestamp_seconds, entity, (), progress);
+        b.add_known(&m::gpu_owner_last_progress_timestamp_seconds, entity, (), progress);
     }
     let Some(ranks) = judged.ranks.get(&key.owner).filter(|_| key.place.is_none()) else { return };
     if let Some(missing) = &ranks.missing {
         b.flag(&m::gpu_owner_missing_rank, entity, (), missing.contains(&key.gpu.gpu));
     }
     let slow = ranks.slow.filter(|(gpu, _)| *gpu == key.gpu.gpu).map(|(_, share)| share);
-    b.put_known(&m::gpu_owner_slow_rank_ratio, entity, (), slow);
+    b.add_known(&m::gpu_owner_slow_rank_ratio, entity, (), slow);
 }
 
 /// The step of an owner's work, if one is known.
-fn put_step(b: &mut Builder<'_>, entity: &OwnedGpu, pulse: &Pulse) {
+fn publish_step(b: &mut Builder<'_>, entity: &OwnedGpu, pulse: &Pulse) {
     if let Some(beat) = pulse.step() {
-        b.put(&m::gpu_owner_step_seconds, entity, (), beat.seconds);
-        b.put(&m::gpu_owner_step_confidence_ratio, entity, (kind(beat.kind),), beat.confidence);
-        b.put(&m::gpu_owner_step_jitter_ratio, entity, (), beat.jitter);
+        b.add(&m::gpu_owner_step_seconds, entity, (), beat.seconds);
+        b.add(&m::gpu_owner_step_confidence_ratio, entity, (kind(beat.kind),), beat.confidence);
+        b.add(&m::gpu_owner_step_jitter_ratio, entity, (), beat.jitter);
     }
-    b.put_known(&m::gpu_owner_step_slowdown_ratio, entity, (), pulse.slowdown());
+    b.add_known(&m::gpu_owner_step_slowdown_ratio, entity, (), pulse.slowdown());
 }
 
 fn kind(kind: heartbeat::PeriodKind) -> StepPeriod {
@@ -290,11 +299,7 @@ struct Others {
 }
 
 impl Others {
-    fn of(
-        without_series: &BTreeSet<Arc<str>>,
-        present: &[PresentOwner],
-        pids: &BTreeMap<(InstanceId, Arc<str>), Vec<u32>>,
-    ) -> Others {
+    fn collect(without_series: &OwnerIds, present: &[PresentOwner], pids: &OwnerPids) -> Others {
         let all = pids.iter().filter(|((_, owner), _)| without_series.contains(owner));
         let mut memory =
             present.iter().filter(|one| without_series.contains(&one.owner.id)).map(|one| one.memory);

@@ -16,7 +16,7 @@ const LONGER: u32 = 2;
 
 /// The step of an owner on a GPU.
 #[derive(Debug, Default)]
-pub struct Pulse {
+pub(crate) struct Pulse {
     processes: Vec<u64>,
     heartbeat: Heartbeat,
     best: Best,
@@ -107,7 +107,7 @@ impl Pulse {
 
 /// What was measured of a GPU since the last time, for the step.
 #[derive(Debug, Default)]
-pub struct Measured {
+pub(crate) struct Measured {
     /// End of a power sample in monotonic seconds, and watts.
     pub power: Vec<(f64, f64)>,
     /// GPM windows: beginning and end in monotonic seconds, and the activity of the units.

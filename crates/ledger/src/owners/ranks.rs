@@ -24,7 +24,7 @@ const MOST_STEPS: f64 = 3.0;
 
 /// One GPU of an owner now.
 #[derive(Clone, Copy, Debug)]
-pub struct OwnerGpu {
+pub(crate) struct OwnerGpu {
     /// NVML index.
     pub gpu: u32,
     pub pace: Option<Pace>,
@@ -44,7 +44,7 @@ pub struct OwnerGpu {
 
 /// What is found of an owner's GPUs.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct RanksFound {
+pub(crate) struct RanksFound {
     /// GPUs that rest while the others wait, if the owner is wedged over its GPUs.
     pub missing: Option<Vec<u32>>,
     /// Whether all of them had a step and do nothing now.
@@ -64,7 +64,7 @@ struct Before {
 
 /// All owners of whole GPUs.
 #[derive(Debug, Default)]
-pub struct Ranks(BTreeMap<Arc<str>, Before>);
+pub(crate) struct Ranks(BTreeMap<Arc<str>, Before>);
 
 impl Ranks {
     /// Takes in the GPUs that each owner has now.

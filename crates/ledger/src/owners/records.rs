@@ -38,15 +38,7 @@ const AFTERMATH: f64 = 1.0;
 
 /// What an account has.
 fn sums(account: &Account) -> AccountSums {
-    AccountSums {
-        allocated: account.allocated,
-        classes: account.all_classes(),
-        busy: account.busy,
-        joules: account.joules,
-        steps: account.pulse.steps(),
-        slow: account.slow,
-        ended_full: account.ended_full,
-    }
+    AccountSums { classes: account.all_classes(), steps: account.pulse.steps(), ..account.sums }
 }
 
 /// What of it is in no record yet.
@@ -112,7 +104,7 @@ impl OpenRecord {
 
 /// The records of all owners.
 #[derive(Debug, Default)]
-pub struct Records {
+pub(crate) struct Records {
     open: BTreeMap<Arc<str>, OpenRecord>,
     /// Complete, oldest first.
     complete: OwnerRecords,
@@ -133,6 +125,18 @@ pub struct Records {
 }
 
 impl Records {
+    /// Nothing is added to the records of an `earlier` daemon.
+    pub fn new(mut earlier: OwnerRecords) -> Records {
+        for record in earlier.records.iter_mut().filter(|record| !record.complete) {
+            Arc::make_mut(record).complete = true;
+        }
+        // By no clock: it may not be set yet.
+        earlier.bound();
+        let mut records = Records { complete: earlier, ..Records::default() };
+        records.published = records.list().into();
+        records
+    }
+
     /// Takes in that a sample ends here.
     pub fn sampled(&mut self, gpu: &Gpu, buffer: SampleBuffer, at: Mono) {
         let [utilization, power] = self.sampled.entry(gpu.clone()).or_default();
@@ -214,20 +218,6 @@ impl Records {
 }
 
 impl OwnerState {
-    /// With the records of an earlier daemon, to which nothing is added.
-    pub fn with_records(mut self, mut earlier: OwnerRecords) -> OwnerState {
-        for record in &mut earlier.records {
-            if !record.complete {
-                Arc::make_mut(record).complete = true;
-            }
-        }
-        // By no clock: it may not be set yet.
-        earlier.bound();
-        self.records.complete = earlier;
-        self.records.published = self.records.list().into();
-        self
-    }
-
     /// Owners that have work now, or may: not yet settled.
     fn owners_at_work(&self, now: Mono) -> BTreeSet<Arc<str>> {
         let accounts = self.accounts.iter();
@@ -265,7 +255,7 @@ impl OwnerState {
     }
 
     /// The records to publish, and the owners that have none yet.
-    pub fn put_records(&mut self, events: &Arc<[Arc<Event>]>, now: Mono) -> OwnerRecordsView {
+    pub fn publish_records(&mut self, events: &Arc<[Arc<Event>]>, now: Mono) -> OwnerRecordsView {
         if !self.settings.enabled {
             return OwnerRecordsView::default();
         }

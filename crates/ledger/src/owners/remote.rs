@@ -13,7 +13,7 @@ const LATELY: Duration = Duration::from_secs(60);
 
 /// CPUs near the place that an owner has work on: a GPU, or a GPU instance.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct NearCpus {
+pub(crate) struct NearCpus {
     /// CPUs of the GPU's NUMA node; `None`: not known.
     pub node: Option<CpuSet>,
     /// Last-level caches of these CPUs.
@@ -34,11 +34,11 @@ impl NearCpus {
 
 /// What was read of one owner lately, oldest first.
 #[derive(Debug, Default)]
-pub struct Readings(VecDeque<OwnerReading>);
+pub(crate) struct Readings(VecDeque<OwnerReading>);
 
 impl Readings {
     /// Takes in a reading.
-    pub fn take(&mut self, reading: OwnerReading) {
+    pub fn push(&mut self, reading: OwnerReading) {
         let now = reading.taken;
         self.0.push_back(reading);
         while self.0.len() > 2 && self.0.front().is_some_and(|r| now.since(r.taken) > LATELY) {
@@ -157,9 +157,9 @@ mod tests {
         let now = Mono(20_000_000_000);
         let mut readings = Readings::default();
         assert_eq!(readings.cpu_on_other_node(now, &gpu(Some(0))), None);
-        readings.take(reading(5, &[]));
+        readings.push(reading(5, &[]));
         assert_eq!(readings.cpu_on_other_node(now, &gpu(Some(0))), Some(0.5));
-        readings.take(reading(15, &[(1, 3), (9, 1)]));
+        readings.push(reading(15, &[(1, 3), (9, 1)]));
         assert_eq!(readings.cpu_on_other_node(now, &gpu(Some(0))), Some(0.25));
         assert_eq!(readings.memory_remote(now, &gpu(Some(0))), Some(0.25));
         assert_eq!(readings.cpu_on_other_node(now, &gpu(None)), None, "what is near is not known");
@@ -180,7 +180,7 @@ mod tests {
         let now = Mono(20_000_000_000);
         let remote = |near: &NearCpus, allowed: &str, ran_on: &[(u32, u32)]| {
             let mut readings = Readings::default();
-            readings.take(OwnerReading { allowed_cpus: Some(set(allowed)), ..reading(15, ran_on) });
+            readings.push(OwnerReading { allowed_cpus: Some(set(allowed)), ..reading(15, ran_on) });
             readings.cpu_on_other_cache(now, near)
         };
         assert_eq!(remote(&near, "8-15", &[(9, 5)]), Some(0.0));

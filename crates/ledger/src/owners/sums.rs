@@ -3,7 +3,7 @@
 use super::classes::ClassShares;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct AccountSums {
+pub(crate) struct AccountSums {
     /// GPU time, in seconds.
     pub allocated: f64,
     /// The same by class, in the order of `GpuTimeClass::ALL`.

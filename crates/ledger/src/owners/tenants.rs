@@ -19,7 +19,7 @@ const REMEMBER: Duration = Duration::from_secs(180);
 const SLACK: f64 = 2.0;
 
 #[derive(Clone, Debug, Default)]
-pub struct Tenant {
+pub(crate) struct Tenant {
     /// Process id, as the host sees it.
     pub pid: u32,
     /// When it was listed first, on any GPU.
@@ -39,7 +39,7 @@ pub struct Tenant {
 }
 
 #[derive(Debug, Default)]
-pub struct Tenants {
+pub(crate) struct Tenants {
     all: HashMap<u64, Tenant>,
     /// The newest with each id; the one before it is still known while it is remembered.
     current: HashMap<u32, Vec<u64>>,

@@ -12,7 +12,7 @@ use model::clock::Mono;
 use model::owners::Owner;
 
 /// MIG GPU instance; `None`: the whole GPU.
-pub type InstanceId = Option<u32>;
+pub(crate) type InstanceId = Option<u32>;
 
 /// A listing holds until the next one, but not for longer than this.
 pub const LONGEST: Duration = Duration::from_secs(5);
@@ -23,7 +23,7 @@ const WAITING: usize = 4096;
 
 /// One process on the GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ListedProcess {
+pub(crate) struct ListedProcess {
     /// Its number among the tenants.
     pub tenant: u64,
     /// Where it is.
@@ -34,7 +34,7 @@ pub struct ListedProcess {
 
 /// One list of the processes on the GPU.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Listing {
+pub(crate) struct Listing {
     pub processes: Vec<ListedProcess>,
     /// Places whose memory is full.
     pub full: Vec<InstanceId>,
@@ -50,7 +50,7 @@ impl Listing {
 
 /// An amount measured over a time.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Amount {
+pub(crate) struct Amount {
     /// Of what.
     pub quantity: AmountKind,
     /// From when,
@@ -62,7 +62,7 @@ pub struct Amount {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum AmountKind {
+pub(crate) enum AmountKind {
     /// Seconds in which a place worked.
     Busy(InstanceId),
     /// Energy of the GPU.
@@ -71,7 +71,7 @@ pub enum AmountKind {
 
 /// An owner that was at a place for a stretch of time.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PresentOwner {
+pub(crate) struct PresentOwner {
     /// Where.
     pub place: InstanceId,
     pub owner: Arc<Owner>,
@@ -83,7 +83,7 @@ pub struct PresentOwner {
 
 /// Time for which all owners are known.
 #[derive(Clone, Debug, PartialEq)]
-pub struct SettledSpan {
+pub(crate) struct SettledSpan {
     /// From when,
     pub from: Mono,
     /// to when.
@@ -95,7 +95,7 @@ pub struct SettledSpan {
 
 /// A part of an amount that is an owner's.
 #[derive(Clone, Debug, PartialEq)]
-pub struct AmountShare {
+pub(crate) struct AmountShare {
     /// Of what.
     pub quantity: AmountKind,
     /// From when.
@@ -125,7 +125,7 @@ struct Stretch {
 
 /// One GPU's time.
 #[derive(Debug, Default)]
-pub struct Timeline {
+pub(crate) struct Timeline {
     last: Option<(Mono, Listing)>,
     raw: VecDeque<OpenSpan>,
     settled: VecDeque<Stretch>,

@@ -21,7 +21,7 @@ const MOST_VARIANCE: f64 = 1.0;
 
 /// One quantity: what it was, over what time, both added up.
 #[derive(Debug, Default)]
-pub struct Track {
+pub(crate) struct Track {
     /// When it was read, the time it is about and what it was, from the start.
     points: VecDeque<(Mono, f64, f64)>,
     seconds: f64,
@@ -84,7 +84,7 @@ impl Track {
 
 /// All quantities of a GPU or GPU instance.
 #[derive(Debug, Default)]
-pub struct Tracks {
+pub(crate) struct Tracks {
     /// Seconds with clocks held down by the power cap or a power brake.
     pub power_held: Track,
     /// The same by heat.
@@ -110,7 +110,7 @@ pub struct Tracks {
     pub measured: Measured,
     /// The newest sample of its work, and the newest with any.
     newest_sample: Option<Mono>,
-    newest_work: Option<Mono>,
+    pub newest_work: Option<Mono>,
     /// Whether its work, and for a GPU its power, was ever measured.
     pub has_work: bool,
     pub has_power: bool,
@@ -204,11 +204,6 @@ impl Tracks {
     pub fn rests(&self, now: Mono) -> Option<Duration> {
         let sample = self.newest_sample.filter(|sample| now.since(*sample) <= FRESH)?;
         Some(sample.since(self.newest_work?))
-    }
-
-    /// When the newest sample with any work was taken.
-    pub fn newest_work(&self) -> Option<Mono> {
-        self.newest_work
     }
 
     /// The link has this rate now. Gives the highest of the last half minute: at rest some models run their link

@@ -1,49 +1,48 @@
-//! Labels of the `_info` metrics.
+//! The labels of every metric that is an identity, `gpu_..._info`.
 
 use super::schema::{self, info_labels};
 
 info_labels! {
-    /// Labels of the metric `gpu_host_topology_info`.
+    /// Labels of `gpu_host_topology_info`.
     TopologyInfo {
         /// NUMA node near the GPU; empty if unknown (in a guest).
         numa_node,
-        /// CPUs near the GPU, such as `0-7,16-23`.
+        /// CPUs near it, as `0-7,16-23`.
         cpus,
-        /// Number of the last-level cache of the GPU's CPU share.
+        /// Number of the last-level cache of its share of CPUs.
         l3,
-        /// Package (socket) of the NUMA node.
+        /// Package (socket) of its NUMA node.
         package,
-        /// PCI address of the root port above the GPU.
+        /// PCI address of the root port above it.
         root_port,
-        /// PCI address of the lowest switch above the GPU; empty without a switch.
+        /// PCI address of the lowest switch above it; empty without one.
         pcie_switch,
-        /// The GPU's share of the nearby CPUs, which are divided fairly among the GPUs.
+        /// Its share of the near CPUs, divided fairly among the GPUs.
         share,
     }
-    /// Labels of the metric `gpu_mig_host_topology_info`.
+    /// Labels of `gpu_mig_host_topology_info`.
     MigTopologyInfo {
-        /// UUID of the MIG device, as used in CUDA_VISIBLE_DEVICES.
+        /// UUID of the MIG device, as CUDA_VISIBLE_DEVICES takes it.
         mig_uuid,
-        /// NUMA node near the MIG device; empty if unknown.
+        /// NUMA node near it; empty if unknown.
         numa_node,
-        /// The MIG device's share of the CPUs of the GPU.
+        /// Its share of the GPU's CPUs.
         share,
     }
-    /// Labels of the metric `gpu_host_nic_info`: the network device nearest to the GPU.
+    /// Labels of `gpu_host_nic_info`: the network device nearest the GPU.
     NicInfo {
-        /// Network device, such as `mlx5_0`, or the interface if the device has no RDMA.
+        /// Network device, as `mlx5_0` or, without RDMA, the interface.
         nic,
-        /// Name of the interface, as in the label `device` of node_exporter.
+        /// Name of the interface, as node_exporter's label `device` has it.
         device,
-        /// PCI address of the network device.
+        /// PCI address.
         pci_address,
         /// Distance: `switch` (below the same switch), `root_port`, `numa_node`, or `system`.
         path,
     }
-    /// Labels of the metric `gpu_owner_info`. Labels that do not apply are empty.
+    /// Labels of `gpu_owner_info`. What does not apply is empty.
     OwnerInfo {
-        /// Kind of owner: `pod`, `container`, `slurm`, `unit`, `user`, `unknown`, or `other` for all owners without
-        /// series.
+        /// Kind of owner: `pod`, `container`, `slurm`, `unit`, `user`, `unknown`, or `other`: all that have no series.
         kind,
         /// Namespace of the pod.
         namespace,
@@ -57,18 +56,18 @@ info_labels! {
         container_id,
         /// Container runtime: `docker`, `podman`, `containerd`, `cri-o`.
         runtime,
-        /// Slurm job id. Not `job`, because Prometheus uses that label for the name of the scrape job.
+        /// Slurm job id; not `job`, which Prometheus gives the scrape job's name.
         slurm_job,
-        /// Id of the Slurm step.
+        /// Slurm step.
         slurm_step,
-        /// Slurm account from the environment of the job; empty if the environment has none.
+        /// Slurm account from the job's environment; empty if it names none.
         slurm_account,
-        /// Name of the systemd unit.
+        /// systemd unit.
         unit,
-        /// Login name of the user, or the UID if the user has no name on this node.
+        /// Login name of the user, or the number if it has none here.
         user,
     }
-    /// Labels of the metric `gpu_allocation_info`. Labels that do not apply are empty.
+    /// Labels of `gpu_allocation_info`. What does not apply is empty.
     AllocationInfo {
         /// Namespace of the pod.
         namespace,
@@ -76,33 +75,33 @@ info_labels! {
         pod,
         /// Name of the container.
         container,
-        /// Slurm job id. Not `job`, because Prometheus uses that label for the name of the scrape job.
+        /// Slurm job id; not `job`, which Prometheus gives the scrape job's name.
         slurm_job,
-        /// Slurm account from the environment of the job; empty if the environment has none.
+        /// Slurm account from the job's environment; empty if it names none.
         slurm_account,
         /// User of the Slurm job.
         user,
     }
-    /// Labels of the metric `gpu_hpc_job_info`.
+    /// Labels of `gpu_hpc_job_info`.
     HpcJobInfo {
-        /// Job name, as written by the scheduler's hook.
+        /// The job as the scheduler's hook wrote it down.
         hpc_job,
     }
-    /// Labels of the metric `gpu_claim_info`. Labels that do not apply or are unknown are empty.
+    /// Labels of `gpu_claim_info`. What does not apply or is not known is empty.
     ClaimInfo {
         /// Name of the claim.
         claim,
         /// Namespace of the claim.
         claim_namespace,
-        /// Driver of the device, such as `gpu.nvidia.com`.
+        /// Driver of the device, as `gpu.nvidia.com`.
         driver,
-        /// Pool of the device, usually the node.
+        /// Pool of the device: the node, as a rule.
         pool,
-        /// Name of the device in the driver, such as `gpu-0-mig-1g18gb-19-0`.
+        /// The driver's name of the device, as `gpu-0-mig-1g18gb-19-0`.
         device,
-        /// Profile of the MIG instance, such as `1g.18gb`; empty for a whole GPU.
+        /// Profile of the MIG instance, as `1g.18gb`; empty of a whole GPU.
         mig_profile,
-        /// UUID of the MIG device; empty for a whole GPU, and for an instance with several devices.
+        /// UUID of the MIG device; empty of a whole GPU, and of an instance with several.
         mig_uuid,
         /// Namespace of the pod.
         namespace,
@@ -111,49 +110,49 @@ info_labels! {
         /// Name of the container.
         container,
     }
-    /// Labels of the metric `gpu_window_info`.
+    /// Labels of `gpu_window_info`.
     WindowInfo {
-        /// Kind of window: `maintenance` or `training`.
+        /// Kind: `maintenance` or `training`.
         kind,
-        /// Reason for the window.
+        /// Reason given with the window.
         reason,
     }
-    /// Labels of the metric `gpu_info`.
+    /// Labels of `gpu_info`.
     GpuInfo {
-        /// Product name of the GPU.
+        /// Product name.
         model,
-        /// Architecture, such as `hopper`.
+        /// Architecture, as `hopper`.
         architecture,
-        /// CUDA compute capability, such as `9.0`.
+        /// CUDA compute capability, as `9.0`.
         compute_capability,
-        /// PCI address (domain:bus:device.function), such as `0000:06:00.0`.
+        /// PCI address, as `0000:06:00.0` (domain:bus:device.function).
         pci_address,
-        /// PCI device and vendor, such as `0x233510de`.
+        /// PCI device and vendor, as `0x233510de`.
         pci_device_id,
-        /// PCI subsystem device and vendor, such as `0x18be10de`.
+        /// PCI subsystem device and vendor, as `0x18be10de`.
         pci_subsystem_id,
         /// Serial number of the board.
         serial,
-        /// NVIDIA part number of the board.
+        /// Vendor's part number.
         board_part_number,
-        /// Number N of the device file `/dev/nvidiaN`.
+        /// N of the device file `/dev/nvidiaN`.
         minor_number,
         /// Position on the baseboard (SXM).
         module_id,
-        /// Version of the VBIOS.
+        /// VBIOS version.
         vbios_version,
-        /// Version of the InfoROM image.
+        /// InfoROM image version.
         inforom_version,
         /// GSP firmware version; empty without GSP.
         gsp_firmware_version,
-        /// Virtualization mode: `none`, `passthrough` (in a virtual machine), `vgpu`, `host_vgpu` or `host_vsga`; empty if unknown.
+        /// `none`, `passthrough` (in a virtual machine), `vgpu`, `host_vgpu` or `host_vsga`; empty if unknown.
         virtualization_mode,
     }
-    /// Labels of the metric `gpu_platform_info`.
+    /// Labels of `gpu_platform_info`.
     PlatformInfo {
-        /// Serial number of the chassis; empty if the driver does not report it.
+        /// Serial number of the chassis; empty if the driver does not know it.
         chassis_serial,
-        /// Slot of the chassis, counting switches.
+        /// Slot of the chassis, switches counted.
         slot,
         /// Tray among the compute slots of the chassis.
         tray,
@@ -162,9 +161,9 @@ info_labels! {
         /// GPU within the node.
         module_id,
     }
-    /// Labels of the metric `gpu_board_info`; empty if the driver does not report them.
+    /// Labels of `gpu_board_info`; empty where the driver knows none.
     BoardInfo {
-        /// Brand, such as `NVIDIA`.
+        /// Brand, as `NVIDIA`.
         brand,
         /// Version of the InfoROM's OEM object.
         inforom_oem_version,
@@ -173,98 +172,98 @@ info_labels! {
         /// Version of the InfoROM's power management object.
         inforom_power_version,
     }
-    /// Labels of the metric `gpu_driver_info`.
+    /// Labels of `gpu_driver_info`.
     DriverInfo {
-        /// Version of the kernel driver.
+        /// Kernel driver's version.
         driver_version,
         /// Branch of the driver; empty if unknown.
         driver_branch,
-        /// Version of the library libnvidia-ml.
+        /// Version of libnvidia-ml.
         nvml_version,
-        /// Newest CUDA version that the driver supports.
+        /// Newest CUDA version the driver supports.
         cuda_version,
     }
-    /// Labels of the metric `gpu_mig_info`.
+    /// Labels of `gpu_mig_info`.
     MigInfo {
-        /// UUID of the MIG device, as assigned to jobs.
+        /// UUID of the MIG device, as jobs get it.
         mig_uuid,
-        /// Profile of the MIG device: the profile of its GPU instance, or a part of it, such as `1c.3g.71gb`.
+        /// Profile of the MIG device: that of its GPU instance, or a part of it, as `1c.3g.71gb`.
         mig_profile,
-        /// Name of the MIG device in NVML.
+        /// NVML's name of the MIG device.
         name,
     }
-    /// Labels of the metric `gpu_nvlink_info`.
+    /// Labels of `gpu_nvlink_info`.
     NvLinkInfo {
-        /// Version of the link protocol, in NVML's numbering.
+        /// Version of the link protocol, as NVML numbers it.
         version,
         /// Remote end: `gpu`, `switch`, `ibmnpu` or `unknown`.
         remote_type,
-        /// PCI address of the remote end; empty if the driver hides it.
+        /// PCI address of the remote end; empty where the driver hides it.
         remote_pci_address,
         /// Number of the link at the remote end; empty if unknown.
         remote_link,
     }
-    /// Labels of the metric `gpu_peer_info`.
+    /// Labels of `gpu_peer_info`.
     PeerInfo {
-        /// NVML index of the other GPU.
+        /// NVML's index of the other GPU.
         peer_gpu,
         /// UUID of the other GPU.
         peer_uuid,
         /// Common ancestor: `internal` (one board), `single` or `multiple` PCIe switches, `hostbridge`, `node`, `system`.
         topology,
-        /// Read access to the memory of the other GPU (NVML P2P status).
+        /// Access to read the other's memory (NVML P2P status).
         read,
-        /// Write access to the memory of the other GPU.
+        /// Access to write the other's memory.
         write,
-        /// Peer-to-peer access over NVLink (NVML P2P status).
+        /// Connection by NVLink.
         nvlink,
     }
-    /// Labels of the metric `gpu_fabric_info`.
+    /// Labels of `gpu_fabric_info`.
     FabricInfo {
-        /// UUID of the NVLink cluster; empty for a standalone node.
+        /// UUID of the NVLink cluster; empty on a node of its own.
         cluster_uuid,
-        /// Clique within the cluster: GPUs of one clique can communicate with each other.
+        /// Clique within the cluster: GPUs of one clique can reach each other.
         clique_id,
     }
-    /// Labels of the metric `gpu_process_info`.
+    /// Labels of `gpu_process_info`.
     ProcessInfo {
         /// Name of the program.
         process_name,
-        /// Type of process: `compute`, `graphics` or `mps`.
+        /// `compute`, `graphics` or `mps`.
         process_type,
-        /// NVML id of the GPU instance; empty without MIG.
+        /// NVML's GPU instance id; empty without MIG.
         gpu_instance,
-        /// NVML id of the compute instance; empty without MIG.
+        /// NVML's compute instance id; empty without MIG.
         compute_instance,
     }
-    /// Labels of the metric `gpu_vgpu_info`.
+    /// Labels of `gpu_vgpu_info`.
     VgpuInfo {
-        /// Type of the virtual GPU, such as `NVIDIA L4-6Q`.
+        /// Type of the virtual GPU, as `NVIDIA L4-6Q`.
         vgpu_type,
-        /// Identity of the virtual machine.
+        /// Identity of its virtual machine.
         vm_id,
         /// Driver version in the virtual machine; empty while none is loaded.
         guest_driver_version,
     }
-    /// Labels of the metric `gpu_nvswitch_info`.
+    /// Labels of `gpu_nvswitch_info`.
     NvSwitchInfo {
-        /// PCI address of the NVSwitch.
+        /// PCI address.
         pci_address,
         /// Firmware (BIOS) version; empty if unknown.
         firmware_version,
     }
-    /// Labels of the metric `gpu_canary_bad_sm_info`.
+    /// Labels of `gpu_canary_bad_sm_info`.
     BadSmInfo {
         /// Number of the multiprocessor (`%smid`).
         smid,
-        /// Kind of fault: `slow` or `wrong`.
+        /// `slow` or `wrong`.
         kind,
     }
-    /// Labels of the metric `gpu_exporter_build_info`.
+    /// Labels of `gpu_exporter_build_info`.
     BuildInfo {
-        /// Version of the release.
+        /// Release.
         version,
-        /// Source revision; `unknown` if built outside a checkout.
+        /// Source revision; `unknown` when built outside a checkout.
         revision,
     }
 }

@@ -281,7 +281,11 @@ fn each_finding_is_a_reason_of_its_own() {
         (&GpuState::Up, Findings { uncontained_ecc: true, ..none.clone() }, vec![R::UncontainedEcc]),
         (&GpuState::Up, Findings { row_remap_failure: true, ..none.clone() }, vec![R::RowRemapFailure]),
         (&GpuState::Up, Findings { canary: true, ..none.clone() }, vec![R::Canary]),
-        (&GpuState::Up, Findings { wrong_result: Some("wrong".into()), ..none.clone() }, vec![R::Canary]),
+        (
+            &GpuState::Up,
+            Findings { conditions: vec![(Condition::WrongResult, "wrong".into())], ..none.clone() },
+            vec![R::Canary],
+        ),
         (&stuck, Findings { fatal_xid: true, ..none.clone() }, vec![R::Stuck, R::FatalXid]),
     ] {
         assert_eq!(unhealthy(state.clone(), found.clone()), Some(reasons), "{state:?} {found:?}");

@@ -48,7 +48,7 @@ fn recorded(ring: &mut Ring, now: u64) -> Vec<u8> {
     bytes
 }
 
-fn of<'a>(recording: &'a Recording, key: &'a str) -> impl Iterator<Item = &'a Value> {
+fn lines_with<'a>(recording: &'a Recording, key: &'a str) -> impl Iterator<Item = &'a Value> {
     recording.lines.iter().filter(move |line| line.get(key).is_some())
 }
 
@@ -56,34 +56,34 @@ fn of<'a>(recording: &'a Recording, key: &'a str) -> impl Iterator<Item = &'a Va
 fn what_passed_is_in_the_file_at_its_rate_and_time() {
     let mut ring = Ring::new(Duration::from_secs(120));
     for second in 10..40 {
-        ring.take(&batch(&gpu(3), second, |n| 100.0 + n as f64 * 0.3));
+        ring.record(&batch(&gpu(3), second, |n| 100.0 + n as f64 * 0.3));
     }
     let mut other = batch(&gpu(3), 40, |_| 100.0);
     other.processes = Some(vec![GpuProcess { pid: 7, instance: None, memory: Some(1) }]);
     other.gaps = vec![Gap { call: "nvmlX".into(), metrics: Vec::new(), missing: failed("GPU is lost") }];
     let sums = vec![Row { metric: m::gpu_power_watts.id(), labels: Vec::new(), value: 0.5 }];
     other.drained = vec![Drained::Gpm(GpmWindow { subject: Subject::Gpu(gpu(3)), seconds: 1.0, sums })];
-    ring.take(&other);
+    ring.record(&other);
     let recording = decode(recorded(&mut ring, 41).as_slice()).unwrap();
     assert_eq!((recording.truncated.as_deref(), recording.header.node.as_str()), (None, "node1"));
     assert_eq!(recording.header.unix(90.0), 1_700_000_090.0);
     assert_eq!((recording.header.from, recording.header.to), (10.0, 41.0));
-    let samples: Vec<&Value> = of(&recording, "samples").collect();
+    let samples: Vec<&Value> = lines_with(&recording, "samples").collect();
     assert_eq!(samples.len(), 30);
     assert_eq!((&samples[0]["t"], &samples[0]["unit"]), (&json!(10.0), &json!("watts")));
     assert_eq!(samples[0]["step_ms"][1], 20.0);
     assert_eq!((&samples[0]["values"][0], &samples[0]["values"][49]), (&json!(100.0), &json!(114.7)));
-    let rows: Vec<&Value> = of(&recording, "subject").collect();
+    let rows: Vec<&Value> = lines_with(&recording, "subject").collect();
     assert_eq!(rows[0]["values"]["gpu_power_watts"], 100.0);
     assert_eq!(rows[0]["subject"]["uuid"], "GPU-3");
     assert_eq!(rows.len(), 2, "a value that stays is there once, and what GPM counted: {rows:?}");
-    let call = of(&recording, "calls").next().unwrap();
+    let call = lines_with(&recording, "calls").next().unwrap();
     let time = call["calls"]["nvmlDeviceGetPowerUsage"].as_f64().unwrap();
     assert!((time / 12_345e-9 - 1.0).abs() < 0.1, "{time}");
-    assert_eq!(of(&recording, "failed").next().unwrap()["text"], "GPU is lost");
-    assert_eq!(of(&recording, "processes").next().unwrap()["processes"][0]["pid"], 7);
-    assert_eq!(of(&recording, "gpm_seconds").count(), 1);
-    assert_eq!(of(&recording, "events").count(), 1);
+    assert_eq!(lines_with(&recording, "failed").next().unwrap()["text"], "GPU is lost");
+    assert_eq!(lines_with(&recording, "processes").next().unwrap()["processes"][0]["pid"], 7);
+    assert_eq!(lines_with(&recording, "gpm_seconds").count(), 1);
+    assert_eq!(lines_with(&recording, "events").count(), 1);
 }
 
 fn failed(text: &str) -> Missing {
@@ -112,7 +112,7 @@ fn eight_gpus_at_full_rate_are_kept_for_the_whole_time_within_the_bound() {
                 batch.drained.push(Drained::Samples { buffer, offset_micros: 0, samples });
                 let call = || CallCost { call: "nvmlDeviceGetPowerUsage".into(), nanos: 12_345 };
                 batch.calls = std::iter::repeat_with(call).take(20).collect();
-                ring.take(&batch);
+                ring.record(&batch);
             }
             assert!(ring.bytes() <= kib << 10, "{} at {second} s", ring.bytes());
         }
@@ -120,7 +120,7 @@ fn eight_gpus_at_full_rate_are_kept_for_the_whole_time_within_the_bound() {
         assert_eq!(recording.truncated, None);
         let begin = (end - keep) as f64;
         assert!(recording.header.from <= begin, "{} of {end} s", recording.header.from);
-        let late = of(&recording, "samples").filter(|line| line["samples"] == "power");
+        let late = lines_with(&recording, "samples").filter(|line| line["samples"] == "power");
         let late = late.filter(|line| line["t"].as_f64().unwrap() >= begin);
         let count: usize = late.map(|line| line["values"].as_array().unwrap().len()).sum();
         assert_eq!(count as u64, 8 * 50 * keep);
@@ -132,7 +132,7 @@ fn a_truncated_file_gives_what_it_has_and_says_so() {
     let mut ring = Ring::new(Duration::from_secs(120));
     let mut noise = 1.0;
     for second in 0..100 {
-        ring.take(&batch(&gpu(0), second, |n| noise + n as f64 * (second as f64).sin().abs()));
+        ring.record(&batch(&gpu(0), second, |n| noise + n as f64 * (second as f64).sin().abs()));
         noise += 1.7;
     }
     let whole = recorded(&mut ring, 100);
@@ -163,7 +163,7 @@ fn what_is_no_recording_or_of_another_version_is_refused() {
 /// The values of each series that the lines lead to, in order of time.
 fn replayed(recording: &Recording) -> BTreeMap<String, f64> {
     let mut values = BTreeMap::new();
-    for line in of(recording, "subject") {
+    for line in lines_with(recording, "subject") {
         for (name, value) in line["values"].as_object().unwrap() {
             values.insert(format!("{} {name}", line["subject"]["gpu"]), value.as_f64().unwrap());
         }
@@ -193,7 +193,7 @@ proptest! {
             // A gap in the middle, anywhere.
             samples[25..].iter_mut().for_each(|(stamp, _)| *stamp += jitter);
             all.insert(second, (*index, *value, samples.clone()));
-            ring.take(&batch);
+            ring.record(&batch);
             last.insert(format!("\"{index}\" gpu_power_watts"), *value);
         }
         let recording = decode(recorded(&mut ring, watts.len() as u64).as_slice()).unwrap();
@@ -202,7 +202,7 @@ proptest! {
         for (name, value) in &replayed {
             prop_assert!((value - last[name]).abs() <= 0.051, "{} {} {}", name, value, last[name]);
         }
-        for line in of(&recording, "samples") {
+        for line in lines_with(&recording, "samples") {
             let (index, value, samples) = &all[&(line["t"].as_f64().unwrap() as usize)];
             prop_assert_eq!(line["gpu"].as_u64().unwrap(), u64::from(*index));
             let mut at = 0.0;

@@ -63,28 +63,28 @@ fn time_is_divided_once_a_window_ends_or_none_comes() {
     let at = |seconds: u64| Mono(seconds * 1_000_000_000);
     let mut gathered = Gathered::default();
     let latest = Duration::from_secs(30);
-    let take = |gathered: &mut Gathered, seconds| gathered.take(latest, at(seconds));
+    let close = |gathered: &mut Gathered, seconds| gathered.close_window(latest, at(seconds));
     gathered.held([3600.0, 100.0, 0.0]);
-    assert_eq!(take(&mut gathered, 0), None);
+    assert_eq!(close(&mut gathered, 0), None);
     gathered.busy.add(10.0, 5.0);
     // Another reason than that of last week.
     gathered.held([3600.0, 104.0, 1.0]);
-    assert_eq!(take(&mut gathered, 8), None, "no window has ended");
+    assert_eq!(close(&mut gathered, 8), None, "no window has ended");
     for (sum, amount) in [(&mut gathered.sm, 4.0), (&mut gathered.pipes, 3.0), (&mut gathered.dram, 2.0)] {
         sum.add(10.0, amount);
     }
     gathered.complete(10.0);
-    let stretch = take(&mut gathered, 10).unwrap();
+    let stretch = close(&mut gathered, 10).unwrap();
     assert_eq!((stretch.busy, stretch.units, stretch.held), (Some(0.5), units(0.4, 0.3, 0.2, 0.0), 0.4));
-    assert_eq!(take(&mut gathered, 39), None);
-    let nothing = take(&mut gathered, 40).unwrap();
+    assert_eq!(close(&mut gathered, 39), None);
+    let nothing = close(&mut gathered, 40).unwrap();
     assert_eq!((nothing.busy, nothing.units, nothing.held), (None, None, 0.0));
     // Windows of two minutes are waited for.
     gathered.complete(120.0);
     gathered.busy.add(120.0, 60.0);
-    assert!(take(&mut gathered, 160).is_some());
-    assert_eq!(take(&mut gathered, 339), None);
-    assert!(take(&mut gathered, 340).is_some());
+    assert!(close(&mut gathered, 160).is_some());
+    assert_eq!(close(&mut gathered, 339), None);
+    assert!(close(&mut gathered, 340).is_some());
 }
 
 proptest! {

@@ -113,7 +113,7 @@ impl Job {
         }
     }
 
-    fn of(&self, gpu: usize) -> OwnedGpu {
+    fn entity(&self, gpu: usize) -> OwnedGpu {
         let Gpu { gpu, uuid } = gpus()[gpu].clone();
         OwnedGpu { gpu, uuid, gpu_instance: "".into(), owner: Arc::clone(&self.owner.id) }
     }
@@ -149,7 +149,7 @@ fn wedged_after(seed: u64) -> Option<usize> {
     job.play([&stretch(&waits, 12, 25, head + 40), &stretch(&rests, 12, 25, head + 40)], |_, s| {
         assert!(!matches!(cause(s, 0), Some("wedged" | "stalled")), "it works");
     });
-    let entities = [job.of(0), job.of(1)];
+    let entities = [job.entity(0), job.entity(1)];
     let mut found = None;
     job.play([&stretch(&waits, 30, 53, 90), &stretch(&rests, 30, 53, 90)], |second, s| {
         let missing = entities.each_ref().map(|of| s.number(&m::gpu_owner_missing_rank, of, ()));
@@ -203,7 +203,7 @@ fn a_rank_that_does_more_work_is_named_within_a_minute() {
         let mut job = Job::new(seed);
         // Step 0 is in line 8, and rank 1 does more from second 20 on. Each stretch is of whole steps: 30 and 41.
         let before = ranks.each_ref().map(|rank| stretch(rank, 12, 25, 61 + seed as usize % GPM));
-        let entities = [job.of(0), job.of(1)];
+        let entities = [job.entity(0), job.entity(1)];
         let slow =
             |s: &Snapshot| entities.each_ref().map(|of| s.number(&m::gpu_owner_slow_rank_ratio, of, ()));
         job.play(before.each_ref().map(Vec::as_slice), |_, s| assert_eq!(slow(s), [None; 2]));

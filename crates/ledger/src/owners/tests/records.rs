@@ -71,7 +71,7 @@ fn what_is_in_one_record_is_in_no_other() {
     let compute = |bench: &mut Bench, seconds: f64| {
         let (_, account) =
             bench.ledger.owners.accounts.iter_mut().find(|(key, _)| &*key.owner == "a").unwrap();
-        account.classes[m::GpuTimeClass::Computing as usize] += seconds;
+        account.sums.classes[m::GpuTimeClass::Computing as usize] += seconds;
         account.peak = Some(seconds as u64 * (1 << 30));
     };
     bench.seconds(20, &[7]);

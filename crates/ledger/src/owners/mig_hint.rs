@@ -10,43 +10,32 @@ pub const PERCENTILE: f64 = 0.95;
 /// rounded up, and the driver keeps some.
 const USABLE: f64 = 0.9;
 
-/// For how long a share was how large.
+/// Seconds by share of a GPU, in [`BINS`] bins; empty until there are some.
 #[derive(Clone, Debug, Default)]
-pub struct Sketch {
-    /// Seconds by share; empty until there are some.
-    bins: Vec<f64>,
-    seconds: f64,
-}
+pub(crate) struct ShareHistogram(Vec<f64>);
 
-impl Sketch {
-    /// It was so large for so long. What is no share is left out.
+impl ShareHistogram {
+    /// Adds the time in which the share was this. Anything that is no share is left out.
     pub fn add(&mut self, share: f64, seconds: f64) {
-        if !(0.0..=1.0).contains(&share) || !(0.0..=1e9).contains(&seconds) {
-            return;
-        }
-        self.bins.resize(BINS, 0.0);
-        // Rounded up: a profile that is named must hold the work.
-        let at = ((share * BINS as f64).ceil() as usize).clamp(1, BINS) - 1;
-        if let Some(bin) = self.bins.get_mut(at) {
-            *bin += seconds;
-            self.seconds += seconds;
+        if (0.0..=1.0).contains(&share) && (0.0..=1e9).contains(&seconds) {
+            self.0.resize(BINS, 0.0);
+            // Rounded up: a profile that is named must hold the work.
+            let bin = ((share * BINS as f64).ceil() as usize).clamp(1, BINS) - 1;
+            self.0[bin] += seconds;
         }
     }
 
-    /// The share that was not exceeded for this part of the time; to 1/128, rounded up. `None` before there is
-    /// enough.
+    /// Returns the share that was not exceeded for this part of the time, rounded up to 1/128; `None` before [`ENOUGH`]
+    /// time has passed.
     pub fn percentile(&self, part: f64) -> Option<f64> {
-        if self.seconds < ENOUGH {
-            return None;
-        }
-        let mut left = self.seconds * part;
-        for (at, seconds) in self.bins.iter().enumerate() {
+        let all: f64 = self.0.iter().sum();
+        let mut left = all * part;
+        let reaches = |seconds: &f64| {
             left -= seconds;
-            if left <= 0.0 {
-                return Some((at + 1) as f64 / BINS as f64);
-            }
-        }
-        Some(1.0)
+            left <= 0.0
+        };
+        let bin = self.0.iter().position(reaches).unwrap_or(BINS - 1);
+        (all >= ENOUGH).then_some((bin + 1) as f64 / BINS as f64)
     }
 }
 
@@ -77,11 +66,11 @@ mod tests {
 
     #[test]
     fn nothing_is_said_before_a_day_is_over() {
-        let mut sketch = Sketch::default();
-        sketch.add(0.5, ENOUGH - 1.0);
-        assert_eq!(sketch.percentile(0.95), None);
-        sketch.add(0.9, 1.0);
-        assert_eq!(sketch.percentile(0.95), Some(0.5));
+        let mut shares = ShareHistogram::default();
+        shares.add(0.5, ENOUGH - 1.0);
+        assert_eq!(shares.percentile(0.95), None);
+        shares.add(0.9, 1.0);
+        assert_eq!(shares.percentile(0.95), Some(0.5));
     }
 
     #[test]
@@ -101,12 +90,12 @@ mod tests {
         fn the_percentile_is_that_of_the_sorted_shares_to_a_bin(
             shares in prop::collection::vec(0f64..=1.0, 20..200), part in 0.01f64..1.0,
         ) {
-            let mut sketch = Sketch::default();
-            shares.iter().for_each(|share| sketch.add(*share, ENOUGH));
+            let mut histogram = ShareHistogram::default();
+            shares.iter().for_each(|share| histogram.add(*share, ENOUGH));
             let mut sorted = shares.clone();
             sorted.sort_by(f64::total_cmp);
             let rank = ((shares.len() as f64 * part).ceil() as usize).clamp(1, shares.len());
-            let found = sketch.percentile(part).unwrap();
+            let found = histogram.percentile(part).unwrap();
             // Of equal seconds the bin of the ranked share, or that of a neighbour by rounding.
             let (low, high) = (sorted[rank.saturating_sub(2)], sorted[rank.min(shares.len() - 1)]);
             prop_assert!(found >= low - 1e-9 && found <= high + 1.0 / BINS as f64 + 1e-9);
