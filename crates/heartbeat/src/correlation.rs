@@ -1,6 +1,6 @@
 //! How alike the power is some time later.
 
-use crate::thresholds::{FLAT_SHARE, FLAT_WATTS, LIMIT, SearchScale};
+use crate::thresholds::*;
 
 /// The power around its trend, at one scale.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! How much of the power a period explains.
 
-use crate::thresholds::{PIECE_PERIODS, PIECE_VALUES};
+use crate::thresholds::*;
 
 const BINS: usize = 64;
 const LEAST: f64 = 5.0;

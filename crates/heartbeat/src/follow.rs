@@ -3,10 +3,7 @@
 use crate::correlation::{Course, level_and_swing};
 use crate::fold::{Fold, PeriodFit};
 use crate::search::PeriodFound;
-use crate::thresholds::{
-    AGAIN_PERIODS, AGAIN_VALUES, HALT_PERIODS, HALT_SECONDS, HALT_SHARE, KEEP, LONGER_GRAINS, LONGER_PIECES,
-    LONGER_SHARE, REACH, STEADY, STRETCH, TICK, WINDOW_PERIODS, WINDOW_SECONDS,
-};
+use crate::thresholds::*;
 
 /// What the last seconds say of a known period.
 #[derive(Clone, Copy, Debug)]

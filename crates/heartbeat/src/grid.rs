@@ -1,8 +1,7 @@
 //! Power on an even grid.
 
+use crate::thresholds::*;
 use std::collections::VecDeque;
-
-use crate::thresholds::{GAP, KEPT, TICK};
 
 /// The last samples, interpolated at multiples of [`TICK`].
 #[derive(Debug, Default)]

@@ -22,10 +22,7 @@ pub use best::Best;
 use correlation::flat;
 use grid::PowerGrid;
 use search::PeriodFound;
-use thresholds::{
-    AGREE, AUDIT_EVERY, BEHIND, DOUBTS, INTENSITY, JITTER_EVERY, KEPT, READS, REMEMBERED, RESTED,
-    SEARCH_EVERY, SETTLED, STALE, TICK, TRAINS, WITNESSED,
-};
+use thresholds::*;
 
 /// Follows the step of one owner on one GPU.
 #[derive(Debug, Default)]

@@ -3,14 +3,7 @@
 use crate::PeriodKind;
 use crate::correlation::Course;
 use crate::fold::{Fold, PeriodFit};
-use crate::thresholds::SearchScale;
-use crate::thresholds::{
-    ALIASED, BLURRED, BLURRED_ALIKE, BLURRED_MORE, CANDIDATES, COARSE, COARSE_STRETCH, DIVISORS,
-    ENOUGH_PERIODS, FEW, FEW_ALIKE, FINE, LONGER_ALIKE, MANY, MORE, MORE_ALIASED, MULTIPLES, NEARLY, PART,
-    PART_ALIKE, RIPPLE, RIPPLE_SHARE, RIPPLES, RIPPLES_SHARE, SAME, SEEN_SECONDS, SHARP, SMEARED, STRETCH,
-    STRONG, STRONG_ALIKE, SURE_SECONDS, TEETH, UNFINISHED, WEAK, WEAK_ALIKE, WEAK_PERIODS, WEAK_SECONDS,
-    WEAK_SHARE, WIDER,
-};
+use crate::thresholds::*;
 
 /// A period that a search found.
 #[derive(Clone, Copy, Debug)]

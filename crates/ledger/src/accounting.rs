@@ -37,9 +37,9 @@ pub(crate) struct Accounting {
     /// Number and nanoseconds of the calls of each function and tier.
     calls: BTreeMap<Arc<str>, BTreeMap<Tier, (u64, u64)>>,
     call_seconds: Histogram,
-    driver: DriverCounters,
-    gpm: GpmSums,
-    activity: Activity,
+    pub driver: DriverCounters,
+    pub gpm: GpmSums,
+    pub activity: Activity,
     gpus: BTreeMap<Gpu, GpuTotals>,
 }
 
@@ -77,10 +77,6 @@ impl Accounting {
         }
     }
 
-    pub fn add_window(&mut self, window: &GpmWindow) {
-        self.gpm.add(window);
-    }
-
     /// Holds driver counters that step back at their older value; gives how many do so for the first time.
     pub fn hold_counters(&mut self, rows: &mut Rows) -> u32 {
         let mut steps_back = 0;
@@ -108,10 +104,6 @@ impl Accounting {
         }
     }
 
-    pub fn activity(&mut self) -> &mut Activity {
-        &mut self.activity
-    }
-
     pub fn last_work(&self, gpu: &Gpu) -> Option<Mono> {
         self.activity.last_work(gpu)
     }
@@ -120,16 +112,6 @@ impl Accounting {
     pub fn clock_event_seconds(&self, gpu: &Gpu, events: &[ClockEvent]) -> f64 {
         let own = self.gpus.get(gpu);
         own.map_or(0.0, |own| events.iter().map(|event| own.clock_events.seconds(*event)).sum())
-    }
-
-    /// The driver's counters of a GPU, or of all with `None`, may start anywhere from now on.
-    pub fn forget_driver_counters(&mut self, uuid: Option<&str>) {
-        self.driver.forget(uuid);
-    }
-
-    /// The layout of a GPU is another.
-    pub fn forget_instances(&mut self, gpu: &Gpu) {
-        self.gpm.forget_instances(gpu);
     }
 
     /// Forgets a GPU under this index; `replaced`: the whole GPU.
@@ -176,7 +158,7 @@ impl Accounting {
             for (event, starts) in totals.clock_events.starts() {
                 b.add(&m::gpu_clock_event_starts_total, gpu, (event,), starts);
             }
-            for (event, looks) in totals.clock_events.looks(moment.settings.recent.clock_events, moment.now) {
+            for (event, looks) in totals.clock_events.looks(moment.settings.clock_events_window, moment.now) {
                 b.add(&m::gpu_clock_event_window_samples, gpu, (event,), looks);
             }
             totals.samples.publish(b, gpu, moment.now);
@@ -191,17 +173,18 @@ impl Accounting {
 
 /// Seconds and bytes from GPM's windows, added up for each GPU and GPU instance.
 #[derive(Debug, Default)]
-struct GpmSums(BTreeMap<Subject, BTreeMap<(MetricId, Vec<LabelText>), f64>>);
+pub(crate) struct GpmSums(BTreeMap<Subject, BTreeMap<(MetricId, Vec<LabelText>), f64>>);
 
 impl GpmSums {
-    fn add(&mut self, window: &GpmWindow) {
+    pub fn add(&mut self, window: &GpmWindow) {
         let sums = self.0.entry(window.subject.clone()).or_default();
         for row in &window.sums {
             *sums.entry((row.metric, row.labels.clone())).or_insert(0.0) += row.value;
         }
     }
 
-    fn forget_instances(&mut self, gpu: &Gpu) {
+    /// Forgets the instances of a GPU, whose layout is another.
+    pub fn forget_instances(&mut self, gpu: &Gpu) {
         self.0.retain(|subject, _| {
             !matches!(subject, Subject::GpuInstance(i) if i.gpu == gpu.gpu && i.uuid == gpu.uuid)
         });

@@ -58,7 +58,7 @@ pub(crate) struct Faults {
     /// The life of each source and the number of its newest fact.
     numbers: HashMap<FaultSource, (u64, u64)>,
     /// Since when the kernel log is read; `None`: it is not.
-    reads_kernel_log: Option<Mono>,
+    pub reads_kernel_log: Option<Mono>,
     /// GPUs by PCI address.
     places: HashMap<String, Gpu>,
     states: BTreeMap<Arc<str>, FaultState>,
@@ -67,7 +67,7 @@ pub(crate) struct Faults {
     falls: Falls,
     /// Whether an earlier daemon left the addresses of the GPUs it saw.
     remembers: bool,
-    events: EventList,
+    pub events: EventList,
     last_event: Option<f64>,
     resets: Resets,
     switches: SwitchFaults,
@@ -100,21 +100,6 @@ impl Faults {
         faults.events.restore(events.into_events());
         faults.persisted = persisted;
         faults
-    }
-
-    /// Whether the events are to be kept now: they have changed since the last call, which is a while ago.
-    pub fn take_events(&mut self, now: Mono) -> bool {
-        self.events.take_changed(now)
-    }
-
-    /// Whether the events have changed since the last call. There is no further one.
-    pub fn take_last_events(&mut self) -> bool {
-        self.events.take_last()
-    }
-
-    /// The list of events has at most so many from now on.
-    pub fn keep_events(&mut self, keep: usize) {
-        self.events.keep(keep);
     }
 
     /// Notes which load of the kernel module it is.
@@ -176,11 +161,6 @@ impl Faults {
         };
         self.numbers.insert(fact.source, (life, fact.number.max(last)));
         fact.number.saturating_sub(last + 1)
-    }
-
-    /// Notes since when the kernel log is read; `None`: it is not.
-    pub fn reads_kernel_log(&mut self, since: Option<Mono>) {
-        self.reads_kernel_log = since;
     }
 
     /// Notes which GPU has a PCI address.

@@ -69,7 +69,6 @@ use model::sample::{Batch, Drained, Missing};
 use model::trends::POINTS;
 use owners::OwnerState;
 use publish::Publication;
-pub use recent::RecentWindows;
 use recent::RecentXids;
 use reloads::Reloads;
 pub use run::{Hooks, run};
@@ -115,8 +114,12 @@ pub struct LiveSettings {
     pub owners: settings::Owners,
     /// The MIG layout that the GPUs should have.
     pub declared: Option<DeclaredLayout>,
-    /// Windows in which the last events are counted, and the steps of the last hour.
-    pub recent: RecentWindows,
+    /// Window in which Xid faults are counted.
+    pub xid_window: Duration,
+    /// Window in which looks at the clock events are counted.
+    pub clock_events_window: Duration,
+    /// Time of one point of a followed value; zero: none is followed.
+    pub trend_step: Duration,
 }
 
 impl LiveSettings {
@@ -134,11 +137,9 @@ impl LiveSettings {
             keep_events: config.events.history_size as usize,
             owners: config.owners.clone(),
             declared,
-            recent: RecentWindows {
-                xids: dcgm.xid_window,
-                clock_events: dcgm.clock_events_window,
-                trend_step: trend_step(config),
-            },
+            xid_window: dcgm.xid_window,
+            clock_events_window: dcgm.clock_events_window,
+            trend_step: trend_step(config),
         }
     }
 }
@@ -221,7 +222,7 @@ impl Ledger {
             topology: TopologyState::default(),
             owners: OwnerState::new(settings.owners.clone(), documents.owner_records),
             windows: WindowState::default(),
-            trends: TrendState::new(settings.recent.trend_step),
+            trends: TrendState::new(settings.trend_step),
             publication: Publication::default(),
             reloads: Reloads::new(configured),
             build,
@@ -231,7 +232,7 @@ impl Ledger {
 
     /// Goes by a new configuration from now on. What was counted stays.
     fn configure(&mut self, settings: LiveSettings) {
-        self.faults.keep_events(settings.keep_events);
+        self.faults.events.keep(settings.keep_events);
         self.history.configure(settings.expected_gpus, settings.steady);
         self.owners.configure(settings.owners.clone());
         self.settings = Arc::new(settings);
@@ -327,7 +328,7 @@ impl Ledger {
             LedgerEvent::Recording(outcome, count) => {
                 self.count(&m::gpu_exporter_recordings_total, (outcome,), count);
             }
-            LedgerEvent::ReadsKernelLog(since) => self.faults.reads_kernel_log(since),
+            LedgerEvent::ReadsKernelLog(since) => self.faults.reads_kernel_log = since,
         }
     }
 
@@ -338,7 +339,7 @@ impl Ledger {
         }
         self.intake.void_driver(epoch);
         // The driver's counters start again when it is loaded again.
-        self.accounting.forget_driver_counters(None);
+        self.accounting.driver.forget(None);
     }
 
     fn attach_failed(&mut self, index: u32, error: DriverError, text: &str) {
@@ -399,7 +400,7 @@ impl Ledger {
     fn canary_event(&mut self, event: CanaryEvent, at: Mono, unix_seconds: f64) {
         let gpu = event.gpu().and_then(|about| self.intake.gpu_by_uuid(&about.uuid)).cloned();
         if let Some(gpu) = &gpu {
-            self.accounting.activity().canary(&gpu.uuid, &event, at);
+            self.accounting.activity.canary(&gpu.uuid, &event, at);
         }
         if let Some(about) = event.gpu()
             && let Some((check, text)) = event.wrong_result()
@@ -420,7 +421,7 @@ impl Ledger {
     /// Counts a load of the kernel module. The driver's counters start again with it.
     fn driver_loaded(&mut self) {
         self.count(&m::gpu_driver_loads_total, (), 1);
-        self.accounting.forget_driver_counters(None);
+        self.accounting.driver.forget(None);
         // Also where the kernel log cannot be read.
         self.driver_reset();
     }
@@ -499,7 +500,7 @@ impl Ledger {
         }
         let new_epoch = self.intake.enter_epoch(batch);
         if let Some(gpu) = batch.part.gpu.as_ref().filter(|_| new_epoch) {
-            self.accounting.forget_instances(gpu);
+            self.accounting.gpm.forget_instances(gpu);
         }
         Some(new_epoch)
     }
@@ -518,7 +519,7 @@ impl Ledger {
                     self.accounting.add_samples(gpu, batch.taken, drained, report);
                 }
                 Drained::Gpm(window) if current || matches!(window.subject, Subject::Gpu(_)) => {
-                    self.accounting.add_window(window);
+                    self.accounting.gpm.add(window);
                     self.owners.gpm(gpu, window, batch.taken);
                 }
                 Drained::Gpm(_) => {}
@@ -534,7 +535,7 @@ impl Ledger {
                     self.count_error(gpu, *error);
                     if let Some(gpu) = gpu.filter(|_| error.is_lost()) {
                         // A lost GPU comes back only after a reset, and a reset clears its counters.
-                        self.accounting.forget_driver_counters(Some(&gpu.uuid));
+                        self.accounting.driver.forget(Some(&gpu.uuid));
                         self.faults.lost(gpu, Some(batch));
                     }
                 }
@@ -572,7 +573,7 @@ impl Ledger {
 
     /// Adds a batch to the sums of its GPU: work, seconds of clock events, NVLink errors.
     fn add_up(&mut self, batch: &Batch) {
-        self.accounting.activity().record(batch);
+        self.accounting.activity.record(batch);
         if let Some(gpu) = batch.part.gpu.as_ref().filter(|gpu| self.intake.knows(gpu)) {
             self.accounting.count_clock_events(gpu, batch, self.settings.bridge);
             self.links.record(batch);

@@ -69,7 +69,7 @@ pub(crate) struct OwnerState {
     /// When owners were judged last.
     judged: Option<Mono>,
     /// GPUs that were unhealthy in the last snapshot, by UUID.
-    unhealthy: BTreeSet<Arc<str>>,
+    pub unhealthy: BTreeSet<Arc<str>>,
     starts: Vec<(StartPhase, Histogram)>,
     records: Records,
     collectives: Collectives,
@@ -302,11 +302,6 @@ impl OwnerState {
         let mut here = present.iter().filter(|one| place.is_none() || one.place == place);
         let (Some(one), None) = (here.next(), here.next()) else { return None };
         Some(Arc::clone(&one.owner.id)).filter(|id| **id != *self.unknown.id)
-    }
-
-    /// These GPUs are unhealthy: the time of their owners is lost.
-    pub(super) fn unhealthy(&mut self, gpus: impl Iterator<Item = Arc<str>>) {
-        self.unhealthy = gpus.collect();
     }
 
     /// Forgets a GPU that another one has replaced.

@@ -10,7 +10,7 @@ impl Ledger {
     /// Returns the documents that changed since the last call. Events and owner records are returned at most once every
     /// ten seconds.
     pub fn changed_documents(&mut self, now: Mono, unix_seconds: f64) -> ChangedDocuments {
-        let events = self.faults.take_events(now);
+        let events = self.faults.events.take_changed(now);
         ChangedDocuments {
             seen: self.inventory.take_changed(),
             faults: self.faults.take_changed(),
@@ -24,7 +24,7 @@ impl Ledger {
     /// Returns the documents to save when the daemon ends: the times at which the GPUs last answered, and events and
     /// owner records that are not saved yet.
     pub fn last_documents(&mut self, now: Mono, unix_seconds: f64) -> ChangedDocuments {
-        let events = self.faults.take_last_events();
+        let events = self.faults.events.take_last();
         ChangedDocuments {
             seen: self.inventory.take_last(),
             events: events.then(|| EventHistory::newest(&self.faults.list(), unix_seconds)),

@@ -150,13 +150,13 @@ impl Ledger {
             b.row(subject, *metric, labels.clone(), Value::Number(value));
             self.recent_xids.record(*metric, subject, labels, value, now);
         }
-        self.recent_xids.publish(b, self.settings.recent.xids, now);
+        self.recent_xids.publish(b, self.settings.xid_window, now);
     }
 
     /// Passes the verdicts on to the parts that count by them, and puts the history of incidents.
     fn follow_health(&mut self, b: &mut Builder<'_>, snapshot: &Snapshot) {
         let unhealthy = snapshot.health.gpus.iter().filter(|gpu| gpu.healthy == Some(false));
-        self.owners.unhealthy(unhealthy.map(|gpu| Arc::clone(&gpu.gpu.uuid)));
+        self.owners.unhealthy = unhealthy.map(|gpu| Arc::clone(&gpu.gpu.uuid)).collect();
         let absent: Vec<Gpu> = snapshot.health.absent.iter().map(|absent| absent.gpu.clone()).collect();
         let listed = self.listed(snapshot.taken, &snapshot.driver);
         if let Some(event) = self.history.follow(snapshot, listed, &absent, snapshot.taken) {

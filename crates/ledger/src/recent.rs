@@ -8,24 +8,6 @@ use model::catalog::schema::LabelText;
 use model::catalog::{self as m, Gpu, MetricId, Subject, XidCode};
 use model::clock::Mono;
 
-/// Lengths of the windows in which the last events are counted, and of the steps in which values are followed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecentWindows {
-    /// Of Xid faults.
-    pub xids: Duration,
-    /// Of looks at the clock events.
-    pub clock_events: Duration,
-    /// Of one point of a followed value; zero: none is followed.
-    pub trend_step: Duration,
-}
-
-impl Default for RecentWindows {
-    fn default() -> RecentWindows {
-        let five_minutes = Duration::from_secs(300);
-        RecentWindows { xids: five_minutes, clock_events: five_minutes, trend_step: Duration::from_secs(10) }
-    }
-}
-
 /// One counter: its value when it was last seen, and by how much it grew when.
 #[derive(Debug, Default)]
 struct Grown {

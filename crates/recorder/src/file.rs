@@ -19,6 +19,7 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::io::{self, BufRead, BufReader, Read, Write};
 
 use flate2::Compression;
@@ -271,14 +272,16 @@ fn labels(subject: &Subject) -> Value {
     Value::Object(names.zip(texts).collect())
 }
 
+fn other(error: impl Display) -> RecordingError {
+    RecordingError::Other(error.to_string())
+}
+
 /// Reads a file. What a truncated one has is read, and why it ends.
 pub fn decode(file: impl Read) -> Result<Recording, RecordingError> {
     let decoder = GzDecoder::new(BufReader::new(file.take(MAX_PACKED)));
     let mut lines = BufReader::new(decoder.take(MAX_CONTENT)).lines();
     let first = lines.next().ok_or_else(|| RecordingError::Other("it is empty".into()))?;
-    let first = first.map_err(|error| RecordingError::Other(error.to_string()))?;
-    let first: Value =
-        serde_json::from_str(&first).map_err(|error| RecordingError::Other(error.to_string()))?;
+    let first: Value = serde_json::from_str(&first.map_err(other)?).map_err(other)?;
     if first["format"] != FORMAT {
         return Err(RecordingError::Other("its first line names another format".into()));
     }
@@ -287,7 +290,7 @@ pub fn decode(file: impl Read) -> Result<Recording, RecordingError> {
         let release = first["release"].as_str().unwrap_or("of its header").to_owned();
         return Err(RecordingError::Version(version, release));
     }
-    let header = serde_json::from_value(first).map_err(|error| RecordingError::Other(error.to_string()))?;
+    let header = serde_json::from_value(first).map_err(other)?;
     let (mut read, mut truncated) = (Vec::new(), Some("its last line is missing".to_owned()));
     for line in lines {
         let line = line.and_then(|line| Ok(serde_json::from_str::<Value>(&line)?));
