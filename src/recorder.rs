@@ -62,7 +62,7 @@ impl FlightRecorder {
             // Written some time after the fault: what follows it, or the pause to the recording before.
             ring: Ring::new(settings.duration + settings.after.max(SHORTEST)),
             trigger: Trigger::new(RecordingPace { after: settings.after, pause: settings.pause }),
-            folder: RecordingFolder::of(config),
+            folder: RecordingFolder::new(config),
             build,
             inbox,
             trim_heap,

@@ -132,7 +132,7 @@ fn ask_daemon(loaded: &Loaded, archive: &mut Archive, redaction: &mut Redaction)
 }
 
 fn recordings(loaded: &Loaded, archive: &mut Archive, redaction: &mut Redaction) -> io::Result<()> {
-    let folder = RecordingFolder::of(&loaded.config);
+    let folder = RecordingFolder::new(&loaded.config);
     let found = match folder.list() {
         Ok(found) => found,
         Err(error) => {

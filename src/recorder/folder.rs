@@ -35,7 +35,7 @@ pub struct RecordingFile {
 
 impl RecordingFolder {
     /// The directory that the settings name.
-    pub fn of(config: &Config) -> RecordingFolder {
+    pub fn new(config: &Config) -> RecordingFolder {
         let settings = &config.recorder;
         let dir = match settings.dir.as_os_str().is_empty() {
             true => config.state.dir.join("recordings"),

@@ -30,7 +30,7 @@ use model::canary::{CanaryEvent, Place};
 use model::catalog::{CanaryMode, CanarySkip, CollectorName, Gpu};
 use model::clock::{Mono, unix_seconds};
 use model::sample::SWITCHED_OFF;
-use state::{CanaryCell, CanaryState, LeftProcess};
+use state::{CanaryCell, LeftProcess, RunnerState};
 pub use visit::run_settings;
 
 /// Longest time between two looks at what is published.
@@ -153,7 +153,7 @@ impl CanaryCollector {
             self.context.unavailable(CollectorName::Canary, Some(switched_off));
             return settings;
         }
-        let configure = |state: &mut CanaryState| state.schedule.configure(settings, Mono::now());
+        let configure = |state: &mut RunnerState| state.schedule.configure(settings, Mono::now());
         if self.parts.canary.with(configure).is_none() {
             self.parts.canary.open(settings, self.rng.number(), Arc::clone(&self.parts.pods));
             self.context.unavailable(CollectorName::Canary, None);
@@ -202,7 +202,7 @@ impl CanaryCollector {
         let last_peer = self.last_peer.clone();
         let (chosen, refused) = self.parts.canary.with(|state| {
             let mut refused: Vec<(Place, CanarySkip)> = Vec::new();
-            let refusal = |state: &state::CanaryState, place: &Place, idle_for| {
+            let refusal = |state: &state::RunnerState, place: &Place, idle_for| {
                 let facts = state.facts(&config, released, published, place, now);
                 gate::refusal(&gate::conditions(&facts, idle_for))
             };
@@ -303,7 +303,7 @@ impl CanaryCollector {
 }
 
 /// The other whole GPUs, those after the last one first.
-fn peers(state: &state::CanaryState, place: &Place, last: Option<&Gpu>) -> Vec<Place> {
+fn peers(state: &state::RunnerState, place: &Place, last: Option<&Gpu>) -> Vec<Place> {
     let whole = |gpu: &Gpu| Place { gpu: gpu.clone(), instance: None };
     let (after, before): (Vec<Place>, Vec<Place>) = state
         .devices

@@ -152,7 +152,7 @@ impl KernelLog {
             return;
         }
         let Some(record) = record::parse(line) else { return self.count(KmsgOutcome::Malformed) };
-        let old = match self.position.take(record.sequence, record.micros) {
+        let old = match self.position.advance(record.sequence, record.micros) {
             Age::Seen => return,
             age => age == Age::Old,
         };

@@ -105,7 +105,7 @@ impl KubeletCollector<'_> {
         let mut again = Mono::default();
         while !self.context.stop.stopped() {
             let now = Mono::now();
-            if turns.take(every) {
+            if turns.is_due(every) {
                 if now >= again {
                     self.visit();
                     self.took = Mono::now().since(now);

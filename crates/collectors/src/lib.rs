@@ -67,7 +67,7 @@ impl Context {
     fn every(&self, interval: impl Fn(&Config) -> Duration, mut visit: impl FnMut(&Config)) {
         let mut turns = Turns::new(self);
         while !self.stop.stopped() {
-            if turns.take(&interval) {
+            if turns.is_due(&interval) {
                 visit(&turns.config);
             }
             turns.wait_until(turns.next());
@@ -122,7 +122,7 @@ impl Turns {
     }
 
     /// Whether it is time for a turn.
-    fn take(&mut self, interval: impl Fn(&Config) -> Duration) -> bool {
+    fn is_due(&mut self, interval: impl Fn(&Config) -> Duration) -> bool {
         self.woken = self.stop.woken();
         let config = self.live.load();
         if !Arc::ptr_eq(&config, &self.config) {

@@ -55,7 +55,7 @@ pub fn start(context: Context, switch: Arc<Switch>, fabric: View<bool>) -> io::R
         while !context.stop.stopped() {
             let now = Mono::now();
             let paused = switch.is_released();
-            if turns.take(every) || paused {
+            if turns.is_due(every) || paused {
                 reader.visit(every(&turns.config));
             }
             let quick = EVERY_PAUSED.min(turns.config.sampler.normal_interval);
@@ -166,7 +166,7 @@ fn thread_ticks(process: &Path) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn put(root: &Path, name: &str, text: &str) {
+    fn write_file(root: &Path, name: &str, text: &str) {
         let path = root.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
@@ -179,33 +179,33 @@ mod tests {
         assert_eq!(look(&host, None), ModuleState::Unknown);
         fs::create_dir_all(dir.path().join("sys/module")).unwrap();
         assert_eq!(look(&host, None), ModuleState::Absent);
-        put(dir.path(), "sys/module/nvidia/version", "580.159.04\n");
-        put(dir.path(), "sys/module/nvidia/initstate", "coming\n");
-        put(dir.path(), "proc/sys/kernel/random/boot_id", "b\n");
+        write_file(dir.path(), "sys/module/nvidia/version", "580.159.04\n");
+        write_file(dir.path(), "sys/module/nvidia/initstate", "coming\n");
+        write_file(dir.path(), "proc/sys/kernel/random/boot_id", "b\n");
         let sight = look(&host, None);
         let load = sight.load().unwrap();
         assert_eq!((load.version.as_str(), load.live, load.unix_seconds), ("580.159.04", false, None));
         assert_eq!(load.id.boot, "b");
-        put(dir.path(), "sys/module/nvidia/initstate", "live\n");
+        write_file(dir.path(), "sys/module/nvidia/initstate", "live\n");
         assert!(look(&host, None).load().unwrap().live);
         assert_eq!(look(&host, None), look(&host, look(&host, None).load()), "the same load");
         fs::remove_dir_all(dir.path().join("sys/module/nvidia")).unwrap();
         assert_eq!(look(&host, None), ModuleState::Absent);
-        put(dir.path(), "sys/module/nvidia/version", "580.159.04\n");
+        write_file(dir.path(), "sys/module/nvidia/version", "580.159.04\n");
         assert_ne!(look(&host, None).load().unwrap().id, load.id, "another load");
     }
 
     #[test]
     fn the_oldest_kernel_thread_shows_when_the_module_was_loaded() {
         let dir = tempfile::tempdir().unwrap();
-        put(dir.path(), "proc/stat", "cpu 1 2\nbtime 1700000000\nprocesses 9\n");
+        write_file(dir.path(), "proc/stat", "cpu 1 2\nbtime 1700000000\nprocesses 9\n");
         let thread = |pid: u32, name: &str, parent: u32, ticks: u64| {
             let text = format!(
                 "{pid} ({name}) S {parent} 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 {ticks} 0 0 184467\n"
             );
-            put(dir.path(), &format!("proc/{pid}/stat"), &text);
+            write_file(dir.path(), &format!("proc/{pid}/stat"), &text);
         };
-        put(dir.path(), "sys/module/nvidia/version", "1.2\n");
+        write_file(dir.path(), "sys/module/nvidia/version", "1.2\n");
         let host = Host::new(dir.path());
         assert_eq!(look(&host, None).load().unwrap().unix_seconds, None);
         let hz = procfs::ticks_per_second();

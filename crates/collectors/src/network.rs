@@ -46,7 +46,7 @@ pub fn start(context: Context, topology: View<Option<Arc<Topology>>>) -> io::Res
         let (mut known, mut nics) = (None::<Arc<Topology>>, Vec::new());
         let mut unavailable = None;
         while !context.stop.stopped() {
-            let mut due = turns.take(|config| config.network.interval);
+            let mut due = turns.is_due(|config| config.network.interval);
             if let Some(now) = topology.current()
                 && known.as_ref().is_none_or(|known| !Arc::ptr_eq(known, &now))
             {
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
     use model::catalog::schema::KnownLabel;
 
-    fn put(root: &Path, path: &str, files: &[(&str, &str)]) {
+    fn write_file(root: &Path, path: &str, files: &[(&str, &str)]) {
         fs::create_dir_all(root.join(path)).unwrap();
         for (file, text) in files {
             fs::write(root.join(path).join(file), format!("{text}\n")).unwrap();
@@ -267,18 +267,18 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (root, host) = (dir.path(), Host::new(dir.path()));
         let said = |nic: &NicNames| read(&host, nic).iter().map(text).collect::<Vec<_>>();
-        put(root, "sys/class/infiniband/mlx5_0/ports/1", &[("link_layer", "InfiniBand")]);
+        write_file(root, "sys/class/infiniband/mlx5_0/ports/1", &[("link_layer", "InfiniBand")]);
         let words = [("port_xmit_data", "1000"), ("port_rcv_data", "2000")];
-        put(root, "sys/class/infiniband/mlx5_0/ports/1/counters", &words);
+        write_file(root, "sys/class/infiniband/mlx5_0/ports/1/counters", &words);
         let errors = [("symbol_error", "7"), ("link_error_recovery", "2"), ("link_downed", "3")];
-        put(root, "sys/class/infiniband/mlx5_0/ports/1/counters", &errors);
-        put(root, "sys/class/net/ib0/statistics", &[("tx_bytes", "5")]);
+        write_file(root, "sys/class/infiniband/mlx5_0/ports/1/counters", &errors);
+        write_file(root, "sys/class/net/ib0/statistics", &[("tx_bytes", "5")]);
         assert_eq!(said(&nic("mlx5_0", "ib0")), ["1 tx 4000 rx 8000 symbol 7 recovery 2 flaps 3"]);
-        put(root, "sys/class/infiniband/mlx5_1/ports/1", &[("link_layer", "Ethernet")]);
-        put(root, "sys/class/infiniband/mlx5_1/ports/1/counters", &words);
-        put(root, "sys/class/infiniband/mlx5_1/ports/1/counters", &errors);
-        put(root, "sys/class/net/eth1", &[("carrier_changes", "9"), ("carrier_down_count", "4")]);
-        put(
+        write_file(root, "sys/class/infiniband/mlx5_1/ports/1", &[("link_layer", "Ethernet")]);
+        write_file(root, "sys/class/infiniband/mlx5_1/ports/1/counters", &words);
+        write_file(root, "sys/class/infiniband/mlx5_1/ports/1/counters", &errors);
+        write_file(root, "sys/class/net/eth1", &[("carrier_changes", "9"), ("carrier_down_count", "4")]);
+        write_file(
             root,
             "sys/class/net/eth1/statistics",
             &[("tx_bytes", "5"), ("rx_bytes", "6"), ("rx_errors", "1")],
@@ -286,9 +286,9 @@ mod tests {
         let ethernet = "eth1 tx 5 rx 6 receive 1 flaps 4";
         assert_eq!(said(&nic("mlx5_1", "eth1")), ["1 tx 4000 rx 8000", ethernet]);
         assert_eq!(said(&nic("", "eth1")), [ethernet]);
-        put(root, "sys/class/net/old", &[("carrier_changes", "9")]);
+        write_file(root, "sys/class/net/old", &[("carrier_changes", "9")]);
         assert_eq!(said(&nic("", "old")), ["old flaps 4"]);
-        put(root, "sys/class/net/odd", &[("carrier_changes", "-1"), ("carrier_down_count", "x")]);
+        write_file(root, "sys/class/net/odd", &[("carrier_changes", "-1"), ("carrier_down_count", "x")]);
         assert_eq!(said(&nic("", "odd")), ["odd"]);
         assert!(said(&nic("", "")).is_empty() && said(&nic("mlx5_9", "")).is_empty());
     }

@@ -39,7 +39,7 @@ pub fn start(context: Context, pids: Arc<Pids>, switch: Arc<Switch>) -> io::Resu
         let s = &config.sampler;
         let supervisor = Supervisor {
             backoff: Backoff::new(s.restart_backoff, s.restart_backoff_max),
-            deadlines: CallDeadlines::of(&config),
+            deadlines: CallDeadlines::from_config(&config),
             config,
             context,
             pids,
@@ -157,7 +157,7 @@ impl Supervisor {
         if Arc::ptr_eq(&config, &self.config) {
             return;
         }
-        self.deadlines = CallDeadlines::of(&config);
+        self.deadlines = CallDeadlines::from_config(&config);
         let settings = sampler_settings(&config);
         if settings != sampler_settings(&self.config)
             && let Some(serving) = &mut self.serving

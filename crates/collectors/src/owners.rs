@@ -396,8 +396,8 @@ impl OwnersCollector {
         }
         let most = self.context.config().owners.max_series as usize;
         self.allocations.list(self.pods.claims(), taken);
-        self.allocations.put(&mut rows, work, &self.users, most);
-        self.hpc_jobs.iter().for_each(|jobs| jobs.put(&mut rows, work));
+        self.allocations.add_rows(&mut rows, work, &self.users, most);
+        self.hpc_jobs.iter().for_each(|jobs| jobs.add_rows(&mut rows, work));
         self.context.send(CollectorName::Owners, taken, self.every, rows);
     }
 }

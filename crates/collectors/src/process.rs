@@ -56,7 +56,7 @@ pub fn start(
                 children(&samplers, &canaries, &topology, &mut rows, &mut published);
                 http_server(&http, &mut rows);
                 access.iter().for_each(|access| web_config(access, &http, &mut rows));
-                state.put(&mut rows, taken);
+                state.add_row(&mut rows, taken);
                 let answered = !rows.is_empty();
                 let batch = Batch::of_node(CollectorName::Process, taken, Some(lifetime(every)), rows);
                 context.inbox.batch(Batch { answered, ..batch });
@@ -86,7 +86,7 @@ impl StateFolder {
         }
     }
 
-    fn put(&mut self, rows: &mut Rows, now: Mono) {
+    fn add_row(&mut self, rows: &mut Rows, now: Mono) {
         if self.cadence.tick(now) {
             let store = self.store.clone();
             // One that hangs is enough.

@@ -55,7 +55,7 @@ pub fn start(
         };
         while !context.stop.stopped() {
             let present = gpus.current();
-            if turns.take(|config| config.topology.interval) || watcher.is_surprised_by(&present) {
+            if turns.is_due(|config| config.topology.interval) || watcher.is_surprised_by(&present) {
                 watcher.visit(present);
             }
             turns.wait_until(turns.next().min(Mono::now() + LOOK));

@@ -24,10 +24,10 @@ use settings::Config;
 const FRESH: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Default)]
-pub struct CanaryCell(Mutex<Option<CanaryState>>);
+pub struct CanaryCell(Mutex<Option<RunnerState>>);
 
 #[derive(Debug)]
-pub struct CanaryState {
+pub struct RunnerState {
     /// When runs are due.
     pub schedule: CanarySchedule,
     /// What only time tells.
@@ -97,7 +97,7 @@ pub struct PlaceStatus {
 impl CanaryCell {
     /// Sets the first state.
     pub fn open(&self, settings: ScheduleSettings, seed: u64, pods: Arc<Pods>) {
-        *lock(&self.0) = Some(CanaryState {
+        *lock(&self.0) = Some(RunnerState {
             schedule: CanarySchedule::new(settings, seed),
             watch: ActivityWatch::default(),
             devices: BTreeMap::new(),
@@ -115,7 +115,7 @@ impl CanaryCell {
     }
 
     /// Works with the state; `None` before it was opened.
-    pub fn with<T>(&self, work: impl FnOnce(&mut CanaryState) -> T) -> Option<T> {
+    pub fn with<T>(&self, work: impl FnOnce(&mut RunnerState) -> T) -> Option<T> {
         lock(&self.0).as_mut().map(work)
     }
 
@@ -149,7 +149,7 @@ impl CanaryCell {
     }
 }
 
-impl CanaryState {
+impl RunnerState {
     /// What the gate goes by; the interlock is left out, because looking at it means to hold it for a moment.
     pub fn facts(
         &self,

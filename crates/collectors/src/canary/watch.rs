@@ -14,13 +14,13 @@ use model::clock::{Mono, nanos};
 /// What was seen.
 #[derive(Debug, Default)]
 pub struct ActivityWatch {
-    gpus: HashMap<Gpu, GpuActivity>,
-    places: HashMap<Place, Quiet>,
+    gpus: HashMap<Gpu, WatchedGpu>,
+    places: HashMap<Place, WatchedPlace>,
 }
 
 /// Of a GPU.
 #[derive(Debug, Default)]
-struct GpuActivity {
+struct WatchedGpu {
     /// Since when it answers without a break.
     up: Option<Mono>,
     busy: Option<PublishedMoment>,
@@ -29,7 +29,7 @@ struct GpuActivity {
 
 /// Of a place.
 #[derive(Debug, Default)]
-struct Quiet {
+struct WatchedPlace {
     /// Since when it has no process.
     since: Option<Mono>,
     least: Option<f64>,

@@ -50,7 +50,7 @@ impl CpuGroups {
     }
 
     /// The group of a CPU.
-    pub fn of(&self, cpu: u32) -> CpuGroup {
+    pub fn group_of(&self, cpu: u32) -> CpuGroup {
         let unnamed = || CpuGroup { numa_node: "".into(), l3: "".into() };
         self.0.get(&cpu).cloned().unwrap_or_else(unnamed)
     }
@@ -122,9 +122,9 @@ mod tests {
         let cpus = online(&host).unwrap();
         assert_eq!(cpus.to_string(), "0-6");
         let groups = CpuGroups::of_host(&host, &cpus);
-        assert_eq!(groups.of(5), group("0", "1"));
-        assert_eq!(groups.of(3), group("1", "3"));
-        assert_eq!(groups.of(7), group("", ""), "a CPU that is off has no group");
+        assert_eq!(groups.group_of(5), group("0", "1"));
+        assert_eq!(groups.group_of(3), group("1", "3"));
+        assert_eq!(groups.group_of(7), group("", ""), "a CPU that is off has no group");
         let topology = Topology {
             numa_nodes: nodes
                 .iter()
@@ -150,7 +150,7 @@ mod tests {
         let host = Host::new(dir.path());
         let groups = CpuGroups::of_host(&host, &"0-3".parse().unwrap());
         assert_eq!(groups, CpuGroups::default());
-        assert_eq!(groups.of(2), group("", ""));
+        assert_eq!(groups.group_of(2), group("", ""));
         assert!(online(&host).is_some(), "the running kernel is asked");
     }
 }

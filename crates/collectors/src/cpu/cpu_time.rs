@@ -38,7 +38,7 @@ impl CpuTimes {
     fn step(&mut self, now: BTreeMap<u32, Ticks>, groups: &CpuGroups) {
         for (cpu, now) in now {
             let last = self.last.insert(cpu, now).unwrap_or(now);
-            let sums = self.sums.entry(groups.of(cpu)).or_default();
+            let sums = self.sums.entry(groups.group_of(cpu)).or_default();
             for (sum, (now, last)) in sums.iter_mut().zip(now.into_iter().zip(last)) {
                 *sum += now.saturating_sub(last);
             }

@@ -69,7 +69,7 @@ impl<K: CounterBackend> MachineEvents<K> {
         let MachineEvents { counters, sums, shares, .. } = self;
         shares.clear();
         counter_set::read(counters, true, |cpu, events, counted| {
-            let group = groups.of(cpu);
+            let group = groups.group_of(cpu);
             for (event, value) in events.iter().zip(&counted.values) {
                 *sums.entry((group.clone(), *event)).or_default() += u128::from(*value);
                 shares.entry(*event).or_default().add(counted);
@@ -87,7 +87,7 @@ impl<K: CounterBackend> MachineEvents<K> {
         self.open(kernel, cpus);
         for cpu in cpus.iter().filter(|cpu| self.counters.contains_key(cpu)) {
             for event in working(&self.outcomes) {
-                self.sums.entry((groups.of(cpu), event)).or_default();
+                self.sums.entry((groups.group_of(cpu), event)).or_default();
             }
         }
     }

@@ -33,7 +33,7 @@ pub enum Processor {
 
 impl Processor {
     /// As `/proc/cpuinfo` tells it.
-    pub fn of(cpuinfo: &str) -> Processor {
+    pub fn parse(cpuinfo: &str) -> Processor {
         let field = |name: &str| {
             let lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
             lines.into_iter().find(|(key, _)| key.trim() == name).map_or("", |(_, value)| value.trim())
@@ -51,7 +51,7 @@ impl Processor {
 
     /// Of this machine.
     pub fn of_host(host: &Host) -> Processor {
-        Processor::of(&std::fs::read_to_string(host.path("/proc/cpuinfo")).unwrap_or_default())
+        Processor::parse(&std::fs::read_to_string(host.path("/proc/cpuinfo")).unwrap_or_default())
     }
 
     /// How the kernel calls an event here.
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     fn cpuinfo(vendor: &str, model: u32, flags: &str) -> Processor {
-        Processor::of(&format!(
+        Processor::parse(&format!(
             "processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: 6\nmodel\t\t: {model}\nmodel name\t: X\n\
              flags\t\t: fpu {flags}\n\nprocessor\t: 1\nvendor_id\t: other\n"
         ))
@@ -222,7 +222,7 @@ mod tests {
         let phi = cpuinfo("GenuineIntel", 87, "avx512f avx512er");
         assert_eq!(raw(phi, PerfEvent::Fp512), Err(PerfState::Unknown));
         assert_eq!(raw(cpuinfo("AuthenticAMD", 17, "avx512f"), PerfEvent::FpScalar), Err(PerfState::NoPmu));
-        assert_eq!(Processor::of(""), Processor::Other);
+        assert_eq!(Processor::parse(""), Processor::Other);
     }
 
     #[test]

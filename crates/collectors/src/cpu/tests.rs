@@ -481,5 +481,5 @@ proptest! {
 
 #[test]
 fn a_group_without_names_is_named_so() {
-    assert_eq!(CpuGroups::default().of(0), unnamed());
+    assert_eq!(CpuGroups::default().group_of(0), unnamed());
 }

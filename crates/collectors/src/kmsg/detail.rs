@@ -10,7 +10,7 @@ use model::xid::nvlink;
 const MAX_UNIT: usize = 48;
 
 /// The detail in the text behind code and process.
-pub fn of(code: u32, text: &str) -> Option<XidDetail> {
+pub fn parse(code: u32, text: &str) -> Option<XidDetail> {
     match code {
         13 => multiprocessor(text).map(XidDetail::Unit),
         31 => engine(text).map(XidDetail::Unit),
@@ -103,7 +103,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn unit(code: u32, text: &str) -> Option<String> {
-        match of(code, text) {
+        match parse(code, text) {
             Some(XidDetail::Unit(unit)) => Some(unit),
             _ => None,
         }
@@ -166,7 +166,7 @@ mod tests {
             ("<b> Fatal", fault("", Some(true), None, None, None)),
             ("", None),
         ] {
-            assert_eq!(of(149, text), is, "{text}");
+            assert_eq!(parse(149, text), is, "{text}");
         }
     }
 
@@ -185,7 +185,7 @@ mod tests {
             ("changed from 0x0 (None) to (None)", None),
             ("changed", None),
         ] {
-            assert_eq!(of(154, text), is, "{text}");
+            assert_eq!(parse(154, text), is, "{text}");
         }
     }
 
@@ -195,7 +195,7 @@ mod tests {
             code in prop::sample::select(vec![13u32, 31, 79, 144, 149, 150, 154]),
             text in "(\\PC|Fatal|Nonfatal| |Link|-1|0x|\\(|\\[|\\)|GPC |, TPC |ENGINE | faulted|changed from | to |[0-9a-f]{1,12}){0,20}"
         ) {
-            let unit = match of(code, &text) {
+            let unit = match parse(code, &text) {
                 Some(XidDetail::Unit(unit)) => unit,
                 Some(XidDetail::Nvlink(fault)) => fault.unit,
                 _ => String::new(),

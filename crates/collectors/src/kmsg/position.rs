@@ -73,7 +73,7 @@ impl Position {
     }
 
     /// Notes a record, given its number and its time in microseconds since boot.
-    pub fn take(&mut self, sequence: u64, micros: u64) -> Age {
+    pub fn advance(&mut self, sequence: u64, micros: u64) -> Age {
         // A log that was opened again is read from its start.
         if self.newest.is_some_and(|newest| sequence <= newest) {
             return Age::Seen;
@@ -133,17 +133,17 @@ mod tests {
     #[test]
     fn at_the_first_start_what_was_logged_before_is_old() {
         let mut position = Position::at(START, None, None);
-        assert_eq!(position.take(1, 999_999), Age::Old);
-        assert_eq!(position.take(2, 1_000_000), Age::New, "logged while the log was read");
+        assert_eq!(position.advance(1, 999_999), Age::Old);
+        assert_eq!(position.advance(2, 1_000_000), Age::New, "logged while the log was read");
         position.caught_up();
-        assert_eq!(position.take(3, 10), Age::New, "whatever its time says");
+        assert_eq!(position.advance(3, 10), Age::New, "whatever its time says");
     }
 
     #[test]
     fn after_a_restart_what_was_not_taken_in_counts() {
         let mut position = Position::at(START, Some(7), None);
-        assert_eq!([position.take(6, 1), position.take(7, 1)], [Age::Old, Age::Old]);
-        assert_eq!(position.take(8, 1), Age::New, "logged while no daemon ran");
+        assert_eq!([position.advance(6, 1), position.advance(7, 1)], [Age::Old, Age::Old]);
+        assert_eq!(position.advance(8, 1), Age::New, "logged while no daemon ran");
     }
 
     #[test]
@@ -152,19 +152,19 @@ mod tests {
         let store = Store::new(dir.path());
         let read = |store: &Store| store.load::<KernelLogPosition>().unwrap().map(|p| p.sequence);
         let mut position = Position::at(START, None, Some(("b".into(), store.open().unwrap().1)));
-        position.take(1, 1);
+        position.advance(1, 1);
         position.keep(START);
         assert_eq!(position.saved, None, "nothing of ours");
         position.ours = true;
         position.keep(START);
         assert_eq!(position.saved, Some(1), "at once");
-        position.take(2, 1);
+        position.advance(2, 1);
         position.ours = true;
         position.keep(START + Duration::from_secs(4));
         assert_eq!(position.saved, Some(1), "not so soon again");
         position.keep(START + Duration::from_secs(5));
         assert_eq!(position.saved, Some(2));
-        position.take(3, 1);
+        position.advance(3, 1);
         position.keep(START + Duration::from_secs(60));
         assert_eq!(position.saved, Some(2), "one record of others is not worth it");
         position.finish();
@@ -181,7 +181,7 @@ mod tests {
             position.caught_up();
             let cut = cut.min(numbers.len());
             let read = numbers[..cut].iter().chain(&numbers);
-            let new = read.filter(|number| position.take(**number, 0) == Age::New).count();
+            let new = read.filter(|number| position.advance(**number, 0) == Age::New).count();
             prop_assert_eq!(new, numbers.len());
         }
     }

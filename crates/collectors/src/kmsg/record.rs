@@ -126,7 +126,7 @@ fn xid(rest: &str) -> Option<KernelLine> {
             tail = behind;
         }
     }
-    let detail = detail::of(code, tail);
+    let detail = detail::parse(code, tail);
     Some(KernelLine::Xid { pci, code, pid, process, gpu_instance, compute_instance, detail })
 }
 

@@ -135,15 +135,15 @@ mod tests {
         fn process(&self, pid: u32, name: &str, state: &str, user: u32) {
             let status =
                 format!("Name:\t{name}\nState:\t{state} (x)\nUid:\t{user}\t{user}\t{user}\t{user}\n");
-            self.put(&format!("proc/{pid}/comm"), &format!("{name}\n"));
-            self.put(&format!("proc/{pid}/status"), &status);
+            self.write_file(&format!("proc/{pid}/comm"), &format!("{name}\n"));
+            self.write_file(&format!("proc/{pid}/status"), &status);
         }
 
         fn end(&self, pid: u32) {
             fs::remove_dir_all(self.0.path().join(format!("proc/{pid}"))).unwrap();
         }
 
-        fn put(&self, path: &str, text: &str) {
+        fn write_file(&self, path: &str, text: &str) {
             let path = self.0.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
@@ -183,10 +183,10 @@ mod tests {
     fn the_fabric_manager_is_expected_with_switches_or_an_enabled_unit() {
         let machine = Machine::new();
         let look = |fabric| Services::default().look(&machine.host(), fabric, at(0));
-        machine.put("etc/systemd/system/multi-user.target.wants/nvidia-fabricmanager.service", "");
+        machine.write_file("etc/systemd/system/multi-user.target.wants/nvidia-fabricmanager.service", "");
         assert_eq!(look(false), [], "a package that nothing here uses");
         assert_eq!(look(true), [(FabricManager, false)]);
-        machine.put("sys/bus/pci/drivers/nvidia-nvswitch/0000:07:00.0", "");
+        machine.write_file("sys/bus/pci/drivers/nvidia-nvswitch/0000:07:00.0", "");
         assert_eq!(look(false), [(FabricManager, false)]);
         machine.process(80, "nv-fabricmanage", "S", 0);
         assert_eq!(look(false), [(FabricManager, true)]);
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn neither_a_users_process_nor_one_that_has_ended_is_a_service() {
         let machine = Machine::new();
-        machine.put("sys/bus/pci/drivers/nvidia-nvswitch/0000:07:00.0", "");
+        machine.write_file("sys/bus/pci/drivers/nvidia-nvswitch/0000:07:00.0", "");
         machine.process(80, "nv-fabricmanage", "S", 1000);
         machine.process(81, "nv-fabricmanage", "Z", 0);
         machine.process(82, "nv-fabricmanager-helper", "S", 0);
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn processes_of_another_namespace_say_nothing() {
         let machine = Machine::new();
-        machine.put("sys/bus/pci/drivers/nvidia-nvswitch/0000:07:00.0", "");
+        machine.write_file("sys/bus/pci/drivers/nvidia-nvswitch/0000:07:00.0", "");
         machine.process(2, "sleep", "S", 0);
         assert_eq!(Services::default().look(&machine.host(), true, at(0)), []);
     }

@@ -188,7 +188,7 @@ pub struct CallDeadlines {
 }
 
 impl CallDeadlines {
-    pub fn of(config: &Config) -> CallDeadlines {
+    pub fn from_config(config: &Config) -> CallDeadlines {
         CallDeadlines { call: config.sampler.call_timeout, init: config.sampler.init_timeout }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::claims::{ClaimHolders, DynamicClaims};
+use super::claims::DynamicClaims;
 use super::{process_folder, put_row};
 use crate::views::GpuWork;
 use attribution::devices::{Named, named};
@@ -72,8 +72,8 @@ pub(super) struct Allocations {
     dropped: usize,
 }
 
-/// The labels of one series, in the order of [`AllocationInfo`].
-type AllocationHolder = [String; 6];
+/// Holders of every device that was given out.
+type Holders = BTreeMap<AllocatedGpu, BTreeSet<AllocationInfo>>;
 
 /// What a process of a step has in its environment.
 #[derive(Debug)]
@@ -237,96 +237,82 @@ impl Allocations {
         self.dynamic.resolve(claim, work)
     }
 
-    /// Adds the series, at most so many.
-    pub(super) fn put(&mut self, rows: &mut Rows, work: &GpuWork, users: &Users, most: usize) {
-        let mut given: BTreeMap<AllocatedGpu, BTreeSet<AllocationHolder>> = BTreeMap::new();
-        let (mut claimed, mut unresolved, mut any) = (ClaimHolders::new(), BTreeSet::new(), false);
+    /// Adds the series, at most `most` per metric.
+    pub(super) fn add_rows(&mut self, rows: &mut Rows, work: &GpuWork, users: &Users, most: usize) {
+        let mut holders = Holders::new();
+        self.add_claims(rows, work, most, &mut holders);
+        self.add_jobs(rows, work, users, &mut holders);
+        // The first holder of every device comes before the second holder of any.
+        let mut ranked: Vec<(usize, AllocatedGpu, AllocationInfo)> = holders
+            .into_iter()
+            .flat_map(|(device, holders)| {
+                holders.into_iter().enumerate().map(move |(rank, holder)| (rank, device.clone(), holder))
+            })
+            .collect();
+        ranked.sort_unstable();
+        let dropped = ranked.len().saturating_sub(most);
+        if dropped > 0 && self.dropped == 0 {
+            tracing::warn!(dropped, "allocations without series; raise owners.max_series");
+        }
+        self.dropped = dropped;
+        for (_, device, holder) in ranked.into_iter().take(most) {
+            rows.entity(&device).info(&m::gpu_allocation_info, holder);
+        }
+    }
+
+    /// Adds the holders of devices that the kubelet lists, and the series of dynamic claims.
+    fn add_claims(&mut self, rows: &mut Rows, work: &GpuWork, most: usize, holders: &mut Holders) {
+        let mut claimed = BTreeSet::new();
+        let mut unresolved = BTreeSet::new();
         for claim in &self.claims.all {
-            let holder = [&claim.namespace, &claim.pod, &claim.container].map(|text| label(text));
-            let [namespace, pod, container] = holder;
+            let [namespace, pod, container] =
+                [&claim.namespace, &claim.pod, &claim.container].map(|text| label(text));
+            let holder = AllocationInfo { namespace, pod, container, ..AllocationInfo::default() };
             let devices: Vec<AllocatedGpu> = match &claim.dynamic {
                 None => claim.gpu_ids().filter_map(|id| work.device(id)).collect(),
-                Some(dynamic) => {
-                    any = true;
-                    match self.dynamic.resolve(dynamic, work) {
-                        Ok(at) => {
-                            let parts = [&dynamic.claim, &dynamic.namespace, &dynamic.driver, &dynamic.pool];
-                            let [name, of, driver, pool] = parts.map(|text| label(text));
-                            let device = label(&dynamic.device);
-                            let [n, p, c] = [&namespace, &pod, &container].map(Clone::clone);
-                            let series = [name, of, driver, pool, device, n, p, c];
-                            claimed.entry(at.clone()).or_default().insert(series);
-                            vec![at]
-                        }
-                        Err(why) => {
-                            unresolved.insert((why, dynamic.clone()));
-                            Vec::new()
-                        }
+                Some(dynamic) => match self.dynamic.resolve(dynamic, work) {
+                    Ok(device) => {
+                        claimed.insert((device.clone(), claim_info(dynamic, &holder, &device, work)));
+                        vec![device]
                     }
-                }
+                    Err(why) => {
+                        unresolved.insert((why, dynamic.clone()));
+                        Vec::new()
+                    }
+                },
             };
-            for at in devices {
-                let none = String::new;
-                let holder = [namespace.clone(), pod.clone(), container.clone(), none(), none(), none()];
-                given.entry(at).or_default().insert(holder);
+            for device in devices {
+                holders.entry(device).or_default().insert(holder.clone());
             }
         }
+        let any = !claimed.is_empty() || !unresolved.is_empty();
         let counts = self.dynamic.unresolved(unresolved);
         if any {
             for (reason, count) in ClaimUnresolved::ALL.iter().zip(counts) {
                 put_row(rows, &Node {}, &m::gpu_exporter_claims_unresolved, (*reason,), count);
             }
         }
-        let claimed = claimed.iter().flat_map(|(at, series)| series.iter().map(move |one| (at, one)));
-        for (at, series) in claimed.take(most) {
-            let [claim, claim_namespace, driver, pool, device, namespace, pod, container] = series.clone();
-            let (mig_profile, mig_uuid) = work.mig_of(at);
-            let info = ClaimInfo {
-                claim,
-                claim_namespace,
-                driver,
-                pool,
-                device,
-                mig_profile,
-                mig_uuid,
-                namespace,
-                pod,
-                container,
-            };
-            rows.entity(at).info(&m::gpu_claim_info, info);
+        for (device, info) in claimed.into_iter().take(most) {
+            rows.entity(&device).info(&m::gpu_claim_info, info);
         }
+    }
+
+    /// Adds Slurm's jobs as holders, and their number by state.
+    fn add_jobs(&self, rows: &mut Rows, work: &GpuWork, users: &Users, holders: &mut Holders) {
         let mut counts = [0.0; SlurmGpus::ALL.len()];
         for (id, group) in &self.jobs {
-            let (state, places, account, user) = self.job(id, group, work, users);
+            let (state, devices, account, user) = self.job(id, group, work, users);
             counts[state as usize] += 1.0;
-            for at in places {
-                let none = String::new;
-                let holder = [none(), none(), none(), label(id), label(&account), label(&user)];
-                given.entry(at).or_default().insert(holder);
+            let (slurm_job, slurm_account, user) = (label(id), label(&account), label(&user));
+            let holder = AllocationInfo { slurm_job, slurm_account, user, ..AllocationInfo::default() };
+            for device in devices {
+                holders.entry(device).or_default().insert(holder.clone());
             }
         }
         if !self.jobs.is_empty() {
             for (state, count) in SlurmGpus::ALL.iter().zip(counts) {
                 put_row(rows, &Node {}, &m::gpu_slurm_jobs, (*state,), count);
             }
-        }
-        // The first of each place before the second of any.
-        let mut ranked: Vec<(usize, &AllocatedGpu, &AllocationHolder)> = given
-            .iter()
-            .flat_map(|(at, holders)| {
-                holders.iter().enumerate().map(move |(rank, holder)| (rank, at, holder))
-            })
-            .collect();
-        ranked.sort_unstable();
-        let dropped = ranked.len().saturating_sub(most);
-        if dropped > 0 && self.dropped == 0 {
-            tracing::warn!(dropped, "allocations without series (owners.max_series)");
-        }
-        self.dropped = dropped;
-        for (_, at, holder) in ranked.into_iter().take(most) {
-            let [namespace, pod, container, slurm_job, slurm_account, user] = holder.clone();
-            let info = AllocationInfo { namespace, pod, container, slurm_job, slurm_account, user };
-            rows.entity(at).info(&m::gpu_allocation_info, info);
         }
     }
 
@@ -358,6 +344,28 @@ impl Allocations {
         let name = name.or_else(|| found.iter().find_map(|step| step.said.user.clone()));
         let user = name.or_else(|| number.map(|user| user.to_string())).unwrap_or_default();
         (state, places, account, user)
+    }
+}
+
+fn claim_info(
+    dynamic: &DynamicClaim,
+    holder: &AllocationInfo,
+    device: &AllocatedGpu,
+    work: &GpuWork,
+) -> ClaimInfo {
+    let (mig_profile, mig_uuid) = work.mig_of(device);
+    let AllocationInfo { namespace, pod, container, .. } = holder.clone();
+    ClaimInfo {
+        claim: label(&dynamic.claim),
+        claim_namespace: label(&dynamic.namespace),
+        driver: label(&dynamic.driver),
+        pool: label(&dynamic.pool),
+        device: label(&dynamic.device),
+        mig_profile,
+        mig_uuid,
+        namespace,
+        pod,
+        container,
     }
 }
 

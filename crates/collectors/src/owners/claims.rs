@@ -1,7 +1,7 @@
 //! Devices of dynamic claims, each as a GPU or MIG instance of this node: by the driver's name of the device, and by the
 //! CDI specification of the claim as a second witness. What both do not agree on is not resolved.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -132,9 +132,6 @@ fn agreed(
         (Err(why), _) => Err(why),
     }
 }
-
-/// The labels of one series of `gpu_claim_info`, by device.
-pub(super) type ClaimHolders = BTreeMap<AllocatedGpu, BTreeSet<[String; 8]>>;
 
 #[cfg(test)]
 mod tests {

@@ -57,7 +57,7 @@ impl HpcJobs {
     }
 
     /// Adds the series.
-    pub(super) fn put(&self, rows: &mut Rows, work: &GpuWork) {
+    pub(super) fn add_rows(&self, rows: &mut Rows, work: &GpuWork) {
         for ((index, instance), jobs) in &self.jobs {
             let Some((gpu, _)) = work.gpus.iter().find(|(gpu, _)| gpu.gpu == *index) else { continue };
             let at = AllocatedGpu::new(gpu, *instance);
@@ -129,7 +129,7 @@ mod tests {
         let work = GpuWork { gpus: gpus.collect(), ..GpuWork::default() };
         let published = |jobs: &HpcJobs| {
             let mut rows = Rows::default();
-            jobs.put(&mut rows, &work);
+            jobs.add_rows(&mut rows, &work);
             assert!(rows.conform());
             let mut lines = Vec::new();
             for (subject, rows) in rows.groups() {

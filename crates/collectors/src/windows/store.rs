@@ -268,7 +268,7 @@ mod tests {
             Bench { store: store(dir.path()), dir }
         }
 
-        fn put(&self, name: &str, text: &str) {
+        fn write_file(&self, name: &str, text: &str) {
             fs::write(self.dir.path().join("etc/windows.d").join(name), text).unwrap();
         }
 
@@ -315,7 +315,7 @@ mod tests {
         bench.start("later", NOW + 100.0, 60.0).unwrap();
         bench.start("", NOW - 5.0, 60.0).unwrap();
         bench.start("", NOW - 5.0, 60.0).unwrap();
-        bench.put("fixed.toml", PLAN);
+        bench.write_file("fixed.toml", PLAN);
         assert_eq!(bench.names(NOW).len(), 4);
         assert_eq!(bench.store.end(None, NOW).unwrap().len(), 4);
         assert!(!bench.names(NOW).contains(&"later".to_owned()));
@@ -326,7 +326,7 @@ mod tests {
     fn requests_that_cannot_be_met_are_refused_with_the_next_step() {
         let mut bench = Bench::new();
         bench.start("disk", NOW, 600.0).unwrap();
-        bench.put("bad.toml", "start = 'soon'");
+        bench.write_file("bad.toml", "start = 'soon'");
         for (name, start, part) in [
             ("disk", NOW, "window end disk"),
             ("bad", NOW, "choose another --name"),
@@ -365,12 +365,12 @@ mod tests {
     #[test]
     fn files_come_change_and_go() {
         let mut bench = Bench::new();
-        bench.put("a.toml", PLAN);
-        bench.put(".a.toml.swp", "x");
-        bench.put("README", "x");
+        bench.write_file("a.toml", PLAN);
+        bench.write_file(".a.toml.swp", "x");
+        bench.write_file("README", "x");
         assert_eq!(bench.store.list(NOW).1, [""; 0]);
         // The same length, within the same tick of the file system's clock.
-        bench.put("a.toml", &PLAN.replace("2h", "1h"));
+        bench.write_file("a.toml", &PLAN.replace("2h", "1h"));
         assert_eq!(bench.store.list(NOW).0[0].end, NOW + 3600.0);
         fs::remove_file(bench.store.file("a")).unwrap();
         assert!(bench.names(NOW).is_empty());
@@ -381,9 +381,9 @@ mod tests {
     #[test]
     fn a_bad_file_is_named_and_the_others_stay() {
         let mut bench = Bench::new();
-        bench.put("good.toml", PLAN);
-        bench.put("bad.toml", "start = 'soon'");
-        bench.put("not a name.toml", PLAN);
+        bench.write_file("good.toml", PLAN);
+        bench.write_file("bad.toml", "start = 'soon'");
+        bench.write_file("not a name.toml", PLAN);
         fs::create_dir(bench.store.file("folder")).unwrap();
         nix::unistd::mkfifo(&bench.store.file("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         fs::write(bench.store.file("huge"), vec![b'#'; file::MAX_BYTES + 1]).unwrap();
@@ -399,7 +399,7 @@ mod tests {
             assert!(problems.contains(part), "{part}: {problems}");
         }
         assert_eq!(bench.store.list(NOW).1.join("\n"), problems, "and again as long as nothing changes");
-        bench.put("bad.toml", PLAN);
+        bench.write_file("bad.toml", PLAN);
         assert_eq!(bench.names(NOW), ["bad", "good"]);
     }
 
@@ -407,7 +407,7 @@ mod tests {
     fn the_number_of_windows_is_bounded() {
         let mut bench = Bench::new();
         for n in 0..MAX_WINDOWS + 3 {
-            bench.put(&format!("w{n:03}.toml"), PLAN);
+            bench.write_file(&format!("w{n:03}.toml"), PLAN);
         }
         let problems = bench.store.list(NOW).1.join("\n");
         assert!(problems.contains("67 files, of which the first 64"), "{problems}");
@@ -418,7 +418,7 @@ mod tests {
     #[test]
     fn a_directory_that_cannot_be_read_ends_no_window() {
         let mut bench = Bench::new();
-        bench.put("a.toml", PLAN);
+        bench.write_file("a.toml", PLAN);
         assert_eq!(bench.names(NOW), ["a"]);
         let dir = bench.store.dir.clone();
         fs::rename(&dir, bench.dir.path().join("e")).unwrap();

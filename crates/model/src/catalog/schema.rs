@@ -373,7 +373,7 @@ macro_rules! info_labels {
     ($($(#[doc = $help:literal])+ $name:ident { $($(#[doc = $fhelp:literal])+ $label:ident),+ $(,)? })+) => {
         $(
             $(#[doc = $help])+
-            #[derive(Clone, Debug, Default, PartialEq, Eq)]
+            #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
             pub struct $name { $($(#[doc = $fhelp])+ pub $label: String),+ }
             impl schema::LabelSet for $name {
                 const DEFS: &'static [schema::LabelDef] = &[$(schema::LabelDef {

@@ -51,7 +51,7 @@ fn work(gpus: u32, mig: &[(&str, u32, &str)]) -> GpuWork {
 /// The series as `gpu/instance holder`, and the counts of jobs.
 fn published(of: &mut Allocations, work: &GpuWork, most: usize) -> (Vec<String>, Vec<f64>) {
     let mut rows = Rows::default();
-    of.put(&mut rows, work, &Users::default(), most);
+    of.add_rows(&mut rows, work, &Users::default(), most);
     assert!(rows.conform());
     let (mut series, mut counts) = (Vec::new(), Vec::new());
     for (subject, rows) in rows.groups() {
