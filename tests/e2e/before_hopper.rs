@@ -28,7 +28,7 @@ fn without_gpm_the_bottleneck_is_unknown_and_not_none() {
     let unsupported = [("metric", "gpu_gpm_pcie_bytes_total")];
     assert_eq!(metrics.value("gpu_exporter_metric_unsupported", &unsupported), Some(1.0), "of one GPU");
     let (_, page) = node.get("/");
-    assert_eq!(page.matches("too little is measured to say").count(), 1, "{page}");
+    assert_eq!(page.matches("the measurements are insufficient").count(), 1, "{page}");
 }
 
 #[test]

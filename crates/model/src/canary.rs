@@ -1,4 +1,4 @@
-//! The outcome of a canary run, for the ledger, the command line and the tests.
+//! Outcome of a canary run, as used by the ledger, the command line and the tests.
 
 use std::fmt;
 
@@ -9,32 +9,31 @@ use crate::catalog::{
     Severity,
 };
 
-/// The hidden command that the canary's process is started with: by it the sampler knows whose it is on a GPU.
+/// Hidden command that starts the canary process. The sampler uses it to recognize canary processes on a GPU.
 pub const COMMAND: &str = "canary-child";
 
-/// Where a run was made.
+/// GPU or MIG instance on which a run takes place.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Place {
-    /// The GPU.
     pub gpu: Gpu,
-    /// The MIG instance on it; `None`: the whole GPU.
+    /// MIG instance on the GPU; `None` for the whole GPU.
     pub instance: Option<Instance>,
 }
 
 impl Place {
-    /// Ids of GPU and compute instance, if it is a MIG instance.
+    /// Returns the GPU instance id and the compute instance id of a MIG instance.
     pub fn ids(&self) -> Option<(u32, u32)> {
         self.instance.as_ref().map(|instance| (instance.gpu_instance, instance.compute_instance))
     }
 
-    /// UUID of the GPU or MIG device, as CUDA takes it.
+    /// Returns the UUID of the GPU or MIG device, as CUDA expects it.
     pub fn device(&self) -> &str {
         self.instance.as_ref().map_or(&*self.gpu.uuid, |instance| &instance.mig_uuid)
     }
 }
 
 impl fmt::Display for Place {
-    /// As `GPU 3`, or `GPU 7 instance 1/0 (3g.71gb)`.
+    /// Writes `GPU 3`, or `GPU 7 instance 1/0 (3g.71gb)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "GPU {}", self.gpu.gpu)?;
         match &self.instance {
@@ -46,12 +45,12 @@ impl fmt::Display for Place {
     }
 }
 
-/// A MIG instance.
+/// MIG instance of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Instance {
-    /// NVML's GPU instance id.
+    /// NVML id of the GPU instance.
     pub gpu_instance: u32,
-    /// NVML's compute instance id.
+    /// NVML id of the compute instance.
     pub compute_instance: u32,
     /// Profile of the GPU instance.
     pub profile: String,
@@ -59,68 +58,65 @@ pub struct Instance {
     pub mig_uuid: String,
 }
 
-/// A run that was judged.
+/// Result of a run after the judge has evaluated it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Where.
     pub place: Place,
-    /// When it began, in seconds since 1970.
+    /// Start of the run, in seconds since 1970.
     pub began: f64,
-    /// When it ended, likewise.
+    /// End of the run, in seconds since 1970.
     pub ended: f64,
-    /// How it ended.
     pub end: CanaryEnd,
-    /// Why it could not be made, if so.
+    /// Reason why the run was impossible, if it was.
     pub skip: Option<CanarySkip>,
-    /// As text: what failed where. Empty if it finished.
+    /// Text for people that names the failure and its location; empty if the run finished.
     pub text: String,
-    /// Step it ended or hangs in, if it did not finish.
+    /// Step in which the run ended or hangs, if it did not finish.
     pub step: Option<CanaryStep>,
-    /// CUDA error, if one ended it.
+    /// CUDA error that ended the run, if any.
     pub cuda_error: Option<u32>,
-    /// Steps that ended well, and how long they took, seconds.
+    /// Steps that succeeded, with their durations in seconds.
     pub steps: Vec<(CanaryStep, f64)>,
-    /// Time in which its kernels and copies ran, seconds.
+    /// Time in which kernels and copies ran, in seconds.
     pub gpu_seconds: f64,
-    /// What each check found.
+    /// Results of the checks.
     pub checks: Vec<Judged>,
 }
 
 impl Outcome {
-    /// The check that found a wrong result, and what it found.
+    /// Returns the check that found a wrong result, with its text.
     pub fn wrong_result(&self) -> Option<(CanaryCheck, &str)> {
         let wrong = self.checks.iter().find(|judged| judged.verdict == CanaryVerdict::WrongResult)?;
         Some((wrong.check, &wrong.text))
     }
 }
 
-/// A check that was judged.
+/// Result of one check after the judge has evaluated it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
-    /// Which.
     pub check: CanaryCheck,
-    /// The published verdict, after the rule of three of the last four.
+    /// Published verdict, after the rule of three of the last four.
     pub verdict: CanaryVerdict,
-    /// What this run alone says.
+    /// Verdict of this run without the earlier runs.
     pub sample: CanaryVerdict,
-    /// The reason as text, with figures; what to do first.
+    /// Reason with figures, and the recommended first action.
     pub text: String,
-    /// Its rate, in the unit of the check.
+    /// Rate in the unit of the check.
     pub rate: Option<Rate>,
-    /// The rate compared.
+    /// Rate relative to the references.
     pub ratios: Vec<(RateAgainst, f64)>,
-    /// Clock of the multiprocessors, Hz.
+    /// Clock of the multiprocessors in hertz.
     pub sm_clock_hertz: Option<f64>,
-    /// Wrong results: all bits gone, some changed.
+    /// Number of wrong results with all bits zero.
     pub zeroed: u64,
-    /// See `zeroed`.
+    /// Number of wrong results with some flipped bits.
     pub flipped: u64,
-    /// Multiprocessors that stand out, at most eight.
+    /// Slow or wrong multiprocessors, at most eight.
     pub bad_sms: Vec<(u32, BadSmKind)>,
 }
 
 impl Judged {
-    /// A check of which nothing was measured.
+    /// Returns a result without measurements.
     pub fn plain(check: CanaryCheck, verdict: CanaryVerdict, text: String) -> Judged {
         Judged {
             check,
@@ -141,53 +137,52 @@ impl Judged {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "unit", content = "value")]
 pub enum Rate {
-    /// FMA of one multiprocessor in one cycle.
+    /// FMA operations of one multiprocessor per cycle.
     WorkPerCycle(f64),
-    /// Bytes a second.
+    /// Transferred bytes per second.
     BytesPerSecond(f64),
-    /// Bytes in one cycle of the SM clock (L2).
+    /// Bytes per cycle of the SM clock (L2).
     BytesPerCycle(f64),
-    /// Seconds of one: less is better.
+    /// Seconds per operation; less is better.
     Seconds(f64),
 }
 
-/// A message of the canary's collector to the ledger.
+/// Message from the canary collector to the ledger.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CanaryEvent {
-    /// The mode it is in, and the largest share of a GPU's time it may use.
+    /// Mode of the canary and its limit.
     Mode {
-        /// The mode.
         mode: CanaryMode,
-        /// The share.
+        /// Maximum share of a GPU's time that the canary may use.
         duty: f64,
     },
-    /// When the next run is due there, in seconds since 1970; `None`: none is planned.
+    /// Time of the next run at this place, in seconds since 1970; `None` if no run is planned.
     Due(Place, Option<f64>),
-    /// A run that was due was put off.
+    /// A run that was due was postponed.
     Skipped(Place, CanarySkip),
-    /// A run begins: from now on the GPU's work is the canary's own. Sent before its process is started.
+    /// A run begins. From now on, the work on the GPU is the canary's own. Sent before the canary process starts.
     Began(Place),
-    /// Another GPU takes part in a run, at the other end of its copies: its work is the canary's own too. `false`: no
-    /// longer.
+    /// Another GPU takes part in a run as the peer of its copies (`true`), or no longer does (`false`). While it does,
+    /// its work is also the canary's own.
     Peer(Gpu, bool),
-    /// The process of a run hangs in this step; `None`: no longer, it has ended. Until then the GPU's work may be
-    /// the canary's own.
+    /// The process of a run hangs in this step. `None` means that the process has ended. Until then, the work on the
+    /// GPU may be the canary's own.
     Hung(Place, Option<CanaryStep>),
-    /// A run has ended and was judged. So has its process, unless it hangs.
+    /// A run has ended and was judged. Its process has also ended, unless it hangs.
     Ended(Box<Outcome>),
-    /// A run by hand found a wrong result on the GPU, with this text.
+    /// A manual run found a wrong result on the GPU, with this text.
     WrongByHand(Gpu, CanaryCheck, String),
-    /// The wrong results of the GPU are cleared; by which client and why, as text.
+    /// The wrong results of the GPU were cleared. The text names the client and the reason.
     Cleared(Gpu, String),
-    /// A process had to be killed.
+    /// A canary process had to be killed.
     Killed,
-    /// Canary processes alive. Their cost is not in here: each joins `Context::canaries` at its start
-    /// ([`host::supervise::Supervised::start`]), where `collectors/src/process.rs` reads it.
+    /// Number of running canary processes. Their cost is counted elsewhere: every process joins `Context::canaries`
+    /// when it starts ([`host::supervise::Supervised::start`]), and `collectors/src/process.rs` reads that list.
     Alive(usize),
 }
 
 impl CanaryEvent {
-    /// The check that found a wrong result, and what it found.
+    /// Returns the check that found a wrong result, with its text.
     pub fn wrong_result(&self) -> Option<(CanaryCheck, &str)> {
         match self {
             CanaryEvent::Ended(outcome) => outcome.wrong_result(),
@@ -196,7 +191,7 @@ impl CanaryEvent {
         }
     }
 
-    /// The GPU that the event is about.
+    /// Returns the GPU of the event.
     pub fn gpu(&self) -> Option<&Gpu> {
         match self {
             CanaryEvent::Peer(gpu, _) | CanaryEvent::WrongByHand(gpu, ..) | CanaryEvent::Cleared(gpu, _) => {
@@ -210,7 +205,7 @@ impl CanaryEvent {
     }
 }
 
-/// How loud a verdict is; `None`: there is nothing to say.
+/// Returns the severity of a verdict; `None` if there is nothing to report.
 pub fn loudness(verdict: CanaryVerdict) -> Option<Severity> {
     use CanaryVerdict as V;
     match verdict {

@@ -1,25 +1,25 @@
-//! Time: a monotonic stamp shared by all our processes, and cadences that tests can drive.
+//! Monotonic timestamps that all processes of the exporter share, and cadences that tests can drive.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-/// A moment on CLOCK_MONOTONIC, in nanoseconds: comparable between processes of one boot, never with
+/// Time on CLOCK_MONOTONIC in nanoseconds. Processes of one boot can compare these times with each other, but not with
 /// the wall clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Mono(pub u64);
 
 impl Mono {
-    /// Now.
+    /// Returns the current time.
     pub fn now() -> Mono {
-        // CLOCK_MONOTONIC cannot fail on Linux; 0 would only make values look old, never fresh.
+        // CLOCK_MONOTONIC cannot fail on Linux. The default of 0 would only make values look old, never fresh.
         clock_gettime(ClockId::CLOCK_MONOTONIC)
             .map(|t| Mono(t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64))
             .unwrap_or_default()
     }
 
-    /// Time since `earlier`; zero if that is not earlier.
+    /// Returns the time since `earlier`, or zero if `earlier` is not earlier.
     pub fn since(self, earlier: Mono) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -32,19 +32,19 @@ impl std::ops::Add<Duration> for Mono {
     }
 }
 
-/// A length in nanoseconds, as it travels between processes.
+/// Returns a duration in nanoseconds, the unit of messages between processes.
 pub fn nanos(length: Duration) -> u64 {
     u64::try_from(length.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Seconds since 1970, for timestamps that people and Prometheus read.
+/// Returns the seconds since 1970, for timestamps that people and Prometheus read.
 #[expect(clippy::disallowed_methods, reason = "the one wall clock")]
 pub fn unix_seconds() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map(|d| d.as_secs_f64()).unwrap_or(0.0)
 }
 
-/// When the machine was started, in seconds since 1970, by the clocks as they stand now. `btime` of `/proc/stat` is the
-/// same, cut to whole seconds.
+/// Returns the boot time in seconds since 1970, calculated from the current clocks. `btime` in `/proc/stat` is the
+/// same time in whole seconds.
 pub fn boot_unix_seconds() -> f64 {
     let since = clock_gettime(ClockId::CLOCK_BOOTTIME)
         .map(|t| t.tv_sec() as f64 + t.tv_nsec() as f64 * 1e-9)
@@ -52,8 +52,8 @@ pub fn boot_unix_seconds() -> f64 {
     unix_seconds() - since
 }
 
-/// A fixed rhythm on the monotonic clock: ticks at `phase + k * interval`. Ticks that were missed are
-/// skipped, never made up for, so a slow driver is not asked more often.
+/// Fixed cadence on the monotonic clock, with ticks at `phase + k * interval`. Missed ticks are skipped, so that a
+/// slow driver gets no additional calls.
 #[derive(Clone, Copy, Debug)]
 pub struct Cadence {
     interval: u64,
@@ -62,19 +62,19 @@ pub struct Cadence {
 }
 
 impl Cadence {
-    /// A rhythm that is due at once and then at every `phase + k * interval`.
+    /// Creates a cadence that is due immediately and then at every `phase + k * interval`.
     pub fn new(interval: Duration, phase: Duration) -> Cadence {
         let interval = nanos(interval).max(1);
         let phase = nanos(phase) % interval;
         Cadence { interval, phase, next: 0 }
     }
 
-    /// When the next tick is.
+    /// Returns the time of the next tick.
     pub fn next(&self) -> Mono {
         Mono(self.next)
     }
 
-    /// Whether a tick is due; if so, moves on to the first tick after `now`.
+    /// Returns true if a tick is due, and in this case advances to the first tick after `now`.
     pub fn tick(&mut self, now: Mono) -> bool {
         if now.0 < self.next {
             return false;

@@ -1,4 +1,4 @@
-//! Sets of CPUs in the kernel's list format, as in `/proc/PID/status` and `cpuset.cpus`: `0-7,16-23`.
+//! Sets of CPUs in the list format of the kernel, such as `0-7,16-23` in `/proc/PID/status` and `cpuset.cpus`.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,10 +6,10 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Highest number taken for a CPU; the kernel's own limit (`CONFIG_NR_CPUS`) is 8192.
+/// Maximum accepted CPU number. The limit of the kernel (`CONFIG_NR_CPUS`) is 8192.
 const MOST: u32 = 65_535;
 
-/// A set of CPUs (or of NUMA nodes) by their kernel numbers.
+/// Set of CPUs (or NUMA nodes) by their kernel numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct CpuSet(BTreeSet<u32>);
@@ -17,47 +17,44 @@ pub struct CpuSet(BTreeSet<u32>);
 const NOT_CPUS: &str = "not a list of CPUs such as 0-7,16-23";
 
 impl CpuSet {
-    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many there are.
+    /// Returns the number of CPUs in the set.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether this one is among them.
     pub fn contains(&self, cpu: u32) -> bool {
         self.0.contains(&cpu)
     }
 
-    /// In rising order.
+    /// Returns the CPUs in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().copied()
     }
 
-    /// Adds one.
     pub fn insert(&mut self, cpu: u32) {
         self.0.insert(cpu);
     }
 
-    /// Those in both.
+    /// Returns the CPUs that are in both sets.
     pub fn and(&self, other: &CpuSet) -> CpuSet {
         CpuSet(self.0.intersection(&other.0).copied().collect())
     }
 
-    /// Those in either.
+    /// Returns the CPUs that are in at least one of the sets.
     pub fn or(&self, other: &CpuSet) -> CpuSet {
         CpuSet(self.0.union(&other.0).copied().collect())
     }
 
-    /// Those of this set that are not in the other.
+    /// Returns the CPUs of this set that are not in the other set.
     pub fn without(&self, other: &CpuSet) -> CpuSet {
         CpuSet(self.0.difference(&other.0).copied().collect())
     }
 
-    /// Whether all of these are in the other.
+    /// Returns true if the other set contains all CPUs of this set.
     pub fn is_within(&self, other: &CpuSet) -> bool {
         self.0.is_subset(&other.0)
     }

@@ -1,45 +1,44 @@
-//! The driver's kernel module as it was seen.
+//! Observed state of the NVIDIA kernel module.
 
 use serde::{Deserialize, Serialize};
 
-/// One load of the kernel module.
+/// Identity of one load of the kernel module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadId {
-    /// The boot it belongs to; empty if not known.
+    /// Id of the boot in which the module was loaded; empty if unknown.
     pub boot: String,
-    /// Inode of the module's folder in sysfs.
+    /// Inode of the module's directory in sysfs.
     pub inode: u64,
-    /// When that folder was made, in nanoseconds since 1970, on file systems that know (sysfs does not).
+    /// Creation time of that directory in nanoseconds since 1970, if the file system records it (sysfs does not).
     pub made: Option<u64>,
 }
 
-/// The module while it is loaded.
+/// Kernel module that is loaded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Load {
-    /// Which load it is.
     pub id: LoadId,
-    /// Whether it has come to the end of its start and is not about to go.
+    /// True if the module has finished its initialization and is not being unloaded.
     pub live: bool,
-    /// Its version; empty if not known.
+    /// Version of the module; empty if unknown.
     pub version: String,
-    /// When it was loaded, in seconds since 1970, where its kernel threads show it.
+    /// Load time in seconds since 1970, if the kernel threads of the module show it.
     pub unix_seconds: Option<f64>,
 }
 
-/// What was seen of the module.
+/// State of the kernel module.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum ModuleState {
-    /// There is no sysfs to look at.
+    /// The state is unknown because sysfs is missing.
     #[default]
     Unknown,
-    /// It is not loaded.
+    /// The module is not loaded.
     Absent,
-    /// It is.
+    /// The module is loaded.
     Loaded(Load),
 }
 
 impl ModuleState {
-    /// The load, if it is loaded.
+    /// Returns the load, if the module is loaded.
     pub fn load(&self) -> Option<&Load> {
         match self {
             ModuleState::Loaded(load) => Some(load),

@@ -1,4 +1,4 @@
-//! The events that outlast the daemon.
+//! Events that are kept on disk across restarts of the daemon.
 
 use std::sync::Arc;
 
@@ -8,24 +8,25 @@ use crate::catalog::Gpu;
 use crate::persisted::known;
 use crate::snapshot::Event;
 
-/// Events older than this are not kept, in seconds.
+/// Maximum age of kept events, in seconds.
 const MAX_AGE: f64 = 7.0 * 86_400.0;
-/// Most bytes of all of them as JSON.
+/// Maximum size of all events as JSON, in bytes.
 pub const MAX_BYTES: usize = 2 << 20;
-/// Most bytes of an event as JSON beside its text: the longest texts of the tables and names have less.
+/// Maximum size of an event as JSON without its text, in bytes. The longest texts of the tables and the longest names
+/// need less.
 const EVENT_BYTES: usize = 2000;
-/// Most bytes of JSON for a byte of text.
+/// Maximum number of bytes in JSON for one byte of text.
 const ESCAPED: usize = 6;
 
-/// The events of the last days.
+/// Events of the last days.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EventHistory {
-    /// Oldest first. One that only a later version knows is left out.
+    /// Events, oldest first. Reading skips events that only a later version supports.
     #[serde(deserialize_with = "known")]
     events: Vec<StoredEvent>,
 }
 
-/// An event, with what its JSON in the API has in other forms.
+/// Event with the fields that its JSON in the API has in another form.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct StoredEvent {
     gpu: Option<Gpu>,
@@ -35,8 +36,8 @@ struct StoredEvent {
 }
 
 impl EventHistory {
-    /// The newest of a list that are not too old and have room. The list may have any order: old lines of the kernel's log
-    /// come after the events of earlier daemons.
+    /// Returns the newest events of a list that are not too old and fit into the maximum size. The list can have any
+    /// order, because old lines of the kernel log arrive after the events of earlier daemons.
     pub fn newest(list: &[Arc<Event>], unix_seconds: f64) -> EventHistory {
         let young = |event: &&Arc<Event>| unix_seconds - event.last_unix_seconds < MAX_AGE;
         let mut young: Vec<&Arc<Event>> = list.iter().filter(young).collect();
@@ -53,7 +54,7 @@ impl EventHistory {
         EventHistory { events }
     }
 
-    /// The events, oldest first.
+    /// Returns the events, oldest first.
     pub fn into_events(self) -> impl Iterator<Item = Event> {
         self.events.into_iter().map(|StoredEvent { gpu, nvml, kmsg, event }| Event {
             gpu,

@@ -1,6 +1,6 @@
-//! Facts: things that happened, as they travel from a collector to the ledger. Unlike rows, which are
-//! state and may be overtaken, each fact counts: they are numbered per stream and queued apart, so that a
-//! lost one is known.
+//! Facts, which are events that collectors report to the ledger. Newer rows may replace older rows because rows are
+//! state, but every fact counts. Facts have a number per stream and a separate queue, so that the ledger detects lost
+//! facts.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,163 +8,154 @@ use crate::catalog::schema::KnownLabel;
 use crate::catalog::{DriverEvent, FaultSource, Gpu, RecoveryAction};
 use crate::clock::Mono;
 
-/// Something that happened.
+/// Event that a collector reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fact {
-    /// The reporter.
+    /// Source that reported the fact.
     pub source: FaultSource,
-    /// Counts the facts of one source and life from 1.
+    /// Sequence number of the fact, counted from 1 for every source and process lifetime.
     pub number: u64,
-    /// When it was heard of.
+    /// Time at which the exporter received the fact.
     pub taken: Mono,
-    /// When it happened, in seconds since 1970.
+    /// Time at which the fact happened, in seconds since 1970.
     pub unix_seconds: f64,
-    /// An event of the driver, or a line of the kernel log.
     pub kind: FactKind,
 }
 
-/// What happened.
+/// Content of a fact.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FactKind {
-    /// An NVML event.
+    /// Event reported by NVML.
     Driver(DriverFact),
-    /// A line of the kernel log.
+    /// Line of the kernel log.
     Kernel(KernelFact),
 }
 
-/// An NVML event.
+/// Event reported by NVML.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DriverFact {
-    /// The GPU.
     pub gpu: Gpu,
-    /// The event's bit, as the header defines it.
+    /// Bit of the event, as defined in the header of NVML.
     pub bits: u64,
-    /// What comes with it: the Xid code, or the new recovery action.
+    /// Data of the event: the Xid code, or the new recovery action.
     pub data: u64,
-    /// GPU instance, where the event is about one.
+    /// GPU instance, if the event concerns one.
     pub gpu_instance: Option<u32>,
-    /// Compute instance, where the event is about one.
+    /// Compute instance, if the event concerns one.
     pub compute_instance: Option<u32>,
 }
 
-/// Bits of nvmlEventType* in the header, in the order of [`DriverEvent`]; 0 is any other.
+/// Bits of nvmlEventType* in the header, in the order of [`DriverEvent`]. The value 0 stands for all other events.
 pub const EVENT_BITS: [u64; 10] = [0x2, 0x8, 0x200, 0x400, 0x800, 0x1000, 0x2000, 0x4000, 0x8000, 0];
 
 impl DriverFact {
-    /// Which event it is.
+    /// Returns the kind of the event.
     pub fn event(&self) -> DriverEvent {
         let known = DriverEvent::ALL.iter().zip(EVENT_BITS).find(|(_, bit)| *bit == self.bits);
         known.map_or(DriverEvent::Unknown, |(event, _)| *event)
     }
 }
 
-/// A line of the kernel log that concerns GPUs.
+/// Line of the kernel log that concerns GPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KernelFact {
-    /// Whether it was logged before the exporter watched: it is listed, but counted in no counter.
+    /// True if the line was logged before the exporter started to read the log. Such faults are listed, but not
+    /// counted.
     pub old: bool,
-    /// What it says.
+    /// Parsed content of the line.
     pub line: KernelLine,
-    /// The whole text.
+    /// Complete text of the line.
     pub text: String,
 }
 
-/// What a line of the kernel log says.
+/// Parsed content of a line of the kernel log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum KernelLine {
     /// `NVRM: Xid (PCI:0000:06:00): 79, pid=..., name=..., ...`
     Xid {
-        /// PCI address as `0000:06:00`: domain, bus and device.
+        /// PCI address in the form `0000:06:00`: domain, bus and device.
         pci: String,
-        /// Code.
         code: u32,
-        /// Process, where the line names one.
+        /// Process id, if the line contains one.
         pid: Option<u32>,
-        /// Its name.
+        /// Name of the process.
         process: Option<String>,
-        /// GPU instance, where the line names one.
+        /// GPU instance, if the line contains one.
         gpu_instance: Option<u32>,
-        /// Compute instance, where the line names one.
+        /// Compute instance, if the line contains one.
         compute_instance: Option<u32>,
-        /// What the line says behind code and process, for the codes that need it.
+        /// Text after the code and the process, parsed for the codes that need it.
         detail: Option<XidDetail>,
     },
-    /// A GPU failed, and the line has no code: `NVRM: GPU 0000:06:00.0: GPU has fallen off the bus.`
+    /// Failure of a GPU in a line without a code: `NVRM: GPU 0000:06:00.0: GPU has fallen off the bus.`
     GpuFailed {
-        /// PCI address, where the line names one.
+        /// PCI address, if the line contains one.
         pci: Option<String>,
-        /// How.
         failure: GpuFailure,
     },
     /// `nvidia-nvswitch3: SXid (PCI:0000:c5:00.0): 20034, Fatal, Link 25 ...`
     Sxid {
-        /// Number of the switch.
+        /// Number of the NVSwitch.
         nvswitch: String,
-        /// PCI address.
+        /// PCI address of the NVSwitch.
         pci: String,
-        /// Code.
         code: u32,
-        /// Whether the line calls it fatal.
+        /// True if the line calls the fault fatal.
         fatal: bool,
     },
     /// `NVRM: loading NVIDIA UNIX ... Kernel Module  580.159.04 ...`
-    DriverLoaded {
-        /// Version.
-        version: String,
-    },
-    /// The kernel module was removed.
+    DriverLoaded { version: String },
+    /// The kernel module was unloaded.
     DriverUnloaded,
-    /// `oom-kill:constraint=CONSTRAINT_MEMCG,...,task_memcg=/a/b,task=app,pid=522,uid=0`: a process was killed for want
-    /// of host memory.
+    /// Process killed because the host had no memory left:
+    /// `oom-kill:constraint=CONSTRAINT_MEMCG,...,task_memcg=/a/b,task=app,pid=522,uid=0`.
     OomKill {
-        /// Its control group, from the root of the hierarchy; `None` where the line can be read in two ways.
+        /// Control group of the process, relative to the root of the hierarchy; `None` if the line is ambiguous.
         group: Option<String>,
-        /// The process, as the host sees it.
+        /// Process id in the PID namespace of the host.
         pid: u32,
     },
 }
 
-/// How a GPU failed of which a line without a code reports.
+/// Failure of a GPU that a line without a code reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GpuFailure {
-    /// It no longer answers on PCIe.
+    /// The GPU no longer responds on PCIe.
     FallenOffBus,
-    /// The driver could not initialise it.
+    /// The driver failed to initialize the GPU.
     InitFailed,
 }
 
-/// What the line of an Xid says behind code and process.
+/// Text of an Xid line after the code and the process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum XidDetail {
-    /// The unit that a program's fault came from (13, 31), as `GPC 0 TPC 1 SM 1`.
+    /// Unit in which a program caused the fault (Xid 13 and 31), such as `GPC 0 TPC 1 SM 1`.
     Unit(String),
-    /// 144 to 150.
+    /// NVLink fault of Xid 144 to 150.
     Nvlink(NvlinkFault),
-    /// 154.
+    /// Recovery action of Xid 154.
     Recovery(RecoveryChange),
 }
 
-/// A fault of NVLink 5: `RLW_REMAP Nonfatal XC0 i0 Link 04 (0x00000004 0x00000001 ...)`
+/// Fault of NVLink 5, such as `RLW_REMAP Nonfatal XC0 i0 Link 04 (0x00000004 0x00000001 ...)`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NvlinkFault {
-    /// Unit; empty if it could not be read.
+    /// Unit of the fault; empty if the line is unreadable.
     pub unit: String,
-    /// Link, if it is about one.
+    /// Link number, if the fault concerns a link.
     pub link: Option<u32>,
-    /// Whether the line calls it fatal, where it says so.
+    /// True if the line calls the fault fatal; `None` if the line does not state it.
     pub fatal: Option<bool>,
-    /// The first word.
+    /// First word of the fault.
     pub intr_info: Option<u32>,
-    /// The second word.
+    /// Second word of the fault.
     pub error_status: Option<u32>,
 }
 
-/// A change of what the driver asks for; `None`: an action that is not known.
+/// Change of the recovery action that the driver requests; `None` for an unknown action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveryChange {
-    /// Before.
     pub from: Option<RecoveryAction>,
-    /// Now.
     pub to: Option<RecoveryAction>,
 }
 

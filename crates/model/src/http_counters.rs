@@ -1,11 +1,11 @@
-//! Counters of the HTTP server, which the exporter publishes about itself.
+//! Counters of the HTTP server, which the exporter publishes as its own metrics.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::catalog::HttpStatus;
 use crate::catalog::schema::KnownLabel;
 
-/// Answers and connections of one server. Counters only grow.
+/// Responses and connections of one server. Counters only increase.
 #[derive(Debug, Default)]
 pub struct HttpCounters {
     answers: [AtomicU64; HttpStatus::ALL.len()],
@@ -16,27 +16,27 @@ pub struct HttpCounters {
 }
 
 impl HttpCounters {
-    /// Answers with this status.
+    /// Returns the number of responses with this status.
     pub fn answers(&self, status: HttpStatus) -> u64 {
         self.answers[status as usize].load(Ordering::Relaxed)
     }
 
-    /// Connections open.
+    /// Returns the number of open connections.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Connections turned away because all others worked.
+    /// Returns the number of connections refused because all other connections were active.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Waiting connections closed because another needed the place.
+    /// Returns the number of idle connections closed to make room for another one.
     pub fn evicted(&self) -> u64 {
         self.evicted.load(Ordering::Relaxed)
     }
 
-    /// TLS handshakes that failed.
+    /// Returns the number of failed TLS handshakes.
     pub fn handshakes_failed(&self) -> u64 {
         self.handshakes_failed.load(Ordering::Relaxed)
     }
@@ -48,17 +48,17 @@ impl HttpCounters {
         self.answers[status as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a connection that was turned away.
+    /// Counts a refused connection.
     pub fn count_refused(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a waiting connection that was closed.
+    /// Counts an idle connection that was closed.
     pub fn count_evicted(&self) {
         self.evicted.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a TLS handshake that failed.
+    /// Counts a failed TLS handshake.
     pub fn count_handshake_failed(&self) {
         self.handshakes_failed.fetch_add(1, Ordering::Relaxed);
     }

@@ -1,10 +1,10 @@
-//! Plain data that every other crate speaks in. No I/O beside the clocks; no vendor type.
+//! Plain data that all other crates use. The crate has no I/O except for clocks and plain files, and no vendor types.
 //!
-//! - [`catalog`]: every entity, label and metric, declared once · [`xid`]: the meaning of fault codes
-//! - [`sample`]: batches from a collector to the ledger · [`fact`]: things that happened
-//! - [`snapshot`]: the state that the ledger publishes · [`trends`]: its last hour · [`health`]: its verdicts on GPUs and node
-//! - [`snapshot_cell`]: the newest snapshot · [`http_counters`]: counters of the HTTP server
-//! - [`canary`], [`owners`], [`window`], [`driver_module`], [`persisted`], [`topology`]: the facts of one subject each
+//! - [`catalog`]: declaration of all entities, labels and metrics · [`xid`]: meaning of fault codes
+//! - [`sample`]: batches from a collector to the ledger · [`fact`]: events from a collector to the ledger
+//! - [`snapshot`]: state that the ledger publishes · [`trends`]: history of the last hour · [`health`]: health verdicts
+//! - [`snapshot_cell`]: newest snapshot · [`http_counters`]: counters of the HTTP server
+//! - [`canary`], [`owners`], [`window`], [`driver_module`], [`persisted`], [`topology`]: data of one subject
 //! - [`clock`], [`cpus`], [`pci`], [`text`], [`sync`]: time, sets of CPUs, PCI addresses, cleaned text, locks
 
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Records of owners that have ended: what each had of the node's GPUs, kept for days.
+//! Records of owners that have ended, with their use of the node's GPUs. The records are kept for days.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,105 +8,105 @@ use serde::{Deserialize, Serialize};
 use crate::catalog::Gpu;
 use crate::persisted::known;
 
-/// Records of owners that ended so long before the newest one are not kept, in seconds.
+/// Maximum time between the end of an owner and the end of the newest owner, in seconds. Older records are dropped.
 const MAX_AGE: f64 = 7.0 * 86_400.0;
-/// Most records.
+/// Maximum number of records.
 const MAX_RECORDS: usize = 1000;
-/// Most bytes of all of them as JSON.
+/// Maximum size of all records as JSON, in bytes.
 pub const MAX_BYTES: usize = 1 << 20;
-/// Most places (GPUs and MIG instances) that a record lists, and
+/// Maximum number of places (GPUs and MIG instances) that a record lists.
 pub const MAX_PLACES: usize = 64;
-/// kinds of faults.
+/// Maximum number of kinds of faults that a record lists.
 pub const MAX_FAULTS: usize = 16;
-/// Most bytes of JSON of a record beside its texts and lists, of a place, and of a fault.
+/// Maximum size as JSON of a record without its texts and lists, of a place, and of a fault, in bytes.
 const RECORD_BYTES: usize = 1024;
 const PLACE_BYTES: usize = 384;
 const FAULT_BYTES: usize = 80;
 
-/// What one owner had from its start to its end.
+/// Use of GPUs by one owner from its start to its end.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OwnerRecord {
-    /// Its identity on the node.
+    /// Identity of the owner on the node.
     pub owner: Arc<str>,
-    /// The labels of `gpu_owner_info` that apply, by name.
+    /// Labels of `gpu_owner_info` that apply to the owner, by name.
     pub labels: BTreeMap<String, String>,
-    /// Start of the first of its GPU processes, in seconds since 1970; where that is not known, `since_unix_seconds`.
+    /// Start time of the first GPU process, in seconds since 1970; `since_unix_seconds` if that time is unknown.
     pub start_unix_seconds: f64,
-    /// From when on it was counted.
+    /// Time from which on the owner was counted, in seconds since 1970.
     pub since_unix_seconds: f64,
-    /// When it was on a GPU last.
+    /// Time at which the owner last used a GPU, in seconds since 1970.
     pub end_unix_seconds: f64,
-    /// Whether it was, or may have been, on a GPU at a time that is not counted.
+    /// True if the owner used a GPU, or may have used one, at a time that is not counted.
     pub partial: bool,
-    /// Whether nothing is added any more.
+    /// True if the record is final.
     pub complete: bool,
-    /// GPU time that it had, in seconds.
+    /// Allocated GPU time in seconds.
     pub allocated_seconds: f64,
-    /// The same by class; a class without time is left out.
+    /// Allocated GPU time in seconds by class. Classes without time are omitted.
     pub class_seconds: BTreeMap<String, f64>,
-    /// Seconds in which GPUs worked for it; `None`: not measured.
+    /// Time in which GPUs worked for the owner, in seconds; `None` if it was not measured.
     pub busy_seconds: Option<f64>,
-    /// Energy; `None`: not measured.
+    /// Energy in joules; `None` if it was not measured.
     pub energy_joules: Option<f64>,
-    /// Steps of its work, the most on any of its GPUs, which do them together; `None`: none was found.
+    /// Number of steps: the maximum over the owner's GPUs, which execute steps together; `None` if no step was found.
     pub steps: Option<f64>,
-    /// Ends at a place whose memory was full.
+    /// Number of times that the owner ended at a place whose memory was full.
     pub ended_at_full_memory: f64,
-    /// Processes that the host's OOM killer ended; `None`: not known.
+    /// Number of processes killed by the OOM killer of the host; `None` if unknown.
     pub host_oom_kills: Option<f64>,
-    /// Faults of its GPUs in its time, the most frequent first.
+    /// Faults of the owner's GPUs during its lifetime, most frequent first.
     pub faults: Vec<FaultCount>,
-    /// Where it was, by GPU.
+    /// Places that the owner used, by GPU.
     pub places: Vec<RecordedPlace>,
 }
 
-/// What it had at one place.
+/// Use of one place by an owner.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RecordedPlace {
     pub gpu: u32,
     pub uuid: Arc<str>,
-    /// MIG GPU instance; `None`: the whole GPU.
+    /// MIG GPU instance; `None` for the whole GPU.
     pub gpu_instance: Option<u32>,
-    /// GPU time, in seconds.
+    /// Allocated GPU time in seconds.
     pub allocated_seconds: f64,
     pub busy_seconds: Option<f64>,
     pub energy_joules: Option<f64>,
     pub steps: Option<f64>,
-    /// Seconds in which this was the slow rank of the owner's GPUs.
+    /// Time in which this place was the slow rank of the owner's GPUs, in seconds.
     pub slow_seconds: f64,
-    /// The most device memory that its processes held together; `None` where the driver lists none.
+    /// Maximum device memory of all processes together, in bytes; `None` if the driver reports none.
     pub memory_peak_bytes: Option<u64>,
 }
 
 impl RecordedPlace {
-    /// Nothing yet, at this place.
+    /// Returns an empty record of this place.
     pub fn new(gpu: &Gpu, gpu_instance: Option<u32>) -> RecordedPlace {
         RecordedPlace { gpu: gpu.gpu, uuid: Arc::clone(&gpu.uuid), gpu_instance, ..RecordedPlace::default() }
     }
 }
 
-/// How often a fault happened.
+/// Number of faults of one kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FaultCount {
-    /// The kind of the event.
+    /// Kind of the event.
     pub kind: String,
-    /// Xid code, or number of the driver's event.
+    /// Xid code, or number of the driver event.
     pub code: Option<u64>,
     pub count: u64,
 }
 
-/// The records that outlast the daemon.
+/// Records that are kept across restarts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OwnerRecords {
-    /// Oldest first. One that only a later version knows is left out.
+    /// Records, oldest first. Reading skips records that only a later version supports.
     #[serde(deserialize_with = "known")]
     pub records: Vec<Arc<OwnerRecord>>,
 }
 
 impl OwnerRecords {
-    /// To be called when a record has come: drops the oldest until the rest is young enough and has room. Ages are
-    /// counted from the newest record, so that a clock that is wrong drops none by itself. Records of a time to come
-    /// count as the oldest.
+    /// Drops the oldest records until the rest is recent enough and fits. Call this after adding a record. The age of
+    /// a record is relative to the newest record, so that a wrong clock does not drop records. Records with an end in
+    /// the future count as the oldest.
     pub fn limit(&mut self, unix_seconds: f64) {
         let has_been = |record: &Arc<OwnerRecord>| record.end_unix_seconds <= unix_seconds;
         self.records.sort_by_key(has_been);
@@ -116,7 +116,7 @@ impl OwnerRecords {
         self.bound();
     }
 
-    /// Drops the oldest until the rest has room.
+    /// Drops the oldest records until the rest fits.
     pub fn bound(&mut self) {
         let mut room = MAX_BYTES - RECORD_BYTES;
         let fits = self.records.iter().rev().take(MAX_RECORDS).take_while(|record| {
@@ -129,14 +129,14 @@ impl OwnerRecords {
     }
 }
 
-/// Most bytes of a record as JSON.
+/// Returns the maximum size of a record as JSON, in bytes.
 fn bytes(record: &OwnerRecord) -> usize {
     let labels: usize = record.labels.iter().map(|(name, text)| escaped(name) + escaped(text) + 8).sum();
     let lists = record.places.len() * PLACE_BYTES + record.faults.len() * FAULT_BYTES;
     RECORD_BYTES + escaped(&record.owner) + labels + lists
 }
 
-/// Bytes of a text in JSON.
+/// Returns the maximum size of a text in JSON, in bytes.
 fn escaped(text: &str) -> usize {
     let bytes = text.bytes().map(|byte| match byte {
         0..0x20 => 6,

@@ -1,5 +1,5 @@
-//! Who the work on the GPUs belongs to: pods, containers, batch jobs, units and users, found from what the host
-//! says of a process. These are the facts as they travel from the collector to the ledger, which joins them.
+//! Owners of work on the GPUs: pods, containers, batch jobs, units and users, which collectors determine from host
+//! information about processes. These are the facts that a collector sends to the ledger, which joins them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,29 +12,29 @@ use crate::catalog::{Cause, Gpu, OwnerInfo, OwnerKind};
 use crate::clock::Mono;
 use crate::cpus::CpuSet;
 
-/// Who a process works for.
+/// Owner of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// What identifies it on this node, as long as it lives: the label `owner`. By kind:
-    /// `pod/<namespace>/<pod>/<container>` (where the kubelet is not asked, `pod/<pod uid>/<container id>`),
-    /// `docker/<id>`, `podman/<id>`, `containerd/<id>`, `slurm/<job>` or `slurm/<job>.<step>`, `unit/<unit>`,
-    /// `user/<name>`, `unknown`, and `other` for all owners of a GPU that have no series.
+    /// Identity of the owner on this node for its lifetime, used as the label `owner`. By kind:
+    /// `pod/<namespace>/<pod>/<container>` (or `pod/<pod uid>/<container id>` without a kubelet), `docker/<id>`,
+    /// `podman/<id>`, `containerd/<id>`, `slurm/<job>` or `slurm/<job>.<step>`, `unit/<unit>`, `user/<name>`,
+    /// `unknown`, and `other` for all owners of a GPU that have no series.
     pub id: Arc<str>,
-    /// What kind it is.
     pub kind: OwnerKind,
-    /// What else is known of it.
+    /// Further labels of the owner.
     pub info: OwnerInfo,
-    /// Its control group below the mount point, as `/kubepods.slice/…`; empty if none is its own.
+    /// Control group relative to the mount point, such as `/kubepods.slice/…`; empty if the owner has no control group
+    /// of its own.
     pub cgroup: Arc<str>,
 }
 
 impl Owner {
-    /// The owner of a process that could not be looked up.
+    /// Returns the owner of processes whose lookup failed.
     pub fn unknown() -> Owner {
         Owner::nameless(OwnerKind::Unknown)
     }
 
-    /// All owners of a GPU that have no series of their own.
+    /// Returns the owner that combines all owners of a GPU without series.
     pub fn other() -> Owner {
         Owner::nameless(OwnerKind::Other)
     }
@@ -45,128 +45,129 @@ impl Owner {
     }
 }
 
-/// What holds the work on a GPU back.
+/// Returns a description of a bottleneck for people.
 pub fn cause_text(cause: Cause) -> &'static str {
     match cause {
-        Cause::None => "nothing known holds it back",
-        Cause::Wedged => "its kernels run without end and compute nothing: a collective waits for a rank?",
-        Cause::Stalled => "it worked, and has done nothing for minutes",
-        Cause::PowerCapped => "its clocks are held down by the power cap",
-        Cause::ThermallyThrottled => "its clocks are held down by heat",
-        Cause::Contended => "it shares a busy GPU with others",
+        Cause::None => "no bottleneck is known",
+        Cause::Wedged => {
+            "its kernels run without end and compute nothing; a collective may be waiting for a rank"
+        }
+        Cause::Stalled => "it worked before, and has done nothing for minutes",
+        Cause::PowerCapped => "the power cap throttles its clocks",
+        Cause::ThermallyThrottled => "heat throttles its clocks",
+        Cause::Contended => "it shares a busy GPU with other owners",
         Cause::HostCpuBound => "its program on the CPU is the limit",
-        Cause::RemoteNuma => "it moves data from far CPUs or memory",
-        Cause::PcieBound => "PCIe is full",
+        Cause::RemoteNuma => "it moves data from remote CPUs or memory",
+        Cause::PcieBound => "PCIe is saturated",
         Cause::MemoryBound => "device memory is the limit",
-        Cause::Underfilled => "many small kernels: most multiprocessors idle",
-        Cause::SerialCopies => "copies and kernels seem to take turns",
-        Cause::Unknown => "too little is measured to say what holds it back",
+        Cause::Underfilled => "many small kernels leave most multiprocessors idle",
+        Cause::SerialCopies => "copies and kernels do not seem to overlap",
+        Cause::Unknown => "the measurements are insufficient to name a bottleneck",
     }
 }
 
-/// One process on a GPU as the driver lists it.
+/// Process on a GPU as listed by the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, serde::Deserialize)]
 pub struct GpuProcess {
-    /// Process id, as the host sees it.
+    /// Process id in the PID namespace of the host.
     pub pid: u32,
-    /// MIG GPU and compute instance; `None` on a whole GPU.
+    /// MIG GPU instance and compute instance; `None` on a whole GPU.
     pub instance: Option<(u32, u32)>,
-    /// Device memory it holds, in bytes; `None` where the driver gives none.
+    /// Device memory in bytes; `None` if the driver reports none.
     pub memory: Option<u64>,
 }
 
-/// A message about owners.
+/// Message about owners to the ledger.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OwnerUpdate {
-    /// Owners of processes: sent once a process (an id is used again: `started` distinguishes them).
+    /// Owners of processes, sent once per process. The field `started` distinguishes processes with the same process
+    /// id.
     Attributed(Vec<Attribution>),
-    /// Readings of owners that have processes on GPUs. They replace the readings before.
+    /// Readings of owners with processes on GPUs. They replace the previous readings.
     Read(Vec<OwnerReading>),
-    /// What NCCL answered of the owners' ranks. It replaces the answers before about these owners.
+    /// Answers of NCCL about the ranks of owners. They replace the previous answers about these owners.
     Collectives(CollectivesAnswer),
 }
 
-/// An answer of NCCL about ranks on this node.
+/// Answer of NCCL about the ranks on this node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CollectivesAnswer {
-    /// When.
     pub taken: Mono,
-    /// The ranks.
     pub ranks: Vec<OwnerRank>,
 }
 
-/// What NCCL said of one rank.
+/// Answer of NCCL about one rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OwnerRank {
-    /// The owner's identity.
+    /// Identity of the owner.
     pub owner: Arc<str>,
-    /// GPU of the rank.
     pub gpu: Gpu,
-    /// MIG GPU instance, if it is on one.
+    /// MIG GPU instance, if the rank uses one.
     pub gpu_instance: Option<u32>,
-    /// Its process, as the host sees it.
+    /// Process id of the rank in the PID namespace of the host.
     pub pid: u32,
-    /// Its number in its largest communicator.
+    /// Number of the rank in its largest communicator.
     pub rank: u32,
-    /// Collectives that it launched there.
+    /// Number of collectives launched in that communicator.
     pub collectives: u64,
-    /// Collectives that it launched in all its communicators.
+    /// Number of collectives launched in all communicators.
     pub launched: u64,
-    /// Whether peers have launched collectives that it has not, and it none that a peer has not.
+    /// True if peers have launched collectives that this rank has not, and this rank has launched none that a peer has
+    /// not.
     pub behind: bool,
-    /// How long the owner's kernels had waited by then; 0: they did not.
+    /// Time for which the owner's kernels had waited at the time of the answer; zero if they did not wait.
     pub waited: Duration,
 }
 
-/// Who one process works for.
+/// Owner of one process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attribution {
-    /// Process id, as the host sees it.
+    /// Process id in the PID namespace of the host.
     pub pid: u32,
-    /// When it was started, in seconds since 1970 (`/proc/PID/stat`, to 10 ms); `None` if it was gone before that
-    /// could be read.
+    /// Start time in seconds since 1970 (`/proc/PID/stat`, with a resolution of 10 ms); `None` if the process ended
+    /// before the time could be read.
     pub started: Option<f64>,
-    /// Its owner.
     pub owner: Arc<Owner>,
 }
 
-/// CPU time, in seconds.
+/// CPU time by mode, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CpuTime {
-    /// In user mode.
+    /// Time in user mode.
     pub user: f64,
-    /// In the kernel.
+    /// Time in kernel mode.
     pub system: f64,
 }
 
 impl CpuTime {
-    /// Both.
+    /// Returns the sum of both modes.
     pub fn total(&self) -> f64 {
         self.user + self.system
     }
 }
 
-/// What was read of one owner.
+/// Reading of one owner's resources on the host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OwnerReading {
-    /// Its identity.
+    /// Identity of the owner.
     pub owner: Arc<str>,
-    /// When.
     pub taken: Mono,
-    /// CPUs that its GPU processes may run on; `None` if not known.
+    /// CPUs on which the GPU processes may run; `None` if unknown.
     pub allowed_cpus: Option<CpuSet>,
-    /// CPUs its GPU processes (their busiest threads) were seen on at this reading, each with how often.
+    /// CPUs on which the busiest threads of the GPU processes ran at this reading, with the number of observations.
     pub ran_on: BTreeMap<u32, u32>,
-    /// Memory by NUMA node, in bytes (the cgroup's `memory.numa_stat`: anon and file); empty if not known.
+    /// Memory by NUMA node in bytes (anon and file in the control group's `memory.numa_stat`); empty if unknown.
     pub memory_by_node: BTreeMap<u32, u64>,
-    /// CPU time of its cgroup, in seconds; where it has none of its own, of its GPU processes since their first reading.
+    /// CPU time of the control group in seconds, or of the GPU processes since their first reading if the owner has no
+    /// control group of its own.
     pub cpu_seconds: Option<f64>,
-    /// The same by mode; the kernel's own counts, which add up to it only nearly.
+    /// CPU time by mode. The kernel counts the modes separately, so that their sum only approximates the total.
     pub cpu_time: Option<CpuTime>,
-    /// CPUs it may use at most by its cgroup's quota; `None`: no quota.
+    /// Maximum number of CPUs by the quota of the control group; `None` without a quota.
     pub cpu_limit: Option<f64>,
-    /// CPU time of the busiest thread of its GPU processes, in seconds, with the thread's id.
+    /// Thread id and CPU time in seconds of the busiest thread of the GPU processes.
     pub busiest_thread: Option<(u32, f64)>,
-    /// Processes that the kernel killed because its cgroup had no memory left, since the cgroup was made.
+    /// Number of processes that the kernel killed because the control group had no memory left, since the group was
+    /// created.
     pub oom_kills: Option<u64>,
 }

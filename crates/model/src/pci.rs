@@ -1,6 +1,6 @@
-//! PCI addresses, of which NVML, the kernel and the kernel log have three spellings.
+//! PCI addresses, which have different forms in NVML, in the kernel and in the kernel log.
 
-/// The kernel's spelling of a PCI address (`0000:06:00.0`) from NVML's (`00000000:06:00.0`).
+/// Converts the NVML form of a PCI address (`00000000:06:00.0`) to the kernel form (`0000:06:00.0`).
 pub fn kernel_address(bus_id: &str) -> String {
     let lower = bus_id.to_lowercase();
     match lower.split_once(':') {
@@ -11,8 +11,9 @@ pub fn kernel_address(bus_id: &str) -> String {
     }
 }
 
-/// Bytes a second over a PCIe link, one way, after its line code: generation 1 and 2 send 10 bits for 8, 3 to 5 send
-/// 130 for 128, 6 and later 256 bytes with 242 of data (PCI Express Base Specification, physical layer).
+/// Returns the bytes per second of a PCIe link in one direction, after line coding. Generations 1 and 2 transfer 8
+/// bits of data in 10 bits, generations 3 to 5 transfer 128 in 130, and generation 6 and later transfer 242 bytes of
+/// data in 256 (PCI Express Base Specification, physical layer).
 pub fn link_rate(generation: f64, lanes: f64) -> Option<f64> {
     let (transfers, code) = match generation as u32 {
         1 => (2.5e9, 0.8),
@@ -26,9 +27,9 @@ pub fn link_rate(generation: f64, lanes: f64) -> Option<f64> {
     (lanes >= 1.0).then(|| transfers * code * lanes / 8.0)
 }
 
-/// A PCI address without its function, as `0000:06:00`: how the ledger compares those of NVML (with a
-/// function and up to eight digits of domain) and of the kernel log (with and without). Old drivers log bus
-/// and device alone.
+/// Returns a PCI address without its function, such as `0000:06:00`. The ledger compares addresses in this form,
+/// because addresses of NVML have a function and a domain of up to eight digits, and addresses of the kernel log may
+/// have no function. Old drivers only log the bus and the device.
 pub fn pci_address(text: &str) -> Option<String> {
     let (address, function) = text.split_once('.').map_or((text, None), |(a, f)| (a, Some(f)));
     if function.is_some_and(|f| f.len() != 1 || !f.bytes().all(|b| b.is_ascii_hexdigit())) {

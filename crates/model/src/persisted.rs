@@ -1,4 +1,4 @@
-//! What the ledger knows beyond a restart of the daemon.
+//! State of the ledger that is kept across restarts of the daemon.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -11,13 +11,13 @@ use crate::owner_records::OwnerRecords;
 
 macro_rules! documents {
     ($($(#[$doc:meta])* $name:ident: $type:ty,)*) => {
-        /// Documents of the ledger that an earlier daemon left.
+        /// Documents of the ledger as loaded from disk.
         #[derive(Clone, Debug, Default, PartialEq)]
         pub struct Documents {
             $($(#[$doc])* pub $name: $type,)*
         }
 
-        /// Documents of the ledger that have changed and are to be saved.
+        /// Documents of the ledger that have changed and must be saved.
         #[derive(Clone, Debug, Default, PartialEq)]
         pub struct ChangedDocuments {
             $(pub $name: Option<$type>,)*
@@ -28,11 +28,11 @@ macro_rules! documents {
 documents! {
     /// GPUs seen in this boot.
     seen: SeenGpus,
-    /// Faults of this driver load, and the load.
+    /// Faults of this driver load, and the identity of the load.
     faults: PersistedFaults,
     /// Wrong results of the canary that are not cleared.
     wrong_results: KnownWrongResults,
-    /// Incidents of the GPUs and the greatest number of GPUs, across reboots.
+    /// Incidents of the GPUs and the maximum number of GPUs, across reboots.
     history: NodeHistory,
     /// Events of the last days.
     events: EventHistory,
@@ -40,7 +40,7 @@ documents! {
     owner_records: OwnerRecords,
 }
 
-/// A list without what cannot be read: a later version may have put it there, and the rest counts.
+/// Deserializes a list without the entries that cannot be read, which a later version may have written.
 pub fn known<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Vec<T>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -56,127 +56,120 @@ pub fn known<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) ->
     Ok(known.collect())
 }
 
-/// Which GPUs this node has had since it booted.
+/// GPUs that this node has had since it booted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Inventory {
-    /// The boot it belongs to.
     pub boot_id: String,
     #[serde(flatten)]
     pub seen: SeenGpus,
 }
 
-/// The GPUs seen in one boot.
+/// GPUs seen in one boot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeenGpus {
-    /// The most at the same time.
+    /// Maximum number of GPUs at the same time.
     pub devices: usize,
-    /// Each one as it was last seen.
+    /// Last known identity of every GPU.
     pub gpus: Vec<Identity>,
 }
 
-/// A GPU as it was last seen.
+/// Last known identity of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// NVML's index.
+    /// NVML index of the GPU.
     pub index: u32,
-    /// UUID.
     pub uuid: String,
-    /// PCI address as `0000:06:00`; empty if not known.
+    /// PCI address in the form `0000:06:00`; empty if unknown.
     pub pci: String,
-    /// When it last answered, in seconds since 1970; 0 if not known.
+    /// Time at which the GPU last responded, in seconds since 1970; 0 if unknown.
     #[serde(default)]
     pub last_seen: u64,
 }
 
-/// What faults say about GPUs until they are reset or the driver is loaded.
+/// Faults of GPUs that last until a reset or a driver load.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FaultBooks {
-    /// The boot it belongs to.
     pub boot_id: String,
     #[serde(flatten)]
     pub faults: PersistedFaults,
 }
 
-/// The faults that outlast the daemon.
+/// Faults that are kept across restarts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PersistedFaults {
-    /// The load of the kernel module they belong to; `None` where no module was seen.
+    /// Load of the kernel module to which the faults belong; `None` if no module was found.
     pub load: Option<LoadId>,
-    /// The GPUs that have something against them.
     #[serde(deserialize_with = "known")]
     pub gpus: Vec<FaultyGpu>,
-    /// The faults of NVSwitches.
     #[serde(default, deserialize_with = "known")]
     pub switches: Vec<SwitchFault>,
 }
 
-/// A fault of an NVSwitch that a load of the driver or an operator ends.
+/// Fault of an NVSwitch that lasts until the driver is reloaded or an operator clears the fault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwitchFault {
-    /// Number of the switch.
+    /// Number of the NVSwitch.
     pub nvswitch: String,
     /// Code of the SXid.
     pub code: u32,
-    /// Whether its line calls it fatal.
+    /// True if the log line calls the fault fatal.
     pub fatal: bool,
 }
 
-/// A GPU with a fault that only a reset or a load of the driver ends.
+/// GPU with a fault that lasts until a reset or a driver load.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FaultyGpu {
-    /// UUID.
     pub uuid: String,
-    /// Whether a fault came after which it needs a reset.
+    /// True if a fault requires a reset.
     pub fatal: bool,
-    /// Whether there was a memory error that is known not to be contained.
+    /// True if a memory error is known to be uncontained.
     pub uncontained: bool,
-    /// When a memory error came that was not contained yet.
+    /// Time of a memory error that is not yet known to be contained.
     pub memory_error: Option<Mono>,
-    /// Since when the GPU is lost, and the tier whose visit found the loss: its return is a reset.
+    /// Time at which the GPU was lost, and the tier whose visit found the loss. The return of a lost GPU counts as a
+    /// reset.
     pub lost: Option<(Mono, Option<Tier>)>,
-    /// Whether the driver asked for a reset.
+    /// True if the driver requested a reset.
     pub asked: bool,
 }
 
-/// What outlasts restarts of the exporter, loads of the driver and reboots.
+/// History that is kept across restarts of the exporter, loads of the driver and reboots.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeHistory {
-    /// `/etc/machine-id` of the machine that had so many GPUs; empty if it has none.
+    /// `/etc/machine-id` of the machine with this number of GPUs; empty without a machine id.
     pub machine_id: String,
-    /// The greatest number of GPUs ever listed; lower after a smaller number was declared.
+    /// Maximum number of GPUs ever listed, or a smaller number that was declared later.
     pub devices_highest: usize,
-    /// The GPUs that became unhealthy at least once.
+    /// GPUs that became unhealthy at least once.
     pub gpus: Vec<GpuHistory>,
 }
 
-/// How often a GPU became unhealthy.
+/// Number of times that a GPU became unhealthy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuHistory {
-    /// UUID.
     pub uuid: String,
-    /// Number of times.
     pub unhealthy_total: u64,
-    /// Whether the newest of them lasts.
+    /// True if the GPU is still unhealthy.
     pub unhealthy: bool,
 }
 
-/// Boards on which the canary found wrong results that are not cleared. Of no boot and no load of the driver.
+/// Boards with wrong canary results that are not cleared. They are independent of boots and driver loads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct KnownWrongResults {
     pub gpus: Vec<WrongResult>,
 }
 
-/// A wrong result of the canary that is not cleared.
+/// Wrong result of the canary that is not cleared.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WrongResult {
     /// UUID of the GPU.
     pub uuid: String,
-    /// Serial number of its board; empty if not known.
+    /// Serial number of the board; empty if unknown.
     pub serial: String,
-    /// Check that found it.
+    /// Check that found the wrong result.
     pub check: String,
-    /// What it found.
+    /// Description of the wrong result.
     pub text: String,
-    /// When, in seconds since 1970.
+    /// Time of the wrong result, in seconds since 1970.
     pub unix_seconds: f64,
 }

@@ -1,5 +1,6 @@
-//! Files that people and earlier daemons wrote, read so that no other kind of file holds up or misleads the reader: a FIFO
-//! waits for a writer, a device has no end, and a symbolic link leads where its maker wants.
+//! Reading of files written by people and by earlier daemons. Other kinds of files are refused, so that they cannot
+//! block or mislead the reader: a FIFO waits for a writer, a device has no end, and a symbolic link can point
+//! anywhere.
 
 use std::fs::{self, FileType, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -10,11 +11,11 @@ use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 
 use crate::text;
 
-/// Longest target of a link that is named, in bytes.
+/// Maximum length of a link target in an error message, in bytes.
 const MAX_TARGET: usize = 400;
 
-/// Reads a plain file of at most `max` bytes. Another kind of file, or a longer one, is an error that says so, without
-/// waiting.
+/// Reads a plain file of at most `max` bytes. Fails without waiting if the path is another kind of file, or if the
+/// file is longer.
 pub fn read(path: &Path, max: usize) -> io::Result<Vec<u8>> {
     let about = fs::symlink_metadata(path)?;
     if about.is_symlink() {
@@ -25,17 +26,17 @@ pub fn read(path: &Path, max: usize) -> io::Result<Vec<u8>> {
     read_of(&about, path, O_NOFOLLOW, max)
 }
 
-/// As [`read`], but of the file at the end of symbolic links.
+/// Same as [`read`], but follows symbolic links.
 pub fn read_linked(path: &Path, max: usize) -> io::Result<Vec<u8>> {
     read_of(&fs::metadata(path)?, path, 0, max)
 }
 
 fn read_of(about: &Metadata, path: &Path, flags: i32, max: usize) -> io::Result<Vec<u8>> {
-    // Opening a device can have effects.
+    // Opening a device can have side effects.
     check(about.file_type())?;
     let file = OpenOptions::new().read(true).custom_flags(flags | O_NONBLOCK).open(path)?;
     check(file.metadata()?.file_type())?;
-    // The length of files of the kernel is not known before.
+    // The kernel does not report the length of its virtual files in advance.
     let mut bytes = Vec::new();
     file.take(max as u64 + 1).read_to_end(&mut bytes)?;
     if bytes.len() > max {
@@ -44,7 +45,7 @@ fn read_of(about: &Metadata, path: &Path, flags: i32, max: usize) -> io::Result<
     Ok(bytes)
 }
 
-/// As [`read`], of text in UTF-8.
+/// Same as [`read`], for UTF-8 text.
 pub fn read_text(path: &Path, max: usize) -> io::Result<String> {
     String::from_utf8(read(path, max)?).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "not UTF-8"))
 }

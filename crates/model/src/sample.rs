@@ -1,6 +1,7 @@
-//! What one visit to a source learned: rows, gaps and costs, as they travel from a collector to the ledger.
+//! Result of one visit to a source: rows, gaps and costs, which a collector sends to the ledger.
 //!
-//! Unsupported, failed and zero are three different things here: a [`Gap`] says which, a zero is a row.
+//! Unsupported, failed and zero are different results. A [`Gap`] contains the reason for a missing value, and zero is
+//! a row.
 
 use std::time::Duration;
 
@@ -14,140 +15,133 @@ use crate::catalog::{
 use crate::clock::{Mono, nanos};
 use crate::owners::GpuProcess;
 
-/// The part of the node a batch is about. Its rows replace all earlier rows of the same part.
+/// Part of the node that a batch describes. The rows of a batch replace all earlier rows of the same part.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BatchKey {
-    /// Who looked.
     pub collector: CollectorName,
-    /// At which GPU; `None` for the node as a whole.
+    /// GPU of the part; `None` for the node as a whole.
     pub gpu: Option<Gpu>,
-    /// At which of its tiers.
     pub tier: Tier,
 }
 
-/// How the word of a collector begins that is switched off.
+/// Prefix of the status text of a disabled collector.
 pub const SWITCHED_OFF: &str = "switched off";
 
-/// One value of one metric about one subject.
+/// Value of one metric for one subject.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Which metric.
     pub metric: MetricId,
-    /// The values of the labels it adds to those of the subject.
+    /// Values of the labels that the metric adds to the labels of the subject.
     pub labels: Vec<LabelText>,
-    /// The value, in the metric's unit.
+    /// Value in the unit of the metric.
     pub value: f64,
 }
 
-/// Why a value is missing.
+/// Reason for a missing value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Missing {
-    /// The device or driver does not know it. No alarm; not asked again with this handle.
+    /// The device or the driver does not support the value. This is not an error, and the call is not repeated with
+    /// this handle.
     Unsupported,
-    /// The call failed.
+    /// The driver call failed.
     Failed {
-        /// Kind of failure.
         error: DriverError,
-        /// What the driver or wrapper said.
+        /// Error text of the driver or of the wrapper.
         text: String,
     },
-    /// The driver gave a value that cannot be true.
+    /// The driver returned an impossible value.
     Dropped(DropReason),
 }
 
-/// What could not be read, and why.
+/// Values that could not be read, with the reason.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gap {
-    /// NVML function, with its argument where one function answers several questions.
+    /// NVML function, with its argument if one function returns several values.
     pub call: String,
-    /// Metrics that have no value because of it.
+    /// Metrics without a value because of this gap.
     pub metrics: Vec<MetricId>,
-    /// Why.
     pub missing: Missing,
 }
 
-/// What one driver call cost.
+/// Cost of one driver call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CallCost {
-    /// NVML function.
     pub call: String,
-    /// Wall time inside it, in nanoseconds.
+    /// Wall time of the call in nanoseconds.
     pub nanos: u64,
 }
 
-/// Readings of which each counts, other than rows, of which the newest does: the ledger adds them up.
+/// Readings that the ledger adds up. Every one of them counts, whereas only the newest row of a part counts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Drained {
-    /// Samples of one of the driver's own buffers, oldest first. One sampler sends none twice.
+    /// Samples of one of the driver's buffers, oldest first. A sampler never sends a sample twice.
     Samples {
-        /// Which buffer.
         buffer: SampleBuffer,
-        /// Wall clock minus monotonic clock when they were read, in microseconds.
+        /// Wall clock minus monotonic clock at the time of reading, in microseconds.
         offset_micros: i64,
-        /// Time by the driver's clock, in microseconds since 1970, and value: watts or a ratio.
+        /// Time by the driver's clock in microseconds since 1970, and value in watts or as a ratio.
         samples: Vec<(u64, f64)>,
     },
-    /// What GPM measured between two of its samples.
+    /// Measurement of GPM between two GPM samples.
     Gpm(GpmWindow),
 }
 
-/// What GPM measured between two of its samples.
+/// Measurement of GPM between two GPM samples.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpmWindow {
-    /// The GPU or GPU instance.
+    /// GPU or GPU instance that was measured.
     pub subject: Subject,
-    /// Length of the window, in seconds.
+    /// Length of the window in seconds.
     pub seconds: f64,
-    /// What to add to each counter: the measured ratio or rate times the length of the window.
+    /// Increments of the counters: the measured ratio or rate, multiplied by the length of the window.
     pub sums: Vec<Row>,
 }
 
-/// How far wall clock and monotonic clock may move against each other between two reads before the
-/// driver's timestamps, which are the wall clock's, count as of another time.
+/// Maximum shift between the wall clock and the monotonic clock between two reads. After a larger shift, the driver's
+/// timestamps, which use the wall clock, count as timestamps of another time.
 pub const STEP_MICROS: i64 = 100_000;
-/// No sample is of a time this far ahead: its stamp is of a wall clock that has been set back since.
+/// Maximum time that a sample can be in the future, in microseconds. A later timestamp is from before the wall clock
+/// was set back.
 pub const AHEAD_MICROS: u64 = 60_000_000;
 
-/// Most processes of one GPU that travel: a frame holds them, and no node runs more work than that.
+/// Maximum number of processes of one GPU in a batch. A frame has room for them, and no node runs more.
 pub const MAX_PROCESSES: usize = 8192;
 
-/// What one visit learned about one part.
+/// Result of one visit to one part.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Batch {
-    /// The part.
     pub part: BatchKey,
-    /// State of the GPU the batch belongs to; see [`ledger`].
+    /// Epoch of the GPU; see [`ledger`].
     pub epoch: u64,
-    /// When the visit began.
+    /// Start of the visit.
     pub taken: Mono,
-    /// How long it took, in nanoseconds.
+    /// Duration of the visit in nanoseconds.
     pub nanos: u64,
-    /// How long the rows may be served; `None`: as long as the epoch lasts.
+    /// Time for which the rows may be served; `None` for as long as the epoch lasts.
     pub lifetime_nanos: Option<u64>,
-    /// Whether what was visited answers: a call succeeded, or none was to be made.
+    /// True if the visited source responded: a call succeeded, or no call was due.
     pub answered: bool,
-    /// What was learned.
     pub rows: Rows,
-    /// What was not.
+    /// Values that could not be read.
     pub gaps: Vec<Gap>,
-    /// Readings of which each counts.
+    /// Readings that the ledger adds up.
     pub drained: Vec<Drained>,
-    /// Processes on the GPU, the canary's own left out; `None` if this visit does not list them. The ledger
-    /// unites what the parts of a GPU list.
+    /// Processes on the GPU without the canary; `None` if this visit does not list processes. The ledger combines the
+    /// lists of all parts of a GPU.
     pub processes: Option<Vec<GpuProcess>>,
-    /// The driver calls made.
+    /// Driver calls of the visit.
     pub calls: Vec<CallCost>,
 }
 
 impl Batch {
-    /// What a collector of the serving process learned about the node in a visit that ends now and that was answered;
-    /// its rows are served for `lifetime`, or always.
+    /// Returns the batch of a collector in the serving process about the node, for a successful visit that ends now.
+    /// The rows are served for `lifetime`, or forever.
     pub fn of_node(collector: CollectorName, taken: Mono, lifetime: Option<Duration>, rows: Rows) -> Batch {
         let part = BatchKey { collector, gpu: None, tier: Tier::Computed };
         Batch { rows, ..Batch::new(part, 0, taken, lifetime) }
     }
 
-    /// An answered batch without content, of a visit that ends now.
+    /// Returns an empty batch for a successful visit that ends now.
     pub fn new(part: BatchKey, epoch: u64, taken: Mono, lifetime: Option<Duration>) -> Batch {
         Batch {
             part,
@@ -168,7 +162,8 @@ impl Batch {
         self.lifetime_nanos.is_some_and(|lifetime| now.since(self.taken).as_nanos() > u128::from(lifetime))
     }
 
-    /// The error of the first failed call, and the call with its error for people. A loss explains the other errors.
+    /// Returns the error of the first failed call, with a text for people that names the call. A lost GPU takes
+    /// precedence, because it explains the other errors.
     pub fn failure(&self) -> Option<(DriverError, String)> {
         let failed = self.gaps.iter().filter_map(|gap| match &gap.missing {
             Missing::Failed { error, text } => Some((*error, &gap.call, text)),
@@ -179,7 +174,7 @@ impl Batch {
         Some((error, format!("{call}: {text}")))
     }
 
-    /// Its MIG devices, each with its `gpu_mig_info` where that was read.
+    /// Returns the MIG devices of the batch, with their `gpu_mig_info` rows if these were read.
     pub fn mig_devices(&self) -> impl Iterator<Item = (&ComputeInstance, Option<&Row>)> {
         self.rows.groups().iter().filter_map(|(subject, rows)| match subject {
             Subject::ComputeInstance(device) => {
@@ -189,19 +184,19 @@ impl Batch {
         })
     }
 
-    /// The first row of this metric.
+    /// Returns the first row of this metric.
     pub fn find(&self, metric: MetricId) -> Option<&Row> {
         self.rows.all().find(|row| row.metric == metric)
     }
 
-    /// Metrics that the driver does not have for this part.
+    /// Returns the metrics that the driver does not support for this part.
     pub fn unsupported(&self) -> impl Iterator<Item = MetricId> {
         let missing = self.gaps.iter().filter(|gap| gap.missing == Missing::Unsupported);
         missing.flat_map(|gap| gap.metrics.iter().copied()).filter(|metric| self.find(*metric).is_none())
     }
 
-    /// Whether every row and every counter is one the catalogue allows. What arrives over a pipe is checked
-    /// with this.
+    /// Returns true if the catalogue allows all rows and counters. The parent process checks batches from the pipe
+    /// with this function.
     pub fn conform(&self) -> bool {
         self.rows.conform()
             && self.processes.as_ref().is_none_or(|list| list.len() <= MAX_PROCESSES)
@@ -215,14 +210,14 @@ impl Batch {
     }
 }
 
-/// Rows, grouped by subject.
+/// Rows grouped by subject.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rows {
     groups: Vec<(Subject, Vec<Row>)>,
 }
 
 impl Rows {
-    /// The rows about one entity, to add to.
+    /// Returns the rows of one entity, to add further rows.
     pub fn entity<E: Entity>(&mut self, entity: &E) -> RowsOf<'_, E> {
         let subject = entity.subject();
         let at = match self.groups.iter().position(|(s, _)| *s == subject) {
@@ -235,22 +230,22 @@ impl Rows {
         RowsOf { rows: &mut self.groups[at].1, entity: std::marker::PhantomData }
     }
 
-    /// Every subject with its rows.
+    /// Returns all subjects with their rows.
     pub fn groups(&self) -> &[(Subject, Vec<Row>)] {
         &self.groups
     }
 
-    /// Every row, whatever its subject.
+    /// Returns all rows of all subjects.
     pub fn all(&self) -> impl Iterator<Item = &Row> {
         self.groups.iter().flat_map(|(_, rows)| rows)
     }
 
-    /// Every row with its subject, to change the value.
+    /// Returns all rows with their subjects, to change the values.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (&Subject, &mut Row)> {
         self.groups.iter_mut().flat_map(|(subject, rows)| rows.iter_mut().map(|row| (&*subject, row)))
     }
 
-    /// Keeps the rows for which this holds.
+    /// Keeps only the rows for which the function returns true.
     pub fn retain(&mut self, mut keep: impl FnMut(&Row) -> bool) {
         for (_, rows) in &mut self.groups {
             rows.retain(&mut keep);
@@ -258,7 +253,7 @@ impl Rows {
         self.groups.retain(|(_, rows)| !rows.is_empty());
     }
 
-    /// Adds what was read before, of subjects that may have rows already.
+    /// Adds rows whose subjects may already have rows.
     pub fn extend(&mut self, more: Rows) {
         for (subject, rows) in more.groups {
             match self.groups.iter_mut().find(|(known, _)| *known == subject) {
@@ -268,18 +263,17 @@ impl Rows {
         }
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     pub fn len(&self) -> usize {
         self.groups.iter().map(|(_, rows)| rows.len()).sum()
     }
 
-    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether every row is one the catalogue allows: known metric, right subject, right labels, a
-    /// finite value within the unit's limits. What arrives over a pipe is checked with this.
+    /// Returns true if the catalogue allows all rows: a known metric, the right subject and labels, and a finite value
+    /// within the limits of the unit. The parent process checks rows from the pipe with this function.
     pub fn conform(&self) -> bool {
         self.groups.iter().all(|(subject, rows)| {
             rows.iter().all(|row| {
@@ -301,7 +295,7 @@ impl FromIterator<(Subject, Vec<Row>)> for Rows {
     }
 }
 
-/// Adds rows about one entity of type `E`.
+/// Handle to add rows of one entity of type `E`.
 #[derive(Debug)]
 pub struct RowsOf<'a, E> {
     rows: &'a mut Vec<Row>,
@@ -309,15 +303,15 @@ pub struct RowsOf<'a, E> {
 }
 
 impl<E: Entity> RowsOf<'_, E> {
-    /// Adds a value, in the metric's unit. A value outside the unit's limits is not added; the caller
-    /// that can name its source reports it as a gap.
+    /// Adds a value in the unit of the metric. Returns an error for a value outside the limits of the unit; a caller
+    /// that can name the source reports such a value as a gap.
     pub fn record<L: LabelSet>(
         &mut self,
         metric: &Metric<E, L>,
         labels: L,
         value: f64,
     ) -> Result<(), DropReason> {
-        // NaN is in no range, so it is refused here as well.
+        // NaN is in no range, so it is also refused.
         if !metric.def().limits().contains(&value) {
             return Err(DropReason::OutOfRange);
         }
@@ -330,12 +324,12 @@ impl<E: Entity> RowsOf<'_, E> {
         self.rows.push(Row { metric: metric.id(), labels: labels.texts(), value: f64::from(u8::from(set)) });
     }
 
-    /// Adds an `_info` row.
+    /// Adds an `_info` row with the value 1.
     pub fn info<L: LabelSet>(&mut self, metric: &Metric<E, L>, labels: L) {
         self.rows.push(Row { metric: metric.id(), labels: labels.texts(), value: 1.0 });
     }
 
-    /// Adds one 0/1 row for each state of a state set.
+    /// Adds a 0/1 row for every state of a state set.
     pub fn state<S: KnownLabel>(&mut self, metric: &Metric<E, (S,)>, now: S) {
         for state in S::ALL {
             self.flag(metric, (*state,), *state == now);

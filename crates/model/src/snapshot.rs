@@ -1,4 +1,4 @@
-//! One consistent view of the node, made by the ledger and read by every encoder. Never changed once made.
+//! Consistent view of the node, which the ledger creates and every encoder reads. A snapshot never changes.
 
 #[cfg(any(test, feature = "fixtures"))]
 mod fixtures;
@@ -29,65 +29,61 @@ use crate::topology::TopologyUpdate;
 use crate::trends::Trends;
 use crate::window::Window;
 
-/// One consistent view of the node; the default is served before the first publication.
+/// Consistent view of the node. The default is served before the first publication.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// Counts publications from 1; 0 before the first one.
+    /// Sequence number of the publication, starting at 1; 0 before the first publication.
     pub sequence: u64,
-    /// When it was made.
+    /// Time at which the snapshot was created.
     pub taken: Mono,
-    /// When it was made, in seconds since 1970.
+    /// Time at which the snapshot was created, in seconds since 1970.
     pub unix_seconds: f64,
-    /// Metric families with at least one series, in catalogue order.
+    /// Metric families with at least one series, in the order of the catalogue.
     pub families: Vec<Family>,
-    /// State of the driver.
     pub driver: DriverState,
-    /// Every known GPU, by index.
+    /// All known GPUs, by index.
     pub gpus: Vec<GpuView>,
-    /// Every collector.
     pub collectors: Vec<CollectorView>,
-    /// Whether every collector has answered or been found absent.
+    /// True if every collector has responded or was found absent.
     pub ready: bool,
-    /// The newest events, oldest first.
+    /// Newest events, oldest first.
     pub events: Arc<[Arc<Event>]>,
-    /// When the list of events last changed, in seconds since 1970: the first snapshot that has it.
+    /// Time at which the list of events last changed, in seconds since 1970.
     pub events_unix_seconds: f64,
-    /// The canary.
     pub canary: CanaryView,
-    /// The machine around the GPUs; `None` while nothing was reported.
+    /// Topology of the host; `None` until it is reported.
     pub topology: Option<Arc<TopologyUpdate>>,
-    /// Owners with processes on GPUs, or whose counters are still kept.
+    /// Owners with processes on GPUs, and owners whose counters are still kept.
     pub owners: Vec<OwnerView>,
     /// Records of owners that have ended.
     pub owner_records: OwnerRecordsView,
-    /// Windows of planned work: open, to come, or ended within the last hour.
+    /// Windows of planned work that are open, in the future, or ended within the last hour.
     pub windows: Arc<[Window]>,
-    /// The course of a few values over the last hour.
+    /// History of a few values over the last hour.
     pub trends: Arc<Trends>,
-    /// The verdicts on node and GPUs.
+    /// Health verdicts on the node and its GPUs.
     pub health: NodeHealth,
-    /// Labels of the node on each of its series, before their own; no metric has a label of such a name.
+    /// Labels of the node, which precede the labels of every series. No metric has a label with one of these names.
     pub node_labels: Arc<[(&'static str, String)]>,
 }
 
 /// All series of one metric.
 #[derive(Clone, Debug)]
 pub struct Family {
-    /// The metric.
     pub def: &'static MetricDef,
-    /// Its series, at least one.
+    /// Series of the metric, at least one.
     pub series: Vec<Series>,
-    /// Whether `/metrics` serves the series that need the metric's group, too.
+    /// True if `/metrics` also serves the series that need the metric's group.
     pub whole: bool,
 }
 
 impl Family {
-    /// The series that a scrape gets.
+    /// Returns the series that a scrape returns.
     pub fn scraped(&self) -> impl Iterator<Item = &Series> {
         self.series.iter().filter(|series| self.serves(series))
     }
 
-    /// Whether a scrape gets this series.
+    /// Returns true if a scrape returns this series.
     pub fn serves(&self, series: &Series) -> bool {
         let number = || match series.value {
             Value::Number(value) => Some(value),
@@ -97,19 +93,17 @@ impl Family {
     }
 }
 
-/// One series: subject, labels, value.
+/// Series with subject, labels and value.
 #[derive(Debug, Clone)]
 pub struct Series {
-    /// What it is about.
     pub subject: Arc<SubjectText>,
-    /// The values of [`MetricDef::labels`], in their order.
+    /// Values of [`MetricDef::labels`], in the same order.
     pub labels: Vec<LabelText>,
-    /// The value.
     pub value: Value,
 }
 
 impl Series {
-    /// All labels with their texts, in the order of the wire.
+    /// Returns all labels with their texts, in the order of the exposition formats.
     pub fn label_pairs<'a>(
         &'a self,
         def: &'static MetricDef,
@@ -120,7 +114,7 @@ impl Series {
     }
 }
 
-/// The number of the series with this subject and these labels.
+/// Returns the value of the series with this subject and these labels.
 pub fn number_of(series: &[Series], subject: &Subject, labels: &[LabelText]) -> Option<f64> {
     series.iter().find_map(|s| match s.value {
         Value::Number(v) if s.labels == labels && s.subject.subject == *subject => Some(v),
@@ -128,49 +122,49 @@ pub fn number_of(series: &[Series], subject: &Subject, labels: &[LabelText]) -> 
     })
 }
 
-/// A subject with the texts of its labels, made once and shared by all its series.
+/// Subject with the texts of its labels, created once and shared by all series of the subject.
 #[derive(Debug)]
 pub struct SubjectText {
-    /// The subject.
     pub subject: Subject,
-    /// The values of its labels, in the order of [`crate::catalog::EntityKind::labels`].
+    /// Values of the labels, in the order of [`crate::catalog::EntityKind::labels`].
     pub values: Vec<Arc<str>>,
 }
 
-/// The value of a series.
+/// Value of a series.
 #[derive(Debug, Clone)]
 pub enum Value {
-    /// A number, in the metric's unit.
+    /// Number in the unit of the metric.
     Number(f64),
-    /// A distribution.
+    /// Distribution of values in buckets.
     Histogram(Arc<Histogram>),
 }
 
-/// A classic histogram.
+/// Classic histogram of Prometheus.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Histogram {
-    /// Upper bounds of the buckets, rising, without +Inf.
+    /// Upper bounds of the buckets in ascending order, without +Inf.
     pub bounds: &'static [f64],
-    /// Observations in each bucket (not cumulative); one more than `bounds`, the last is above all.
+    /// Number of observations in every bucket (not cumulative). The last bucket, which has no bound, counts all larger
+    /// values.
     pub counts: Vec<u64>,
     /// Sum of all observations.
     pub sum: f64,
 }
 
 impl Histogram {
-    /// An empty one with these bucket bounds.
+    /// Returns an empty histogram with these bucket bounds.
     pub fn new(bounds: &'static [f64]) -> Histogram {
         Histogram { bounds, counts: vec![0; bounds.len() + 1], sum: 0.0 }
     }
 
-    /// Counts one observation.
+    /// Adds one observation to its bucket and to the sum.
     pub fn observe(&mut self, value: f64) {
         let bucket = self.bounds.partition_point(|bound| *bound < value);
         self.counts[bucket] += 1;
         self.sum += value;
     }
 
-    /// Number of observations.
+    /// Returns the number of observations.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
@@ -179,91 +173,84 @@ impl Histogram {
 /// State of the driver.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum DriverState {
-    /// No attempt to reach it has ended yet.
+    /// No attempt to reach the driver has finished yet.
     #[default]
     Waiting,
-    /// It answers.
+    /// The driver responds to calls.
     Up,
-    /// Calls into it do not return, in two processes in a row.
+    /// Calls into the driver do not return, in two consecutive processes.
     Stuck,
-    /// It is absent, not loaded, or answers nothing.
-    Away {
-        /// The reason.
-        text: String,
-    },
-    /// NVML refuses to work: library and kernel module differ in version.
+    /// The driver is absent, not loaded, or unresponsive.
+    Away { text: String },
+    /// NVML refuses to work, because the versions of the library and the kernel module differ.
     Mismatch {
-        /// What NVML said.
+        /// Error text of NVML.
         text: String,
     },
-    /// It is released, so that it can be unloaded: nothing is asked.
+    /// The driver is released so that it can be unloaded, and the exporter makes no calls.
     Paused {
-        /// Since when, in seconds since 1970.
+        /// Time of the release, in seconds since 1970.
         since_unix_seconds: f64,
-        /// For how long.
+        /// Time since the release.
         age: Duration,
-        /// Processes of ours that still have it open.
+        /// Processes of the exporter that still use the driver.
         holders: Vec<i32>,
     },
 }
 
-/// One GPU as the status page and the JSON show it.
+/// GPU as shown on the status page and in the JSON.
 #[derive(Clone, Debug)]
 pub struct GpuView {
-    /// The GPU.
     pub gpu: Gpu,
-    /// Whether it answers.
     pub state: GpuState,
-    /// Its tiers that hold values now.
+    /// Tiers of the GPU with current values.
     pub parts: Vec<PartView>,
-    /// What could not be read, and why.
+    /// Values that could not be read, with the reasons.
     pub gaps: Vec<Gap>,
-    /// Processes on it, the canary's own left out.
+    /// Processes on the GPU, without the canary.
     pub processes: Vec<GpuProcess>,
 }
 
-/// Whether a GPU answers.
+/// Responsiveness of a GPU.
 #[derive(Debug, Clone, PartialEq)]
 pub enum GpuState {
-    /// In time.
+    /// The GPU responds in time.
     Up,
-    /// Nothing was read yet.
+    /// No value was read yet.
     Waiting,
-    /// A driver call on it does not return.
+    /// A driver call on the GPU does not return.
     Stuck {
-        /// NVML function.
+        /// NVML function that does not return.
         call: String,
-        /// For how long.
+        /// Time since the start of the call.
         age: Duration,
     },
-    /// Nothing was read for longer than a value is kept, without an error: the exporter may have been held up, or a call
-    /// is not late enough yet to be stuck.
+    /// No value was read for longer than values are kept, and there was no error. The exporter may have been delayed,
+    /// or a call may not have lasted long enough to count as stuck.
     Unread,
-    /// It answers with errors only.
+    /// The GPU returns only errors.
     Failing {
-        /// The driver's error.
         error: DriverError,
-        /// The error for people.
+        /// Error text for people.
         text: String,
     },
-    /// The driver is away or stuck as a whole.
+    /// The driver is unavailable or stuck as a whole.
     NoDriver,
-    /// The driver is released: nothing is asked.
+    /// The driver is released, and the exporter makes no calls.
     Paused,
 }
 
-/// One tier of one GPU.
+/// Tier of a GPU.
 #[derive(Clone, Debug, Serialize)]
 pub struct PartView {
-    /// The tier.
     pub tier: Tier,
-    /// Time since its values were read.
+    /// Time since the values were read.
     #[serde(rename = "age_seconds", serialize_with = "seconds")]
     pub age: Duration,
-    /// How long reading them took.
+    /// Duration of reading the values.
     #[serde(rename = "duration_seconds", serialize_with = "seconds")]
     pub duration: Duration,
-    /// How many values it holds.
+    /// Number of current values.
     #[serde(rename = "values")]
     pub rows: usize,
 }
@@ -275,192 +262,176 @@ fn seconds<T: Copy + Into<Option<Duration>>, S: Serializer>(
     (*time).into().map(|time| time.as_secs_f64()).serialize(serializer)
 }
 
-/// One collector.
+/// State of a collector.
 #[derive(Clone, Debug, Serialize)]
 pub struct CollectorView {
-    /// Its name.
     #[serde(rename = "collector")]
     pub name: &'static str,
-    /// Whether its newest visits succeeded in time.
+    /// True if the newest visits succeeded in time.
     pub up: bool,
-    /// Time since it last delivered values; `None` if it never did.
+    /// Time since the last values; `None` if the collector never delivered any.
     #[serde(rename = "age_seconds", serialize_with = "seconds")]
     pub age: Option<Duration>,
-    /// The trouble; empty if there is none.
+    /// Description of the failure; empty without a failure.
     pub text: String,
 }
 
-/// The canary of the node.
+/// State of the canary on the node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CanaryView {
-    /// When it runs; `None` while not known.
+    /// Mode of the canary; `None` while it is unknown.
     pub mode: Option<CanaryMode>,
-    /// Every place with a report, by GPU and instance.
+    /// All places with a report, by GPU and instance.
     pub places: Vec<PlaceView>,
-    /// Wrong results that are not cleared, of boards that are not there now too.
+    /// Wrong results that are not cleared, including results of boards that are no longer present.
     pub wrong: Vec<WrongResult>,
 }
 
 impl CanaryView {
-    /// The places on one GPU.
+    /// Returns the places on one GPU.
     pub fn places_on<'a>(&'a self, gpu: &'a Gpu) -> impl Iterator<Item = &'a PlaceView> {
         self.places.iter().filter(move |place| place.gpu == *gpu)
     }
 }
 
-/// One GPU, or one MIG instance of it.
+/// Canary state of a GPU or MIG instance.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlaceView {
-    /// The GPU.
     #[serde(skip)]
     pub gpu: Gpu,
-    /// The MIG instance; `None`: the whole GPU.
+    /// MIG instance; `None` for the whole GPU.
     pub instance: Option<Instance>,
-    /// Whether a run is under way.
+    /// True while a run is in progress.
     pub running: bool,
-    /// The step in which a process hangs, if one does.
+    /// Step in which a canary process hangs, if any.
     pub hung: Option<CanaryStep>,
-    /// When a run last ended, in seconds since 1970.
+    /// End of the last run, in seconds since 1970.
     #[serde(rename = "last_run_unix_seconds")]
     pub last_run: Option<f64>,
-    /// When the next run is due, likewise.
+    /// Time of the next run, in seconds since 1970.
     #[serde(rename = "next_due_unix_seconds")]
     pub due: Option<f64>,
-    /// Why a run that was due was put off, if none was made since.
+    /// Reason why the last due run was postponed, if no run has taken place since.
     pub skipped: Option<CanarySkip>,
-    /// How the last run ended.
     pub end: Option<CanaryEnd>,
-    /// Why it did not finish; empty if it did.
+    /// Reason why the last run did not finish; empty if it finished.
     pub text: String,
-    /// The newest verdict of each check.
+    /// Newest verdict of every check.
     pub checks: Vec<CheckView>,
 }
 
-/// The newest verdict of one check.
+/// Newest verdict of one check.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CheckView {
     pub check: CanaryCheck,
     pub verdict: CanaryVerdict,
-    /// The reason.
     pub text: String,
-    /// Its rate in the newest valid run.
+    /// Rate of the check in the newest valid run.
     pub rate: Option<Rate>,
 }
 
-/// What one owner has of one GPU or MIG GPU instance.
+/// Work of one owner on one GPU or MIG GPU instance.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OwnerView {
-    /// Who it is.
     pub owner: Arc<Owner>,
-    /// The GPU.
     pub gpu: Gpu,
-    /// MIG GPU instance, if it is on one.
+    /// MIG GPU instance, if the owner uses one.
     pub gpu_instance: Option<u32>,
-    /// Its processes there now; none after its end.
+    /// Current processes of the owner there; empty after the owner has ended.
     pub processes: Vec<u32>,
-    /// What holds its work back; `None` while that is not known.
+    /// Bottleneck of the work; `None` while it is unknown.
     pub cause: Option<Cause>,
-    /// The end of the newest GPM window in which its processes, alone there, computed.
+    /// End of the newest GPM window in which the owner's processes computed without other owners on the GPU.
     pub worked: Option<Mono>,
-    /// Since when its kernels have run and computed nothing, after work.
+    /// Time since which the owner's kernels have run without computing, after earlier work.
     pub waits_since: Option<Mono>,
 }
 
-/// The records of owners that have ended.
+/// Records of owners that have ended.
 #[derive(Clone, Debug, Default)]
 pub struct OwnerRecordsView {
-    /// The one that ended last first.
+    /// Records, with the most recently ended owner first.
     pub ended: Arc<[Arc<OwnerRecord>]>,
-    /// Owners that have work on GPUs, or have ended and have no record yet.
+    /// Owners that still work on GPUs, or that have ended and have no record yet.
     pub pending: Vec<Arc<Owner>>,
 }
 
-/// A text of the program's own tables.
+/// Text from the program's own tables.
 type StaticText = &'static str;
 
-/// An event, or several of the same kind in a burst.
+/// Event, or several events of the same kind in a burst.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// Rises with each entry, from 1. 0 until it is in the list.
+    /// Number of the entry in the list, starting at 1; 0 before the event is added to the list.
     pub id: u64,
-    /// Rises over all entries with each one that is new or changed.
+    /// Number that increases with every new or changed entry of the list.
     pub revision: u64,
-    /// When it happened first, in seconds since 1970.
+    /// Time of the first occurrence, in seconds since 1970.
     pub unix_seconds: f64,
-    /// When it happened last.
+    /// Time of the last occurrence, in seconds since 1970.
     pub last_unix_seconds: f64,
-    /// How many more times it happened after the first.
+    /// Number of repetitions after the first occurrence.
     pub repeats: u64,
-    /// Whether it is from before the exporter watched: it is in no counter.
+    /// True if the event is from before the exporter started to read its source. No counter counts such events.
     pub old: bool,
-    /// What kind it is.
     pub kind: EventKind,
-    /// The GPU, where it is about one that is known.
+    /// GPU of the event, if it is known.
     #[serde(skip)]
     pub gpu: Option<Gpu>,
-    /// PCI address as its source has it, without function.
+    /// PCI address as reported by the source, without the function.
     pub pci: Option<String>,
-    /// Number of the NVSwitch.
     pub nvswitch: Option<String>,
-    /// Xid or SXid code, the driver's number of the event, or the CUDA error that the canary met.
+    /// Xid or SXid code, number of the driver event, or CUDA error of the canary.
     pub code: Option<u64>,
-    /// The vendor's name of the code, the name of the driver's event, or the canary's verdict; empty if there is
-    /// none.
+    /// NVIDIA's name of the code, name of the driver event, or verdict of the canary; empty if there is none.
     #[serde(serialize_with = "null_if_empty", deserialize_with = "interned")]
     pub mnemonic: StaticText,
-    /// Check of the canary.
     #[serde(deserialize_with = "interned_option")]
     pub check: Option<StaticText>,
-    /// What it means.
     #[serde(deserialize_with = "interned")]
     pub meaning: StaticText,
-    /// How loud it is.
     pub severity: Severity,
-    /// What to do first.
     pub action: FaultAction,
-    /// Whether a program can cause the Xid, by the table: yes, possible, rare or no.
+    /// Possibility that a program causes the Xid, from the table: yes, possible, rare or no.
     #[serde(serialize_with = "null_if_empty", deserialize_with = "interned")]
     pub app_can_cause: StaticText,
-    /// Unit of the GPU, as the kernel log names it.
+    /// Unit of the GPU, as named in the kernel log.
     pub unit: Option<String>,
-    /// Whether the same unit alone had the same fault before, in another process or burst; `None` if this is the first,
-    /// or not of a single unit.
+    /// True if only the same unit had this fault before, in another process or burst. `None` for the first fault, and
+    /// if the fault does not concern a single unit.
     pub same_unit: Option<bool>,
-    /// NVLink.
+    /// Number of the NVLink.
     pub link: Option<u32>,
-    /// Whether the kernel log calls the NVLink fault fatal.
+    /// True if the kernel log calls the NVLink fault fatal.
     pub fatal: Option<bool>,
-    /// The first word of an NVLink fault.
+    /// First word of an NVLink fault.
     #[serde(serialize_with = "as_hex", deserialize_with = "from_hex")]
     pub intr_info: Option<u32>,
-    /// The second word of an NVLink fault.
+    /// Second word of an NVLink fault.
     #[serde(serialize_with = "as_hex", deserialize_with = "from_hex")]
     pub error_status: Option<u32>,
-    /// What to look at after an NVLink fault, in NVIDIA's words.
+    /// NVIDIA's keyword for the investigation of an NVLink fault.
     #[serde(deserialize_with = "interned_option")]
     pub investigate: Option<StaticText>,
-    /// MIG GPU instance.
     pub gpu_instance: Option<u32>,
-    /// MIG compute instance.
     pub compute_instance: Option<u32>,
-    /// Process.
     pub pid: Option<u32>,
-    /// Its name.
+    /// Name of the process.
     pub process: Option<String>,
-    /// Whose work ran there: that of the process, or of the only owner on the GPU or GPU instance.
+    /// Owner of the work: the owner of the process, or the only owner on the GPU or GPU instance.
     pub owner: Option<Arc<str>>,
-    /// The line of the kernel log, the canary's text, or the window; empty if only the driver reported it.
+    /// Line of the kernel log, text of the canary, or the window; empty if only the driver reported the event.
     pub text: String,
-    /// Whether it came as a driver event.
+    /// True if NVML reported the event.
     #[serde(skip)]
     pub nvml: bool,
-    /// Whether it came from the kernel log.
+    /// True if the kernel log reported the event.
     #[serde(skip)]
     pub kmsg: bool,
 }
 
 impl Event {
-    /// An event of this kind and time about which nothing more is known.
+    /// Returns an event of this kind and time, without further information.
     pub fn new(kind: EventKind, unix_seconds: f64, severity: Severity, action: FaultAction) -> Event {
         Event {
             id: 0,
@@ -510,7 +481,7 @@ fn from_hex<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D
     text.map(word).transpose()
 }
 
-/// A text of the program's own tables. Read from a file it is kept for the life of the process, each text once.
+/// Deserializes a text of the program's own tables. Every distinct text is kept for the lifetime of the process.
 fn interned_option<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'static str>, D::Error> {
     static TEXTS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let text: Option<String> = Deserialize::deserialize(deserializer)?;
@@ -525,7 +496,7 @@ fn interned_option<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
     }))
 }
 
-/// The same; empty if there is none.
+/// Deserializes a text of the program's own tables, which is empty if the value is null.
 fn interned<'de, D: Deserializer<'de>>(deserializer: D) -> Result<&'static str, D::Error> {
     Ok(interned_option(deserializer)?.unwrap_or_default())
 }
@@ -535,18 +506,18 @@ fn null_if_empty<S: Serializer>(text: &&str, serializer: S) -> Result<S::Ok, S::
 }
 
 impl Snapshot {
-    /// The newest revision of any event; 0 before the first.
+    /// Returns the newest revision of all events; 0 before the first event.
     pub fn events_revision(&self) -> u64 {
         self.events.iter().map(|event| event.revision).max().unwrap_or(0)
     }
 
-    /// All series of a metric; empty if it has none.
+    /// Returns all series of a metric; empty if the metric has none.
     pub fn series<E: Entity, L: LabelSet>(&self, metric: &Metric<E, L>) -> &[Series] {
         let def = metric.def();
         self.families.iter().find(|f| std::ptr::eq(f.def, def)).map_or(&[], |f| f.series.as_slice())
     }
 
-    /// The value of one series, if it is there.
+    /// Returns the value of one series, if it exists.
     pub fn number<E: Entity, L: LabelSet>(
         &self,
         metric: &Metric<E, L>,
@@ -556,7 +527,7 @@ impl Snapshot {
         number_of(self.series(metric), &entity.subject(), &labels.texts())
     }
 
-    /// One label of the `_info` series about an entity.
+    /// Returns a label of the `_info` series of an entity.
     pub fn info<'a, E: Entity, L: LabelSet>(
         &'a self,
         metric: &Metric<E, L>,
@@ -569,14 +540,14 @@ impl Snapshot {
         series.labels.get(at).map(|text| text.text(&L::DEFS[at]))
     }
 
-    /// The families that a scrape gets: those of the default set and of the groups that are switched on.
+    /// Returns the families that a scrape returns: the default set and the enabled groups.
     pub fn scraped(&self) -> impl Iterator<Item = &Family> {
         self.families.iter().filter(|family| family.scraped().next().is_some())
     }
 }
 
 impl Value {
-    /// How many series it is on the wire.
+    /// Returns the number of series in the exposition formats.
     pub fn series(&self) -> usize {
         match self {
             Value::Number(_) => 1,

@@ -1,4 +1,4 @@
-//! The published snapshot, shared by the ledger, which stores it, and everyone who reads it.
+//! Published snapshot, which the ledger stores and all other parts read.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use crate::snapshot::Snapshot;
 use crate::sync::lock;
 
-/// The published snapshot: the ledger stores, readers load without waiting.
+/// Published snapshot. The ledger stores it, and readers load it without waiting.
 #[derive(Debug, Default)]
 pub struct SnapshotCell {
     current: ArcSwap<Snapshot>,
@@ -28,18 +28,19 @@ impl SnapshotCell {
         self.changed.notify_all();
     }
 
-    /// Changes with each snapshot that has new or changed events, to their newest revision.
+    /// Returns a channel with the newest event revision, which changes with every snapshot that has new or changed
+    /// events.
     pub fn events(&self) -> watch::Receiver<u64> {
         self.events.subscribe()
     }
 
-    /// The newest snapshot. Never blocks.
+    /// Returns the newest snapshot. Never blocks.
     pub fn current(&self) -> Arc<Snapshot> {
         self.current.load_full()
     }
 
-    /// Blocks until a snapshot newer than `sequence` is there, or the time is over, and returns the newest one. Not
-    /// for threads that serve requests.
+    /// Blocks until a snapshot newer than `sequence` is published or the time has elapsed, and returns the newest
+    /// snapshot. Threads that serve requests must not call this function.
     pub fn wait_for_newer(&self, sequence: u64, at_most: Duration) -> Arc<Snapshot> {
         drop(self.changed.wait_timeout_while(lock(&self.sequence), at_most, |now| *now <= sequence));
         self.current()

@@ -1,8 +1,9 @@
-//! Locks without poison: the data behind every lock of this program is whole between two statements.
+//! Locks that ignore poisoning, because the data behind every lock of this program is consistent between two
+//! statements.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The lock, also after a thread that held it panicked.
+/// Locks the mutex, even if a thread panicked while it had the lock.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

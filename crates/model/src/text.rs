@@ -1,13 +1,13 @@
-//! Text from outside, cleaned for labels and logs, and numbers for people.
+//! Cleaning of external text for labels and logs, and formatting of numbers for people.
 
 use std::time::Duration;
 
-/// A text without line breaks or runs of spaces.
+/// Returns the text without line breaks or repeated spaces.
 pub fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// A text on one line, of at most so many bytes.
+/// Returns the text on one line, with a maximum length of `most` bytes.
 pub fn clean(text: &str, most: usize) -> String {
     let mut out = String::new();
     for char in text.trim().chars() {
@@ -20,7 +20,7 @@ pub fn clean(text: &str, most: usize) -> String {
     out
 }
 
-/// A duration for people, in its largest unit.
+/// Formats a duration for people, in its largest unit.
 pub fn duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
@@ -32,18 +32,18 @@ pub fn duration(duration: Duration) -> String {
     }
 }
 
-/// Seconds since 1970 as `15:04:05 UTC`.
+/// Formats seconds since 1970 as `15:04:05 UTC`.
 pub fn time_of_day(unix_seconds: f64) -> String {
     let seconds = Duration::try_from_secs_f64(unix_seconds).unwrap_or_default().as_secs() % 86_400;
     format!("{:02}:{:02}:{:02} UTC", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
-/// A label's value for people.
+/// Returns the value of a label for people.
 pub fn plain(label: &str) -> String {
     label.replace('_', " ")
 }
 
-/// The text with its first letter in upper case.
+/// Returns the text with its first letter in upper case.
 pub fn capitalized(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default()

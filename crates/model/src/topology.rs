@@ -1,4 +1,4 @@
-//! What was found of the machine, as plain data: made by the topology process, read by everybody else.
+//! Topology of the machine as plain data. The topology process creates it, and all other parts read it.
 
 pub mod compare;
 pub mod divide;
@@ -12,23 +12,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::cpus::CpuSet;
 
-/// The topology as found. Each update replaces the one before.
+/// Discovered topology. Every update replaces the previous one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopologyUpdate {
-    /// What was found.
     pub topology: Arc<Topology>,
-    /// Differences from the first topology of this machine, as text; `None`: not compared.
+    /// Differences from the first topology of this machine, as text; `None` if the topologies were not compared.
     pub against_first_seen: Option<Vec<String>>,
-    /// What differs from the declared one; `None`: none is declared, or it cannot be read.
+    /// Differences from the declared topology, as text; `None` if none is declared, or if it cannot be read.
     pub against_declared: Option<Vec<String>>,
 }
 
-/// One machine.
+/// Topology of one machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Topology {
-    /// What the machine calls itself (DMI vendor and product), empty if it does not.
+    /// Vendor and product of the machine (DMI); empty if unknown.
     pub machine: String,
-    /// Every CPU that may be used.
+    /// All CPUs that may be used.
     pub cpus: CpuSet,
     /// Packages (sockets), by number.
     pub packages: Vec<Package>,
@@ -36,26 +35,25 @@ pub struct Topology {
     pub numa_nodes: Vec<NumaNode>,
     /// Groups of CPUs that share a last-level cache, in the order of their first CPU.
     pub l3_groups: Vec<L3Group>,
-    /// Cores, each with its hardware threads, in the order of their first CPU.
+    /// Cores with their hardware threads, in the order of their first CPU.
     pub cores: Vec<CpuSet>,
-    /// PCI devices of interest (GPUs, NVSwitches, network, storage) in the order of their addresses.
+    /// PCI devices of interest (GPUs, NVSwitches, network, storage), in the order of their addresses.
     pub devices: Vec<Device>,
-    /// Why something is unknown.
+    /// Reasons for unknown values.
     pub notes: Vec<String>,
 }
 
-/// A socket.
+/// Package (socket) of the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Package {
-    /// The kernel's number.
+    /// Number of the package in the kernel.
     pub index: u32,
-    /// Its CPUs.
     pub cpus: CpuSet,
     /// Model of the processor; empty if unknown.
     pub model: String,
 }
 
-/// Kind of a NUMA node's memory.
+/// Kind of memory of a NUMA node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryKind {
@@ -63,38 +61,38 @@ pub enum MemoryKind {
     Dram,
     /// Memory of a GPU.
     Gpu,
-    /// High-bandwidth memory beside the processors.
+    /// High-bandwidth memory next to the processors.
     Hbm,
-    /// Non-volatile memory.
+    /// Persistent (non-volatile) memory of the machine.
     Nvm,
     /// Memory behind a CXL link.
     Cxl,
-    /// The machine does not name the kind: of a node with CPUs memory of the processors.
+    /// The machine does not report the kind. In a node with CPUs, this is processor memory.
     #[default]
     Unknown,
 }
 
-/// A NUMA node.
+/// NUMA node of the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NumaNode {
-    /// The kernel's number.
+    /// Number of the node in the kernel.
     pub index: u32,
-    /// Its CPUs; none for a node of memory alone (as the memory of a GPU on Grace).
+    /// CPUs of the node; empty for a node with only memory, such as GPU memory on Grace.
     pub cpus: CpuSet,
-    /// Memory, in bytes.
+    /// Size of the memory in bytes.
     pub memory_bytes: u64,
-    /// Kind of the memory.
     #[serde(default)]
     pub memory_kind: MemoryKind,
-    /// PCI address of the GPU that the memory belongs to.
+    /// PCI address of the GPU to which the memory belongs.
     #[serde(default)]
     pub gpu: Option<String>,
-    /// Package it is in, where it is in one.
+    /// Package of the node, if it belongs to one.
     pub package: Option<u32>,
 }
 
 impl NumaNode {
-    /// Whether the memory is host memory, and not that of a GPU or an extension that only who asks for it gets.
+    /// Returns true if the memory is host memory, and not memory of a GPU or an extension that programs must request
+    /// explicitly.
     pub fn is_host_memory(&self) -> bool {
         !self.cpus.is_empty() || self.memory_kind == MemoryKind::Dram
     }
@@ -103,89 +101,88 @@ impl NumaNode {
 /// CPUs that share a last-level cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct L3Group {
-    /// Its number, counted in the order of the first CPU.
+    /// Number of the cache, in the order of the first CPU of each cache.
     pub index: u32,
-    /// Its CPUs.
     pub cpus: CpuSet,
-    /// Size of the cache, in bytes.
+    /// Size of the cache in bytes.
     pub size_bytes: u64,
 }
 
-/// What a PCI device is for.
+/// Kind of a PCI device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceKind {
-    /// An NVIDIA GPU (3D or display controller).
+    /// NVIDIA GPU (3D or display controller).
     Gpu,
-    /// An NVSwitch (NVIDIA bridge of another class).
+    /// NVSwitch (NVIDIA bridge of another class).
     Nvswitch,
-    /// A network controller: Ethernet or InfiniBand.
+    /// Network controller for Ethernet or InfiniBand.
     Network,
-    /// A storage controller, as NVMe.
+    /// Storage controller, such as NVMe.
     Storage,
 }
 
-/// A PCI device.
+/// PCI device of the machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Device {
-    /// What it is for.
     pub kind: DeviceKind,
-    /// PCI address in sysfs's form: `0000:06:00.0`.
+    /// PCI address in the form of sysfs, such as `0000:06:00.0`.
     pub address: String,
-    /// Vendor and device, as `10de:2335`.
+    /// Vendor and device, such as `10de:2335`.
     pub id: String,
-    /// Names of the kernel for it: `eth0`, `mlx5_0`, `nvme0n1`. Empty for a GPU.
+    /// Names of the device in the kernel, such as `eth0`, `mlx5_0` or `nvme0n1`; empty for a GPU.
     pub names: Vec<String>,
-    /// NUMA node it is near to. `None`: not known (`-1` in a virtual machine): every node is as near.
+    /// NUMA node near the device; `None` if unknown (`-1` in a virtual machine), which means that all nodes are
+    /// equally near.
     pub numa_node: Option<u32>,
-    /// CPUs near it: those of its NUMA node, or all where none is known.
+    /// CPUs near the device: the CPUs of its NUMA node, or all CPUs if the node is unknown.
     pub cpus: CpuSet,
-    /// Addresses of the bridges above it, from the root port down: empty right at the root complex.
+    /// Addresses of the bridges above the device, from the root port down; empty for a device directly at the root
+    /// complex.
     pub bridges: Vec<String>,
-    /// What its PCIe link can do and does; `None` where sysfs has no answer.
+    /// PCIe link of the device; `None` if sysfs does not report it.
     pub link: Option<Link>,
-    /// What the port above it (slot, switch) can do.
+    /// Capability of the port (slot or switch) above the device.
     pub port: Option<LinkCapability>,
-    /// State of a network device; `None` for others.
+    /// State of a network device; `None` for other devices.
     pub network: Option<Network>,
 }
 
-/// What one end of a PCIe link can do.
+/// Capability of one end of a PCIe link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkCapability {
-    /// Generation: 5 is 32 GT/s.
+    /// PCIe generation; generation 5 is 32 GT/s.
     pub generation: u8,
-    /// Lanes.
     pub lanes: u8,
 }
 
-/// A PCIe link, as the device at its lower end has it.
+/// PCIe link, as reported by the device at its lower end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
-    /// What the device can do.
+    /// Maximum that the device supports.
     pub most: LinkCapability,
-    /// What it has trained to; a GPU at rest may lower the generation, never the width.
+    /// Current state of the link. An idle GPU may lower the generation, but never the width.
     pub now: LinkCapability,
 }
 
 /// State of a network device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Network {
-    /// Name of the interface, as node_exporter's label `device` has it; empty if it has none.
+    /// Name of the interface, as in the label `device` of node_exporter; empty without an interface.
     pub interface: String,
-    /// Name of the RDMA device; empty if it has none.
+    /// Name of the RDMA device; empty without RDMA.
     pub rdma: String,
-    /// Whether it can carry traffic: the interface is up with a carrier, or the InfiniBand port is active.
+    /// True if the device can carry traffic: the interface is up with a carrier, or the InfiniBand port is active.
     pub up: Option<bool>,
-    /// Rate of the link in bytes per second, one way.
+    /// Link rate in bytes per second and direction.
     pub bytes_per_second: Option<f64>,
-    /// Whether it was up at any earlier look: a link that fails stays the one that its GPUs use.
+    /// True if the link was up at any earlier discovery. A link that fails remains the link that its GPUs use.
     #[serde(default)]
     pub was_up: bool,
 }
 
 impl Device {
-    /// The name of a network device: its RDMA device, else its interface, else its PCI address.
+    /// Returns the name of a network device: the RDMA device, or else the interface, or else the PCI address.
     pub fn network_name(&self) -> &str {
         let names = self.network.as_ref().map(|network| [network.rdma.as_str(), network.interface.as_str()]);
         names.into_iter().flatten().find(|name| !name.is_empty()).unwrap_or(&self.address)
@@ -193,12 +190,12 @@ impl Device {
 }
 
 impl Network {
-    /// Takes over from an earlier look whether the link was up.
+    /// Adopts from an earlier discovery that the link was up.
     pub fn remember(&mut self, before: &Network) {
         self.was_up |= before.was_up || before.up == Some(true);
     }
 
-    /// The state is not known any more.
+    /// Forgets the current state, because it is no longer known.
     pub fn forget_state(&mut self) {
         self.was_up |= self.up == Some(true);
         (self.up, self.bytes_per_second) = (None, None);
@@ -206,7 +203,7 @@ impl Network {
 }
 
 impl Topology {
-    /// Takes over from an earlier look at this machine which links were up.
+    /// Adopts from an earlier discovery of this machine which links were up.
     pub fn remember_networks(&mut self, before: &Topology) {
         for device in &mut self.devices {
             let known = before.devices.iter().find(|known| known.address == device.address);
@@ -217,7 +214,7 @@ impl Topology {
         }
     }
 
-    /// The GPU at this PCI address, in whichever form it is written (`00000000:06:00.0`, upper or lower case).
+    /// Returns the GPU with this PCI address, in any form (such as `00000000:06:00.0`, in upper or lower case).
     pub fn gpu(&self, address: &str) -> Option<&Device> {
         let wanted = crate::pci::pci_address(address)?;
         let mut gpus = self.devices.iter().filter(|device| device.kind == DeviceKind::Gpu);

@@ -1,4 +1,4 @@
-//! The course of a few values of each GPU and MIG GPU instance over the last hour, for the status page and
+//! History of a few values of every GPU and MIG GPU instance over the last hour, for the status page and
 //! `/page/history`.
 
 use std::collections::BTreeMap;
@@ -13,10 +13,10 @@ use crate::catalog::{
 };
 use crate::clock::Mono;
 
-/// Points of a whole curve: one in 10 s makes an hour.
+/// Maximum number of points of a curve. With one point every 10 s, a curve covers an hour.
 pub const POINTS: usize = 360;
 
-/// One value that is followed: its metric and the values of the metric's own labels.
+/// Value with a curve, identified by its metric and the values of the metric's own labels.
 #[derive(Debug)]
 pub struct Followed {
     pub metric: MetricId,
@@ -24,13 +24,13 @@ pub struct Followed {
 }
 
 impl Followed {
-    /// Whether the metric is this one.
+    /// Returns true if this is the followed metric.
     pub fn is_of(&self, other: &'static MetricDef) -> bool {
         def(self.metric).is_some_and(|own| std::ptr::eq(own, other))
     }
 }
 
-/// The values that are followed: first those of GPUs that have a chart.
+/// Values with curves. Values of GPUs that have a chart come first.
 pub static FOLLOWED: LazyLock<[Followed; 7]> = LazyLock::new(|| {
     fn follow<E: Entity, L: LabelSet>(metric: &Metric<E, L>, labels: L) -> Followed {
         Followed { metric: metric.id(), labels: labels.texts() }
@@ -46,30 +46,30 @@ pub static FOLLOWED: LazyLock<[Followed; 7]> = LazyLock::new(|| {
     ]
 });
 
-/// What a curve is of: the place in [`FOLLOWED`], and the GPU or instance.
+/// Key of a curve: the index in [`FOLLOWED`], and the GPU or instance.
 pub type CurveKey = (usize, Subject);
 
-/// The curves. Never changed once published.
+/// Published curves, which never change.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trends {
-    /// Time that one point covers; zero: nothing is followed.
+    /// Time that one point covers; zero if no values are followed.
     pub step: Duration,
-    /// When the newest point ended.
+    /// End of the newest point.
     pub end: Mono,
-    /// The means of each step, oldest first, the newest ended at `end`. NaN: there was no value. At most [`POINTS`]; fewer
-    /// while the curve is younger.
+    /// Mean of every step, oldest first. The newest step ended at `end`. NaN stands for a step without a value. A
+    /// curve has at most [`POINTS`] points, and fewer while it is younger.
     pub curves: BTreeMap<CurveKey, Box<[f32]>>,
 }
 
 impl Trends {
-    /// The points of one value; none if it is not followed.
+    /// Returns the points of one value; empty if the value has no curve.
     pub fn points<E: Entity, L: LabelSet>(&self, metric: &Metric<E, L>, entity: &E, labels: L) -> &[f32] {
         let (id, labels) = (metric.id(), labels.texts());
         let at = FOLLOWED.iter().position(|followed| followed.metric == id && followed.labels == labels);
         at.and_then(|at| self.curves.get(&(at, entity.subject()))).map_or(&[], |points| points)
     }
 
-    /// The memory of the curves; their keys share their texts with the snapshot.
+    /// Returns the memory use of the curves in bytes. The texts of the keys are shared with the snapshot.
     pub fn bytes(&self) -> usize {
         let one = |points: &[f32]| size_of::<(CurveKey, Box<[f32]>)>() + size_of_val(points);
         size_of::<Trends>() + self.curves.values().map(|points| one(points)).sum::<usize>()

@@ -1,7 +1,7 @@
-//! Windows of planned work: spans of time in which alerts are muted and the canary pauses.
+//! Windows of planned work, during which alerts are muted and the canary pauses.
 //!
-//! Windows are kept by the wall clock, because people plan by the wall clock. While that clock is wrong, windows open and
-//! close as wrongly; no window is thrown away for it.
+//! Windows use the wall clock, because people plan by the wall clock. If that clock is wrong, windows open and close
+//! at the wrong time, but no window is discarded.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -10,58 +10,58 @@ use serde::{Deserialize, Serialize};
 use crate::catalog::WindowKind;
 use crate::catalog::schema::KnownLabel;
 
-/// Maximum windows; further files are reported and left out.
+/// Maximum number of windows. The exporter reports and ignores further files.
 pub const MAX_WINDOWS: usize = 64;
-/// Seconds after its end in which a window is still published.
+/// Time in seconds for which a window is published after its end.
 pub const PUBLISHED_AFTER_END: f64 = 3600.0;
 
-/// One window.
+/// Window of planned work.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Window {
-    /// Its name: that of its file without `.toml`.
+    /// Name of the window, which is the name of its file without `.toml`.
     pub name: String,
-    /// What it mutes.
+    /// Kind of the window, which defines what it mutes.
     pub kind: WindowKind,
-    /// The reason, as its author wrote it.
+    /// Reason as given by the author.
     pub reason: String,
-    /// When it begins, in seconds since 1970.
+    /// Start in seconds since 1970.
     pub start: f64,
-    /// When it ends, likewise; never later than `windows.max_duration` after its start.
+    /// End in seconds since 1970; at most `windows.max_duration` after the start.
     pub end: f64,
-    /// Whether it was planned to last longer than `windows.max_duration`.
+    /// True if the window was shortened to `windows.max_duration`.
     pub cut: bool,
-    /// GPUs that the node should have from now on, where the work changes that. Only of maintenance.
+    /// Number of GPUs that the node should have from now on, if the work changes it. Only for maintenance windows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_gpus: Option<u32>,
 }
 
 impl Window {
-    /// Whether it lasts at this moment.
+    /// Returns true if the window is open at this time.
     pub fn is_open(&self, unix_seconds: f64) -> bool {
         (self.start..self.end).contains(&unix_seconds)
     }
 
-    /// Whether it is published at this moment: it is open, to come, or ended within the last hour.
+    /// Returns true if the window is published at this time: it is open, in the future, or ended within the last hour.
     pub fn is_published(&self, unix_seconds: f64) -> bool {
         unix_seconds < self.end + PUBLISHED_AFTER_END
     }
 
-    /// The end, the name and the reason, as text.
+    /// Returns a text with the kind, the end, the name and the reason.
     pub fn describe(&self) -> String {
         let reason = if self.reason.is_empty() { String::new() } else { format!(": {}", self.reason) };
         format!("{} until {} (window {}){reason}", self.kind.known(), write(self.end), self.name)
     }
 }
 
-/// The maintenance that lasts at this moment, as text: the window that ends last.
+/// Returns the text of the maintenance window that is open at this time; of several windows, the one that ends last.
 pub fn maintenance(windows: &[Window], unix_seconds: f64) -> Option<String> {
     let open = windows.iter().filter(|w| w.kind == WindowKind::Maintenance && w.is_open(unix_seconds));
     open.max_by(|a, b| a.end.total_cmp(&b.end)).map(Window::describe)
 }
 
-/// Seconds since 1970 as RFC 3339 in UTC, to the second.
+/// Formats seconds since 1970 as RFC 3339 in UTC, with a resolution of one second.
 pub fn write(unix_seconds: f64) -> String {
-    // Past the year 9999 there is no such text.
+    // RFC 3339 does not support years after 9999.
     let since = Duration::try_from_secs_f64(unix_seconds.clamp(0.0, 253_402_300_799.0)).unwrap_or_default();
     humantime::format_rfc3339_seconds(UNIX_EPOCH + since).to_string()
 }

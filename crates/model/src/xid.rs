@@ -1,5 +1,5 @@
-//! What the codes of Xid (GPU) and SXid (NVSwitch) faults mean, and what to do first: the tables in `xid/`,
-//! which say where each row is from.
+//! Meaning of Xid (GPU) and SXid (NVSwitch) codes, with the recommended first action. The tables in `xid/` name the
+//! source of every row.
 
 pub mod nvlink;
 
@@ -8,33 +8,30 @@ use std::sync::LazyLock;
 use crate::catalog::schema::{KnownLabel, Label};
 use crate::catalog::{FaultAction, Severity};
 
-/// What the tables say of one Xid or SXid code.
+/// Table row of an Xid or SXid code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Xid {
-    /// The code.
     pub code: u32,
-    /// NVIDIA's name of it; empty for an SXid, and for a code that the table lacks.
+    /// Name of the code by NVIDIA; empty for an SXid, and for a code that is not in the table.
     pub mnemonic: &'static str,
-    /// How loud it is.
     pub severity: Severity,
-    /// What to do first.
     pub action: FaultAction,
-    /// Whether a program can cause it: `yes`, `possible`, `rare` or `no`; empty for an SXid, and for a code that the
-    /// table lacks.
+    /// Possibility that a program causes the fault: `yes`, `possible`, `rare` or `no`; empty for an SXid, and for a
+    /// code that is not in the table.
     pub app_can_cause: &'static str,
-    /// What it means, in one or two sentences.
+    /// Meaning of the code in one or two sentences.
     pub meaning: &'static str,
 }
 
 static XIDS: LazyLock<Vec<Xid>> = LazyLock::new(|| rows(include_str!("xid/xid.psv")));
 static SXIDS: LazyLock<Vec<Xid>> = LazyLock::new(|| rows(include_str!("xid/sxid.psv")));
 
-/// The row of an Xid code. A code that the table lacks is a ticket: codes are added with every driver.
+/// Returns the row of an Xid code. A code that is not in the table is a ticket, because every driver adds codes.
 pub fn xid(code: u32) -> Xid {
     find(&XIDS, code)
 }
 
-/// The row of an SXid code. A code that the table lacks is a ticket.
+/// Returns the row of an SXid code. A code that is not in the table is a ticket.
 pub fn sxid(code: u32) -> Xid {
     find(&SXIDS, code)
 }
@@ -53,18 +50,18 @@ fn find(rows: &[Xid], code: u32) -> Xid {
     }
 }
 
-/// Every Xid code that pages, in rising order: their counters are there from the start.
+/// Returns all Xid codes that page, in ascending order. Their counters exist from the start.
 pub fn paging() -> impl Iterator<Item = &'static Xid> {
     XIDS.iter().filter(|row| row.severity == Severity::Page)
 }
 
-/// Whether what a code means is in the text of the kernel log alone: which sub-code (NVLink of Blackwell), or what
-/// the driver asks for (154).
+/// Returns true if the meaning of a code depends on the text of the kernel log line: the sub-code (NVLink of
+/// Blackwell), or the requested recovery action (154).
 pub fn depends_on_text(code: u32) -> bool {
     nvlink::CODES.contains(&code) || code == 154
 }
 
-/// Whether the code means an uncorrectable memory error of which others (94, 95) say whether it was
+/// Returns true if the code is an uncorrectable memory error. Other codes (94, 95) report whether the error was
 /// contained.
 pub fn is_memory_error(code: u32) -> bool {
     matches!(code, 48 | 171 | 172)
@@ -87,7 +84,7 @@ fn row(line: &'static str) -> Option<Xid> {
     Some(Xid { code: code.parse().ok()?, mnemonic, severity, action, app_can_cause, meaning })
 }
 
-/// The label with this text.
+/// Returns the label value with this text.
 fn word<L: KnownLabel + Label>(text: &str) -> Option<L> {
     let at = L::DEF.values?.iter().position(|value| *value == text)?;
     L::ALL.get(at).copied()

@@ -1,4 +1,4 @@
-//! The words of a snapshot: driver, GPUs, collectors and events for people.
+//! Texts of a snapshot for people: driver, GPUs, collectors and events.
 
 use super::{CollectorView, DriverState, Event, EventKind, GpuState};
 use crate::catalog::FaultAction;
@@ -6,7 +6,7 @@ use crate::catalog::schema::KnownLabel;
 use crate::text::{duration, plain, time_of_day};
 
 impl DriverState {
-    /// The name of the state, and the state for people.
+    /// Returns the name of the state, and its text for people.
     pub fn texts(&self) -> (&'static str, String) {
         match self {
             DriverState::Waiting => ("waiting", "waiting for its first answer".into()),
@@ -15,8 +15,8 @@ impl DriverState {
             DriverState::Away { text } => ("away", format!("away: {text}")),
             DriverState::Mismatch { text } => {
                 let text = text.trim_end_matches('.');
-                let what = "the loaded kernel module and libnvidia-ml differ in version, as after an upgrade without a \
-                            reload of the module";
+                let what = "the versions of the loaded kernel module and libnvidia-ml differ, as after an upgrade without \
+                            reloading the module";
                 ("library_mismatch", format!("{what}: {text}"))
             }
             DriverState::Paused { since_unix_seconds, age, holders } => {
@@ -32,14 +32,14 @@ impl DriverState {
         }
     }
 
-    /// The state for people.
+    /// Returns the text of the state for people.
     pub fn text(&self) -> String {
         self.texts().1
     }
 }
 
 impl FaultAction {
-    /// The action for people, as an order; none where nothing is to be done.
+    /// Returns the action as an instruction for people; `None` if no action is required.
     pub fn order(self) -> Option<&'static str> {
         match self {
             FaultAction::Ignore => None,
@@ -54,32 +54,32 @@ impl FaultAction {
 }
 
 impl GpuState {
-    /// The name of the state, and the state for people.
+    /// Returns the name of the state, and its text for people.
     pub fn texts(&self) -> (&'static str, String) {
         match self {
             GpuState::Up => ("up", "up".into()),
-            GpuState::Waiting => ("waiting", "nothing was read yet".into()),
+            GpuState::Waiting => ("waiting", "no value was read yet".into()),
             GpuState::Stuck { call, age } => {
                 ("stuck", format!("{call} has not returned for {}", duration(*age)))
             }
-            GpuState::Unread => ("unread", "nothing was read of it for too long".into()),
+            GpuState::Unread => ("unread", "no value was read for too long".into()),
             GpuState::Failing { text, .. } => ("failing", format!("it answers with errors only: {text}")),
             GpuState::NoDriver => ("no_driver", "the driver does not answer".into()),
             GpuState::Paused => ("paused", "the driver is released".into()),
         }
     }
 
-    /// The state for people.
+    /// Returns the text of the state for people.
     pub fn text(&self) -> String {
         self.texts().1
     }
 }
 
 impl CollectorView {
-    /// The state for people.
+    /// Returns the text of the state for people.
     pub fn text(&self) -> String {
         if self.up && self.age.is_none() && !self.text.is_empty() {
-            // Nothing to collect, and the reason.
+            // The collector has nothing to collect, and the text is the reason.
             return self.text.clone();
         }
         let mut text = String::from(if self.up { "up" } else { "down" });
@@ -94,7 +94,7 @@ impl CollectorView {
 }
 
 impl Event {
-    /// The event in a line: its kind, its meaning, the first action.
+    /// Returns the event in one line: its kind, its meaning and the first action.
     pub fn line(&self) -> String {
         let code = self.code.map(|code| format!(" {code}")).unwrap_or_default();
         let kind = match self.kind {
@@ -102,7 +102,7 @@ impl Event {
             EventKind::Sxid => format!("NVSwitch fault{code}: "),
             EventKind::Canary => {
                 let check = self.check.map(|check| format!(", {check}")).unwrap_or_default();
-                // The canary's text has the first action.
+                // The text of the canary contains the first action.
                 let text = if self.text.is_empty() { self.meaning } else { &self.text };
                 return format!("canary{check}: {text}");
             }
@@ -117,19 +117,19 @@ impl Event {
         format!("{kind}{meaning}{}{first}", self.suspect())
     }
 
-    /// Who is to blame, by the column of the table of Xid codes and by the units that had the fault before; begins with
-    /// a blank.
+    /// Returns the suspected cause, from the table of Xid codes and from the units that had the fault before. The text
+    /// has a leading space.
     fn suspect(&self) -> &'static str {
         match (self.same_unit, self.app_can_cause) {
             (Some(true), _) => {
-                " The same unit alone had it before in another process or crash: suspect the GPU if others run the program well."
+                " Only the same unit had this fault before, in another process or crash. Suspect the GPU if the program runs well on other GPUs."
             }
-            (Some(false), _) => " Other units had it before: suspect the program.",
-            (None, "yes") => " Programs cause it.",
-            (None, "possible") => " A program can cause it.",
-            (None, "rare") => " A program seldom causes it.",
-            // Restarting the program is no word against it.
-            (None, "no") if self.action == FaultAction::RestartApp => " No program causes it.",
+            (Some(false), _) => " Other units had this fault before. Suspect the program.",
+            (None, "yes") => " Programs cause this fault.",
+            (None, "possible") => " A program can cause this fault.",
+            (None, "rare") => " A program rarely causes this fault.",
+            // Restarting the program does not imply that the program is the cause.
+            (None, "no") if self.action == FaultAction::RestartApp => " Programs do not cause this fault.",
             (None, _) => "",
         }
     }
@@ -149,21 +149,21 @@ mod tests {
         };
         assert_eq!(
             line(39, None),
-            "Xid 39: It failed. No program causes it. First: restart the application."
+            "Xid 39: It failed. Programs do not cause this fault. First: restart the application."
         );
-        assert_eq!(line(109, None), "Xid 109: It failed. Programs cause it. First: reset the GPU.");
+        assert_eq!(line(109, None), "Xid 109: It failed. Programs cause this fault. First: reset the GPU.");
         assert_eq!(
             line(11, None),
-            "Xid 11: It failed. A program can cause it. First: restart the application."
+            "Xid 11: It failed. A program can cause this fault. First: restart the application."
         );
         assert_eq!(
             line(32, None),
-            "Xid 32: It failed. A program seldom causes it. First: restart the application."
+            "Xid 32: It failed. A program rarely causes this fault. First: restart the application."
         );
         assert_eq!(line(79, None), "Xid 79: It failed. First: reboot the node.");
         assert!(
-            line(13, Some(true)).contains("suspect the GPU")
-                && line(13, Some(false)).contains("suspect the program")
+            line(13, Some(true)).contains("Suspect the GPU")
+                && line(13, Some(false)).contains("Suspect the program")
         );
     }
 }

@@ -1,16 +1,17 @@
-//! What differs between two looks at a machine.
+//! Differences between two discoveries of a machine.
 
 use std::collections::BTreeMap;
 
 use crate::topology::{Device, DeviceKind, Link, LinkCapability, MemoryKind, NumaNode, Topology};
 
-/// Part of a NUMA node's memory that may come and go unreported: what firmware and kernel keep differs from boot to boot.
+/// Fraction of a NUMA node's memory that may change without being reported, because the firmware and the kernel
+/// reserve different amounts at every boot.
 const MEMORY: f64 = 0.02;
-/// Most differences in a list.
+/// Maximum number of differences in a list.
 const MOST: usize = 100;
 
-/// What differs, the coarsest first; nothing if the machine is as it was. Processors, memory, and which GPUs and
-/// network devices sit where, with which links; not the state of networks.
+/// Returns the differences, most important first; empty if the machine is unchanged. The comparison covers processors,
+/// memory, and the positions and links of GPUs and network devices, but not the state of networks.
 pub fn differences(was: &Topology, is: &Topology) -> Vec<String> {
     let mut found = Vec::new();
     if was.packages.len() != is.packages.len() {
@@ -27,8 +28,8 @@ pub fn differences(was: &Topology, is: &Topology) -> Vec<String> {
 }
 
 fn nodes(was: &[NumaNode], is: &[NumaNode], found: &mut Vec<String>) {
-    // The memory of a GPU comes, goes and changes with the driver and its modes; memory without CPUs of unknown kind may
-    // be that.
+    // The memory of a GPU appears, disappears and changes with the driver and its modes. Memory of unknown kind
+    // without CPUs may be GPU memory.
     let lasts = |node: &NumaNode| {
         !node.cpus.is_empty() || !matches!(node.memory_kind, MemoryKind::Gpu | MemoryKind::Unknown)
     };
@@ -95,7 +96,7 @@ fn name(device: &Device) -> &'static str {
     }
 }
 
-/// Differences of one device. A value that one side lacks is not compared.
+/// Returns the differences of one device. A value that is missing on one side is not compared.
 fn one(was: &Device, is: &Device) -> Vec<String> {
     let mut found = Vec::new();
     if (was.kind, &was.id) != (is.kind, &is.id) {
@@ -111,7 +112,7 @@ fn one(was: &Device, is: &Device) -> Vec<String> {
         let way = |device: &Device| {
             if device.bridges.is_empty() { "nothing".into() } else { device.bridges.join(" ") }
         };
-        found.push(format!("sits below {}, sat below {}", way(is), way(was)));
+        found.push(format!("is below {}, was below {}", way(is), way(was)));
     }
     let mut compare = |what: &str, was: Option<LinkCapability>, is: Option<LinkCapability>| {
         if let (Some(was), Some(is)) = (was, is)
@@ -122,8 +123,8 @@ fn one(was: &Device, is: &Device) -> Vec<String> {
         }
     };
     let most = |link: Option<Link>| link.map(|link| link.most);
-    compare("can do a link of", most(was.link), most(is.link));
-    compare("sits in a port of", was.port, is.port);
+    compare("supports a link of", most(was.link), most(is.link));
+    compare("is in a port of", was.port, is.port);
     if let (Some(was), Some(is)) = (was.link, is.link)
         && was.now.lanes != is.now.lanes
     {
@@ -190,11 +191,11 @@ mod tests {
         );
         assert_eq!(
             changed(|t| t.devices[1].bridges = vec!["0000:80:01.0".into()]),
-            ["network device 0000:86:00.0 sits below 0000:80:01.0, sat below nothing"]
+            ["network device 0000:86:00.0 is below 0000:80:01.0, was below nothing"]
         );
         assert_eq!(
             changed(|t| t.devices[0].port = Some(LinkCapability { generation: 4, lanes: 16 })),
-            ["GPU 0000:06:00.0 sits in a port of generation 4 x16, was generation 5 x16"]
+            ["GPU 0000:06:00.0 is in a port of generation 4 x16, was generation 5 x16"]
         );
         assert_eq!(
             changed(|t| t.devices[0].link.as_mut().unwrap().now.lanes = 8),

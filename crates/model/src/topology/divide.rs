@@ -1,9 +1,9 @@
-//! CPUs divided fairly: among the GPUs near them, or among the MIG slices of a GPU. Pure arithmetic over the model.
+//! Fair division of CPUs among the GPUs near them, or among the MIG slices of a GPU. Pure calculations on the model.
 //!
-//! What holds: a share lies within the CPUs near its GPU; the hardware threads of a core stay together; shares do not
-//! overlap unless there are fewer cores than takers; among takers near the same CPUs of the same weight they differ by
-//! at most one core; each is a run of cores in the order of NUMA nodes and last-level caches, and the one that gets the core too
-//! many is chosen so that runs end where caches end; every CPU near some GPU is in a share.
+//! Invariants: A share contains only CPUs near its GPU. The hardware threads of a core stay together. Shares do not
+//! overlap unless there are fewer cores than GPUs. Shares with the same weight and the same near CPUs differ by at
+//! most one core. A share is a run of cores in the order of NUMA nodes and last-level caches, and the shares with an
+//! additional core are chosen so that runs end where caches end. Every CPU near a GPU belongs to a share.
 
 use serde::Serialize;
 
@@ -11,23 +11,22 @@ use super::place::{self, GpuPlacement};
 use crate::cpus::CpuSet;
 use crate::topology::{NumaNode, Topology};
 
-/// What crossing from one NUMA node to the next costs, where crossing from one cache to the next costs 1.
+/// Cost of a transition to another NUMA node, relative to the cost 1 of a transition to another cache.
 const NODE: usize = 1000;
 
-/// The share of a GPU or MIG slice.
+/// CPU share of a GPU or MIG slice.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CpuShare {
-    /// Its CPUs.
     pub cpus: CpuSet,
     /// NUMA nodes with the memory near these CPUs.
     pub memory_nodes: CpuSet,
     /// Last-level caches of these CPUs, by number.
     pub l3: Vec<u32>,
-    /// Whether another share has some of these CPUs too, as there are not enough cores.
+    /// True if another share contains some of these CPUs too, because there are not enough cores.
     pub shared: bool,
 }
 
-/// Where each GPU sits, and its share, by PCI address.
+/// Returns the placements and CPU shares of all GPUs, by PCI address.
 pub fn placed(topology: &Topology) -> Vec<(GpuPlacement, CpuShare)> {
     let places = place::gpus(topology);
     let near: Vec<_> = places.iter().map(|place| place.cpus.clone()).collect();
@@ -35,7 +34,7 @@ pub fn placed(topology: &Topology) -> Vec<(GpuPlacement, CpuShare)> {
     places.into_iter().zip(shares).collect()
 }
 
-/// Shares of GPUs, each of which has these CPUs near it, in the order given.
+/// Returns the shares of GPUs with these near CPUs, in the given order.
 pub fn among_gpus(topology: &Topology, near: &[CpuSet]) -> Vec<CpuShare> {
     let mut groups: Vec<NearGroup> = Vec::new();
     for (taker, cpus) in near.iter().enumerate() {
@@ -50,7 +49,7 @@ pub fn among_gpus(topology: &Topology, near: &[CpuSet]) -> Vec<CpuShare> {
         let group = groups.swap_remove(at);
         let mut cores = cores(topology, &group.near.and(&free));
         match group.fair(topology, &groups, &free, cores.len()) {
-            // All that is near it is given away: it shares what there is.
+            // All near cores are already allocated, so the group shares them.
             0 => cores = self::cores(topology, &group.near.and(&topology.cpus)),
             take => cores.truncate(take),
         }
@@ -63,35 +62,37 @@ pub fn among_gpus(topology: &Topology, near: &[CpuSet]) -> Vec<CpuShare> {
     shares(topology, given)
 }
 
-/// Shares of the slices of a GPU whose share these CPUs are, by the weights of the slices (their compute slices).
+/// Returns the shares of the MIG slices of a GPU that has this CPU share. The weights are the numbers of compute
+/// slices.
 pub fn among_slices(topology: &Topology, cpus: &CpuSet, weights: &[u32]) -> Vec<CpuShare> {
     shares(topology, split(topology, &cores(topology, cpus), weights))
 }
 
-/// CPUs that are near no GPU and so in no share.
+/// Returns the CPUs that are near no GPU and therefore in no share.
 pub fn left_over(topology: &Topology, shares: &[CpuShare]) -> CpuSet {
     shares.iter().fold(topology.cpus.clone(), |left, share| left.without(&share.cpus))
 }
 
-/// How many compute slices the MIG profile of a device has, as 3 of `3g.71gb` and 1 of `1c.3g.71gb`; 1 if it does not
-/// give it.
+/// Returns the number of compute slices of a MIG profile, such as 3 for `3g.71gb` and 1 for `1c.3g.71gb`; 1 if the
+/// profile does not contain it.
 pub fn compute_slices(profile: &str) -> u32 {
     let first = profile.split('.').next().unwrap_or_default();
     first.strip_suffix(['g', 'c']).and_then(|number| number.parse().ok()).filter(|n| *n > 0).unwrap_or(1)
 }
 
-/// Takers near the same CPUs.
+/// GPUs with the same near CPUs.
 struct NearGroup {
     near: CpuSet,
     takers: Vec<usize>,
 }
 
 impl NearGroup {
-    /// How many of the free cores near it are its fair part, if takers with other CPUs near them want some of them.
+    /// Returns the fair number of free near cores for the group, if groups with other near CPUs compete for some of
+    /// them.
     fn fair(&self, topology: &Topology, others: &[NearGroup], free: &CpuSet, mine: usize) -> usize {
         let (mut all, mut takers) = (self.near.clone(), self.takers.len());
         let mut others: Vec<&NearGroup> = others.iter().collect();
-        // Also those who only compete with a group that competes with it.
+        // Includes groups that only compete with a competing group.
         while let Some(at) = others.iter().position(|other| !other.near.and(&all).and(free).is_empty()) {
             let other = others.swap_remove(at);
             all = all.or(&other.near);
@@ -105,8 +106,8 @@ impl NearGroup {
     }
 }
 
-/// Whose turn it is: of those who can go nowhere that another group cannot go as well, the group with the fewest free
-/// cores for each of its takers.
+/// Returns the next group to serve. Groups that contain all near CPUs of another group come last. Among the remaining
+/// groups, the group with the fewest free cores per GPU comes first.
 fn next(topology: &Topology, groups: &[NearGroup], free: &CpuSet) -> Option<usize> {
     let wide = |at: usize| {
         let inside =
@@ -120,8 +121,8 @@ fn next(topology: &Topology, groups: &[NearGroup], free: &CpuSet) -> Option<usiz
     (0..groups.len()).min_by_key(|at| (wide(*at), scarce(&groups[*at])))
 }
 
-/// Cores among these CPUs, in the order of NUMA nodes, last-level caches and first CPUs. A CPU of unknown core
-/// is one by itself.
+/// Returns the cores among these CPUs, in the order of NUMA nodes, last-level caches and first CPUs. A CPU whose core
+/// is unknown counts as a core.
 fn cores(topology: &Topology, cpus: &CpuSet) -> Vec<CpuSet> {
     let mut cores: Vec<CpuSet> = topology.cores.iter().map(|core| core.and(cpus)).collect();
     let known = cores.iter().fold(CpuSet::default(), |known, core| known.or(core));
@@ -139,7 +140,7 @@ fn l3_at(topology: &Topology, core: &CpuSet) -> Option<usize> {
     topology.l3_groups.iter().position(|group| !group.cpus.and(core).is_empty())
 }
 
-/// Cores in runs of sizes by weight. Fewer cores than takers are shared.
+/// Divides cores into runs with sizes by weight. If there are fewer cores than shares, the shares overlap.
 fn split(topology: &Topology, cores: &[CpuSet], weights: &[u32]) -> Vec<CpuSet> {
     let takers = weights.len();
     if cores.len() < takers {
@@ -156,7 +157,8 @@ fn split(topology: &Topology, cores: &[CpuSet], weights: &[u32]) -> Vec<CpuSet> 
     sizes.into_iter().map(run).collect()
 }
 
-/// For each core what crossing to it from the first one costs, by NUMA nodes and caches in between.
+/// Returns the cost of the transition from the first core to every core, which depends on the NUMA nodes and caches in
+/// between.
 fn costs(topology: &Topology, cores: &[CpuSet]) -> Vec<usize> {
     let places: Vec<_> = cores.iter().map(|core| (node_at(topology, core), l3_at(topology, core))).collect();
     let mut sum = 0;
@@ -168,7 +170,8 @@ fn costs(topology: &Topology, cores: &[CpuSet]) -> Vec<usize> {
     costs
 }
 
-/// Equal sizes; who gets one more is chosen so that runs cross as few caches as can be, else who comes first.
+/// Returns equal sizes. The shares with an additional core are chosen so that runs cross as few caches as possible;
+/// otherwise the first shares get it.
 fn even(costs: &[usize], takers: usize) -> Vec<usize> {
     if takers == 0 {
         return Vec::new();
@@ -178,7 +181,8 @@ fn even(costs: &[usize], takers: usize) -> Vec<usize> {
         0 => 0,
         size => costs[from + size - 1] - costs[from],
     };
-    // best[taker][given]: least cost of the runs from this taker on, when so many before it got one more.
+    // best[taker][given]: minimum cost of the runs from this share on, if `given` earlier shares got an additional
+    // core.
     let impossible = usize::MAX / 2;
     let mut best = vec![vec![impossible; more + 2]; takers + 1];
     best[takers][more] = 0;
@@ -203,7 +207,8 @@ fn even(costs: &[usize], takers: usize) -> Vec<usize> {
     sizes
 }
 
-/// Sizes by weight (largest remainders), at least one each: there are as many cores as takers.
+/// Returns sizes by weight (largest remainders), at least one core per share. There are at least as many cores as
+/// shares.
 fn weighted(cores: usize, weights: &[u32]) -> Vec<usize> {
     let all: f64 = weights.iter().map(|weight| f64::from((*weight).max(1))).sum();
     let ideal: Vec<f64> =
@@ -224,7 +229,7 @@ fn weighted(cores: usize, weights: &[u32]) -> Vec<usize> {
     sizes
 }
 
-/// What belongs to these sets of CPUs.
+/// Creates the shares from their sets of CPUs.
 fn shares(topology: &Topology, given: Vec<CpuSet>) -> Vec<CpuShare> {
     let shared = |at: usize| {
         given.iter().enumerate().any(|(other, cpus)| other != at && !cpus.and(&given[at]).is_empty())
@@ -239,8 +244,9 @@ fn shares(topology: &Topology, given: Vec<CpuSet>) -> Vec<CpuShare> {
     given.into_iter().zip(shared).map(share).collect()
 }
 
-/// NUMA nodes with memory near these CPUs: their own; without memory there, those of their package, else all that have
-/// CPUs. Nodes of memory alone are left to those who ask for them: on some machines that is the memory of a GPU.
+/// Returns the NUMA nodes with memory near these CPUs: the nodes of the CPUs, or without memory there the nodes of
+/// their packages, or else all nodes with CPUs. Nodes with only memory are left to programs that request them, because
+/// on some machines they contain GPU memory.
 fn memory_nodes(topology: &Topology, cpus: &CpuSet) -> CpuSet {
     let of = |wanted: &dyn Fn(&NumaNode) -> bool| -> CpuSet {
         let nodes = topology.numa_nodes.iter().filter(|node| node.memory_bytes > 0 && !node.cpus.is_empty());

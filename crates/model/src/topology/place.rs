@@ -1,4 +1,5 @@
-//! Where each GPU sits: what is near it, by the PCI tree and the NUMA nodes. Pure arithmetic over the model.
+//! Placement of every GPU: its surroundings according to the PCI tree and the NUMA nodes. Pure calculations on the
+//! model.
 
 use serde::Serialize;
 
@@ -6,40 +7,41 @@ pub use crate::catalog::DevicePath;
 use crate::cpus::CpuSet;
 use crate::topology::{Device, DeviceKind, Topology};
 
-/// The device of a kind that is nearest.
+/// Nearest device of a kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NearestDevice {
-    /// Its PCI address.
+    /// PCI address of the device.
     pub address: String,
-    /// How near it is.
+    /// Common part of the paths to the device and the GPU.
     pub path: DevicePath,
 }
 
-/// Where a GPU sits.
+/// Placement of a GPU in the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct GpuPlacement {
     /// PCI address of the GPU.
     pub address: String,
-    /// NUMA node it is near to; `None`: not known.
+    /// NUMA node near the GPU; `None` if unknown.
     pub numa_node: Option<u32>,
-    /// CPUs near it.
+    /// CPUs near the GPU.
     pub cpus: CpuSet,
     /// Last-level caches of these CPUs, by number.
     pub l3: Vec<u32>,
-    /// Package of its NUMA node; that of all its CPUs where no node is known and they are in one.
+    /// Package of the NUMA node. If the node is unknown, the package that contains all CPUs near the GPU, if there is
+    /// one.
     pub package: Option<u32>,
-    /// PCI address of the root port above it; `None` if the machine shows none, as many guests.
+    /// PCI address of the root port above the GPU; `None` if the machine reports none, like many guests.
     pub root_port: Option<String>,
-    /// PCI address (upstream port) of the lowest switch above it.
+    /// PCI address (upstream port) of the lowest switch above the GPU.
     pub switch: Option<String>,
-    /// The network device nearest to it.
+    /// Network device nearest to the GPU.
     pub nic: Option<NearestDevice>,
-    /// The storage device nearest to it.
+    /// Storage device nearest to the GPU.
     pub storage: Option<NearestDevice>,
 }
 
-/// The place of every GPU, sorted by address. GPUs to which several devices are equally near get
-/// different ones as far as there are, so that they do not all use the first.
+/// Returns the placements of all GPUs, sorted by address. If several devices are equally near to several GPUs, the
+/// GPUs get different devices as far as possible, so that not all of them use the first device.
 pub fn gpus(topology: &Topology) -> Vec<GpuPlacement> {
     let of = |kind| topology.devices.iter().filter(move |device| device.kind == kind);
     let mut gpus: Vec<&Device> = of(DeviceKind::Gpu).collect();
@@ -51,7 +53,7 @@ pub fn gpus(topology: &Topology) -> Vec<GpuPlacement> {
     gpus.into_iter().zip(around).map(|(gpu, (nic, storage))| place(topology, gpu, nic, storage)).collect()
 }
 
-/// Where the GPU at this PCI address sits, in whichever form it is written.
+/// Returns the placement of the GPU with this PCI address, in any form.
 pub fn gpu(topology: &Topology, address: &str) -> Option<GpuPlacement> {
     let address = topology.gpu(address)?.address.clone();
     gpus(topology).into_iter().find(|place| place.address == address)
@@ -80,42 +82,42 @@ fn place(
     }
 }
 
-/// CPUs near a device that may be used; all where the machine names none.
+/// Returns the usable CPUs near a device, or all CPUs if the machine reports none.
 pub fn near_cpus(topology: &Topology, device: &Device) -> CpuSet {
     let near = device.cpus.and(&topology.cpus);
     if near.is_empty() { topology.cpus.clone() } else { near }
 }
 
-/// Last-level caches that these CPUs use, by number.
+/// Returns the numbers of the last-level caches that these CPUs use.
 pub fn l3_of(topology: &Topology, cpus: &CpuSet) -> Vec<u32> {
     let used = topology.l3_groups.iter().filter(|group| !group.cpus.and(cpus).is_empty());
     used.map(|group| group.index).collect()
 }
 
-/// The package all of these CPUs are in.
+/// Returns the package that contains all of these CPUs.
 pub fn package_of(topology: &Topology, cpus: &CpuSet) -> Option<u32> {
     let package = topology.packages.iter().find(|package| cpus.is_within(&package.cpus))?;
     (!cpus.is_empty()).then_some(package.index)
 }
 
-/// Upstream port of the lowest switch above a device. Below the root port each switch is two bridges: its upstream
-/// port and one of its downstream ports.
+/// Returns the upstream port of the lowest switch above a device. Below the root port, every switch consists of two
+/// bridges: its upstream port and one of its downstream ports.
 pub fn switch(device: &Device) -> Option<&str> {
     let below_root = device.bridges.get(1..)?;
     below_root.iter().step_by(2).next_back().map(String::as_str)
 }
 
-/// What of a device counts beside its distance; less is better.
+/// Criteria for a device in addition to its distance; less is better.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Preference {
-    /// It does not speak RDMA.
+    /// True if the device does not support RDMA.
     no_rdma: bool,
-    /// 0: its link is or was up, 1: that is not known, 2: it never was.
+    /// 0 if the link is or was up, 1 if its state is unknown, 2 if it was never up.
     link: u8,
 }
 
-/// Work over several nodes uses links that are up and speak RDMA. A link that was up counts as up: the GPU's own link that
-/// fails must not be replaced by a neighbour's that works.
+/// Returns the preference for a network device. Work across nodes uses RDMA links that are up. A link that was up
+/// earlier counts as up, so that a working link of a neighbor does not replace the GPU's own failed link.
 fn preference(nic: &Device) -> Preference {
     let network = nic.network.as_ref();
     let link = match network.map(|network| (network.was_up, network.up)) {
@@ -126,8 +128,9 @@ fn preference(nic: &Device) -> Preference {
     Preference { no_rdma: network.is_some_and(|network| network.rdma.is_empty()), link }
 }
 
-/// For each GPU the device nearest to it, of those that are preferred. A device below the GPU's own switch or root port is
-/// the GPU's by design, in whichever state its link is. Each takes, of the nearest ones, that with the fewest GPUs so far.
+/// Returns the nearest device of every GPU, among the preferred devices. A device below the GPU's own switch or root
+/// port belongs to the GPU by design, regardless of the state of its link. Among equally near devices, a GPU gets the
+/// one with the fewest GPUs so far.
 fn nearest(
     topology: &Topology,
     gpus: &[&Device],
@@ -151,7 +154,8 @@ fn nearest(
     gpus.iter().map(near).collect()
 }
 
-/// How far apart two devices are: by what they share, and below one root port by the bridges they do not share.
+/// Returns the distance of two devices: their common part, and below one root port the number of bridges that they do
+/// not share.
 fn far(topology: &Topology, one: &Device, other: &Device) -> (DevicePath, usize) {
     let shared = one.bridges.iter().zip(&other.bridges).take_while(|(a, b)| a == b).count();
     let apart = one.bridges.len().saturating_sub(shared);
@@ -162,7 +166,7 @@ fn far(topology: &Topology, one: &Device, other: &Device) -> (DevicePath, usize)
     }
     let same_node = match (one.numa_node, other.numa_node) {
         (Some(one), Some(other)) => one == other,
-        // With one node there is no other.
+        // If there is only one node, both devices are near it.
         _ => topology.numa_nodes.iter().filter(|node| !node.cpus.is_empty()).count() == 1,
     };
     if same_node {

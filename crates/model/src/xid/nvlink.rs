@@ -1,4 +1,4 @@
-//! Sub-codes of Xid 144 to 150 (NVLink 5): the vendor's decode rows, and what follows from a line that has none.
+//! Sub-codes of Xid 144 to 150 (NVLink 5): NVIDIA's decode rows, and the result for a line without a row.
 
 use std::sync::LazyLock;
 
@@ -6,11 +6,11 @@ use super::Xid;
 use crate::catalog::{FaultAction, Severity};
 use crate::fact::NvlinkFault;
 
-/// The codes whose gravity only the line in the kernel log gives.
+/// Codes whose severity depends on the kernel log line.
 pub const CODES: std::ops::RangeInclusive<u32> = 144..=150;
-/// Bits of the first word that say which sub-code it is: before driver 575, and since.
+/// Bits of the first word that contain the sub-code: before driver 575, and since driver 575.
 const LOW_BITS: [u32; 2] = [0x3ff, 0x7f];
-/// The bit above those, set where an error was promoted.
+/// Bit above the sub-code that is set if the error was promoted.
 const PROMOTED: [u32; 2] = [1 << 10, 1 << 7];
 
 static ROWS: LazyLock<Vec<DecodeRow>> = LazyLock::new(|| {
@@ -18,30 +18,30 @@ static ROWS: LazyLock<Vec<DecodeRow>> = LazyLock::new(|| {
     lines.filter_map(row).collect()
 });
 
-/// What the vendor's table says of one sub-code.
+/// Row of NVIDIA's table for one sub-code.
 #[derive(Debug)]
 struct DecodeRow {
     code: u32,
     unit: &'static str,
-    /// What the low bits of the first word are, before driver 575 and since.
+    /// Low bits of the first word, before driver 575 and since driver 575.
     low: [u32; 2],
-    /// Bits 20 to 25 of the first word.
+    /// Value of bits 20 to 25 of the first word.
     reason: u32,
-    /// `None`: any.
+    /// Value of the second word; `None` for any value.
     status: Option<u32>,
     fatal: bool,
-    /// Whether the line's own word counts.
+    /// True if the severity in the log line can override the row.
     varies: bool,
     promotes: bool,
     severity: Severity,
     action: FaultAction,
     investigate: &'static str,
-    /// By whether the fault was fatal.
+    /// Meanings of a fault that is not fatal and of a fatal fault.
     meanings: [String; 2],
 }
 
 impl DecodeRow {
-    /// Whether it is the row of this fault, and if so whether the fault was promoted.
+    /// Returns `None` if the row does not match the fault, and otherwise whether the fault was promoted.
     fn fits(&self, code: u32, fault: &NvlinkFault) -> Option<bool> {
         let (intr_info, status) = (fault.intr_info?, fault.error_status);
         let named = self.unit.split('/').any(|unit| unit.eq_ignore_ascii_case(&fault.unit));
@@ -54,15 +54,16 @@ impl DecodeRow {
     }
 }
 
-/// What a fault of one of these codes means. `code`: the code's own row.
+/// Returns the meaning of a fault with one of these codes. `code` is the row of the code itself.
 ///
-/// A sub-code that the table lacks is as severe as its line says, else as its code.
+/// A sub-code that is not in the table has the severity of its log line, or else of its code.
 pub fn decode(code: Xid, fault: &NvlinkFault) -> Xid {
     let found = ROWS.iter().find_map(|row| Some((row, row.fits(code.code, fault)?)));
     let (severity, action, meaning) = match (found, fault.fatal) {
         (Some((row, promoted)), said) => {
             let differs = said.is_some_and(|fatal| fatal != row.fatal);
-            // What the line calls fatal is never less; what it does not, only where the vendor says so.
+            // A fault that the line calls fatal is never less severe. A fault that the line calls nonfatal is less
+            // severe only if NVIDIA's table permits it.
             let fatal = promoted
                 || (if differs && row.varies { !row.fatal } else { row.fatal })
                 || said == Some(true);
@@ -88,7 +89,7 @@ pub fn decode(code: Xid, fault: &NvlinkFault) -> Xid {
     Xid { severity, action, meaning, ..code }
 }
 
-/// What to look at after a fault of this sub-code, in NVIDIA's words.
+/// Returns NVIDIA's keyword for the investigation of a fault with this sub-code.
 pub fn investigation(code: u32, fault: &NvlinkFault) -> Option<&'static str> {
     ROWS.iter().find(|row| row.fits(code, fault).is_some()).map(|row| row.investigate)
 }
@@ -125,26 +126,26 @@ fn row(line: &'static str) -> Option<DecodeRow> {
     })
 }
 
-/// What to look at, by NVIDIA's word; begins with a blank.
+/// Returns advice for NVIDIA's investigation keyword, with a leading space.
 fn advice(investigate: &str) -> Option<&'static str> {
     Some(match investigate {
         "ignore" => "",
-        "contact_support" => " If it repeats, ask the vendor.",
+        "contact_support" => " If it repeats, contact NVIDIA support.",
         "check_nvlink_failure_flow" => {
-            " If no link of the partition went down in the 30 s before, report it to the vendor."
+            " If no link of the partition went down in the 30 s before, report it to NVIDIA."
         }
-        "investigate_link_si" => " Look at the signal quality of the link.",
+        "investigate_link_si" => " Check the signal quality of the link.",
         "investigate_link_si_and_cables" => {
-            " Look at cables, seating, transceivers and temperature of the link."
+            " Check the cables, seating, transceivers and temperature of the link."
         }
-        "investigate_sw_user" => " Look for the software or the person that took the link down.",
+        "investigate_sw_user" => " Check which software or person took the link down.",
         "investigate_sw_user_link_si" => {
-            " Look for the software or the person that took the link down, then at its signal quality."
+            " Check which software or person took the link down, then check the signal quality of the link."
         }
-        "investigate_peer_device" => " The cause is at the other end of the link: look at the peer.",
-        "investigate_host" => " The cause is in the host: look at its other logs.",
-        "sympathetic_report_solo" => " It follows another fault: look at that one first.",
-        "report_issue" => " If it comes more than once a day, report it to the vendor.",
+        "investigate_peer_device" => " The cause is at the other end of the link. Check the peer.",
+        "investigate_host" => " The cause is in the host. Check its other logs.",
+        "sympathetic_report_solo" => " It follows another fault. Check that fault first.",
+        "report_issue" => " If it occurs more than once a day, report it to NVIDIA.",
         _ => return None,
     })
 }
