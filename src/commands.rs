@@ -37,44 +37,9 @@ pub const EXIT_BAD_CONFIG: u8 = 64;
 /// Exit code for all other failures.
 const EXIT_FAILED: u8 = 1;
 
-const AFTER_HELP: &str = "\
-Examples:
-  gpu-node-exporter                                  serve metrics on port 9408
-  gpu-node-exporter serve --listen 127.0.0.1:9500    serve metrics only on this address
-  gpu-node-exporter check-config --config new.toml   check a configuration before you use it
-  gpu-node-exporter snapshot --format json           print everything that the running daemon publishes
-  gpu-node-exporter snapshot --recording FILE        print the minutes before a fault
-  gpu-node-exporter doctor --bundle case.tar.gz      collect everything that a support case needs
-  gpu-node-exporter metrics | less                   list every metric with its labels and meaning
-  gpu-node-exporter health                           check whether work can start on this node (exit code)
-  gpu-node-exporter doctor                           check this machine, and print how to fix problems
-  gpu-node-exporter doctor --cuda 12.8               check whether CUDA 12.8 programs run on this driver
-  gpu-node-exporter canary                           test whether the free GPUs compute correctly and at full speed
-  gpu-node-exporter compat-diff http://localhost:9400/metrics
-                                                     compare the metrics before you replace dcgm-exporter
-  gpu-node-exporter assess -- ./simulate             estimate whether a program would benefit from a GPU
-  gpu-node-exporter topology                         show where each GPU is, and its fair share of CPUs
-  gpu-node-exporter topology --bind docker           print docker options that bind work to the CPUs near each GPU
-  gpu-node-exporter assets --out DIR                 write the alert rules and Grafana dashboards to a directory
-  gpu-node-exporter driver release                   release the driver before you unload or upgrade it
-  gpu-node-exporter window start --for 2h --reason X mute alerts during planned work
-  gpu-node-exporter gpm off                          free the profiling counters for a profiler such as Nsight
-
-Configuration sources, in order of increasing precedence:
-  1. built-in defaults
-  2. /etc/gpu-node-exporter/config.toml if it exists, or the file of --config or GPU_NODE_EXPORTER__CONFIG
-  3. environment variables GPU_NODE_EXPORTER__SECTION__KEY, with two underscores between the parts:
-     the variable of log.level is GPU_NODE_EXPORTER__LOG__LEVEL
-  4. command-line options
-
-HTTP paths: / (status page), /metrics, /dcgm/metrics, /livez, /readyz, /api/v1/..., /alerts/, /dashboards/
-
-Exit codes: 0 success, 64 wrong configuration or command line, 1 any other failure, or a problem found by
-`doctor`. The --help of `assess`, `canary`, `compat-diff` and `health` lists their own exit codes.";
-
 /// Prometheus exporter for NVIDIA GPU hosts that keeps serving metrics when the driver hangs
 #[derive(Parser)]
-#[command(name = "gpu-node-exporter", version, after_help = AFTER_HELP)]
+#[command(name = "gpu-node-exporter", version, after_help = include_str!("commands/help/program.txt").trim_end())]
 pub struct Cli {
     #[command(flatten)]
     overrides: Overrides,

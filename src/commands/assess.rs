@@ -79,20 +79,16 @@ fn ran(host: &Host, arguments: &AssessArguments) -> u8 {
     run.items = arguments.items;
     let exit = run.exit.unwrap_or(1);
     let colours = io::stderr().is_terminal() && colours_are_welcome();
-    if let Err(error) = files.record(&[&run], arguments) {
-        let _ = refused(0, error);
-    }
+    let _ = files.record(&[&run]).map_err(|error| refused(0, error));
     let written = render(run, arguments, colours && arguments.out.is_none()).and_then(|report| {
-        let written = files.write(&report, arguments, &mut io::stderr().lock());
+        let written = files.write(&report, &mut io::stderr().lock());
         // A full disk must not lose it.
         if written.is_err() && arguments.out.is_some() {
             let _ = io::stderr().lock().write_all(report.as_bytes());
         }
         written
     });
-    if let Err(error) = written {
-        let _ = refused(0, error);
-    }
+    let _ = written.map_err(|error| refused(0, error));
     // A negative number is the signal that ended the program.
     u8::try_from(exit).unwrap_or_else(|_| host::child::end_by(-exit))
 }
@@ -106,7 +102,7 @@ fn reported(host: &Host, arguments: &AssessArguments) -> Result<(), String> {
     };
     run.items = arguments.items.or(run.items);
     let report = render(run, arguments, stdout_has_colours() && arguments.out.is_none())?;
-    files.write(&report, arguments, &mut io::stdout().lock())
+    files.write(&report, &mut io::stdout().lock())
 }
 
 /// Watches a running owner. Gives the whole time.
@@ -116,7 +112,7 @@ fn watched(host: &Host, arguments: &AssessArguments, files: &mut OpenedFiles) ->
     let (whole, mut spans) = owner::watch(arguments, host, &stop)?;
     let share = arguments.items.map(|items| items / spans.len().max(1) as f64);
     spans.iter_mut().for_each(|span| span.items = share);
-    files.record(&spans.iter().collect::<Vec<_>>(), arguments)?;
+    files.record(&spans.iter().collect::<Vec<_>>())?;
     Ok(whole)
 }
 
@@ -135,7 +131,7 @@ fn compared(files: &[std::path::PathBuf], arguments: &AssessArguments) -> Result
         AssessFormat::Text => compare::text(&diff, stdout_has_colours() && arguments.out.is_none()),
         AssessFormat::Svg => return Err("--compare has no picture: choose --format text or json".into()),
     };
-    OpenedFiles::open(arguments)?.write(&text, arguments, &mut io::stdout().lock())?;
+    OpenedFiles::open(arguments)?.write(&text, &mut io::stdout().lock())?;
     Ok(diff.met)
 }
 
@@ -148,51 +144,44 @@ fn render(run: RunCounts, arguments: &AssessArguments, colours: bool) -> Result<
     }
 }
 
-/// Files that are written at the end, open before the start: a wrong path must not cost a run of hours.
+/// Files that are written at the end. They are opened before the start, because a wrong path must not cost a run of hours.
 #[derive(Debug)]
 struct OpenedFiles {
-    out: Option<File>,
-    record: Option<File>,
+    out: Option<(PathBuf, File)>,
+    record: Option<(PathBuf, File)>,
 }
 
 impl OpenedFiles {
     fn open(arguments: &AssessArguments) -> Result<OpenedFiles, String> {
         let open = |path: &Option<PathBuf>, options: &mut OpenOptions| {
-            let file =
-                path.as_ref().map(|path| options.create(true).open(path).map_err(|error| at(path, &error)));
-            file.transpose()
+            let Some(path) = path else { return Ok(None) };
+            let file = options.create(true).open(path).map_err(|error| at(path, &error))?;
+            Ok::<_, String>(Some((path.clone(), file)))
         };
         Ok(OpenedFiles {
-            // What is there stays until there is a report.
+            // The old content stays until there is a report.
             out: open(&arguments.out, OpenOptions::new().write(true).truncate(false))?,
             record: open(&arguments.record, OpenOptions::new().append(true))?,
         })
     }
 
-    fn write(
-        &mut self,
-        text: &str,
-        arguments: &AssessArguments,
-        standard: &mut dyn Write,
-    ) -> Result<(), String> {
-        match (&mut self.out, &arguments.out) {
-            (Some(file), Some(path)) => {
-                // A pipe or a device has no length. What a program wrote to the same file stays.
-                let _ = match is_standard(file) {
-                    true => file.seek(SeekFrom::End(0)).map(drop),
-                    false => file.set_len(0),
-                };
-                file.write_all(text.as_bytes()).map_err(|error| at(path, &error))
-            }
-            _ => match standard.write_all(text.as_bytes()) {
+    fn write(&mut self, text: &str, standard: &mut dyn Write) -> Result<(), String> {
+        let Some((path, file)) = &mut self.out else {
+            return match standard.write_all(text.as_bytes()) {
                 Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.to_string()),
                 _ => Ok(()),
-            },
-        }
+            };
+        };
+        // A pipe or a device has no length. The output of the program to the same file stays.
+        let _ = match is_standard(file) {
+            true => file.seek(SeekFrom::End(0)).map(drop),
+            false => file.set_len(0),
+        };
+        file.write_all(text.as_bytes()).map_err(|error| at(path, &error))
     }
 
-    fn record(&mut self, runs: &[&RunCounts], arguments: &AssessArguments) -> Result<(), String> {
-        let (Some(file), Some(path)) = (&mut self.record, &arguments.record) else { return Ok(()) };
+    fn record(&mut self, runs: &[&RunCounts]) -> Result<(), String> {
+        let Some((path, file)) = &mut self.record else { return Ok(()) };
         let lines = runs.iter().map(|run| recording::line(run)).collect::<Result<String, _>>()?;
         file.write_all(lines.as_bytes()).map_err(|error| at(path, &error))
     }

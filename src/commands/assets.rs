@@ -8,27 +8,6 @@ use clap::{Args, ValueEnum};
 use exposition::assets::rules::{Source, Values};
 use exposition::assets::{ASSETS, Asset, prometheusrule};
 
-const AFTER_HELP: &str = "\
-Examples:
-  gpu-node-exporter assets                          list the files
-  gpu-node-exporter assets --out /etc/prometheus/gpu-node-exporter
-                                                    write alerts/... and dashboards/... there, as they are in the
-                                                    repository
-  gpu-node-exporter assets --out DIR --set severity.GpuAllocatedIdle=info \\
-                           --set links.grafana=https://grafana.my.net
-                                                    the same with another severity, and links to your Grafana
-  gpu-node-exporter assets --out DIR --values my-values.yml
-                                                    the same with what your file has of alerts/values.yml
-  gpu-node-exporter assets --format prometheusrule --with kubernetes | kubectl apply -n monitoring -f -
-                                                    the rules for the Prometheus operator
-
-In prometheus.yml:
-  rule_files: [/etc/prometheus/gpu-node-exporter/alerts/*.rules.yml]
-Rules of alerts/optional need metrics of others (kube-state-metrics, a Slurm exporter, your services); add those
-that you scrape. Dashboards are imported by hand or found by Grafana's provisioning of dashboards.
-
-The running daemon serves the same files, with the defaults, at /alerts/ and /dashboards/.";
-
 /// How the rules are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
@@ -42,7 +21,7 @@ enum Format {
 ///
 /// Needs no daemon, no configuration and no GPU.
 #[derive(Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_help = include_str!("help/assets.txt").trim_end())]
 pub(crate) struct AssetsArguments {
     /// Folder that the files are written to, which is made if it is not there; files of the same names are replaced
     #[arg(long, value_name = "DIR")]

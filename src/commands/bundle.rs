@@ -10,8 +10,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::LazyLock;
-use std::sync::mpsc::channel;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use flate2::Compression;
@@ -24,6 +23,7 @@ use crate::control;
 use crate::recorder::folder::RecordingFolder;
 use crate::redaction::without_secrets;
 use exposition::nameless::OWNER_LABELS;
+use host::reader::DeadlineReader;
 use model::clock::unix_seconds;
 use model::plain_file;
 use settings::Loaded;
@@ -31,32 +31,14 @@ use settings::Loaded;
 /// Bytes of recordings, the newest first.
 const MAX_RECORDINGS: u64 = 64 << 20;
 /// Lines of the log, and the time that the journal has for them.
-const LOG_LINES: &str = "5000";
+const LOG_LINES: &str = "--lines=5000";
 const LOG_TIMEOUT: Duration = Duration::from_secs(20);
 /// Where the names of work are in our documents, beside those of labels.
 const OWNER_KEYS: [&str; 3] = ["cgroup", "process", "slurm_step"];
 const REMOVED: &str = "[removed]";
 /// Words of ours and of many others: as a name of work they say nothing.
-const KNOWN_WORDS: [&str; 18] = [
-    "canary",
-    "claim",
-    "container",
-    "default",
-    "docker",
-    "gpu",
-    "job",
-    "main",
-    "node",
-    "none",
-    "other",
-    "pod",
-    "root",
-    "slurm",
-    "unit",
-    "unknown",
-    "user",
-    "vm",
-];
+const KNOWN_WORDS: &str =
+    "canary claim container default docker gpu job main node none other pod root slurm unit unknown user vm";
 /// Our own sentences, which name no work.
 const OWN_TEXTS: [&str; 3] = ["help", "meaning", "mnemonic"];
 
@@ -86,11 +68,11 @@ pub fn run(
         settings_in_force(loaded, &mut archive)?;
         if !config_errors.is_empty() {
             let errors = config_errors.iter().map(|error| format!("{error}\n")).collect::<String>();
-            archive.put("config-errors.txt", Ok(redaction.text(&errors).into_bytes()))?;
+            archive.add("config-errors.txt", Ok(redaction.text(&errors).into_bytes()))?;
         }
         let report = doctor::examine(&loaded.config, config_errors).text(false);
-        archive.put("doctor.txt", Ok(redaction.text(&report).into_bytes()))?;
-        archive.put("log.txt", journal().map(|log| redaction.text(&log).into_bytes()))?;
+        archive.add("doctor.txt", Ok(redaction.text(&report).into_bytes()))?;
+        archive.add("log.txt", journal().map(|log| redaction.text(&log).into_bytes()))?;
         archive.finish()
     };
     let content = write().map_err(|error| {
@@ -115,7 +97,7 @@ fn settings_in_force(loaded: &Loaded, archive: &mut Archive) -> io::Result<()> {
         archive.content.push_str(&format!("config.toml: {why}\n"));
         format!("# {why}\n{}", without_secrets(&loaded.to_toml())).into_bytes()
     });
-    archive.put("config.toml", Ok(settings))
+    archive.add("config.toml", Ok(settings))
 }
 
 /// What the daemon publishes.
@@ -126,7 +108,7 @@ fn ask_daemon(loaded: &Loaded, archive: &mut Archive, redaction: &mut Redaction)
         let json = fetch(loaded, &request).and_then(|bytes| redaction.document(&bytes));
         // The document still says which names are to be removed from the others.
         let json = if of_owners { Err("left out: --without-owners".to_owned()) } else { json };
-        archive.put(&format!("{document}.json"), json)?;
+        archive.add(&format!("{document}.json"), json)?;
     }
     Ok(())
 }
@@ -137,7 +119,7 @@ fn recordings(loaded: &Loaded, archive: &mut Archive, redaction: &mut Redaction)
         Ok(found) => found,
         Err(error) => {
             let none = format!("none: {}: {error}", folder.dir().display());
-            return archive.put("recordings", Err(none));
+            return archive.add("recordings", Err(none));
         }
     };
     let mut bytes = 0;
@@ -145,39 +127,28 @@ fn recordings(loaded: &Loaded, archive: &mut Archive, redaction: &mut Redaction)
         bytes += recording.bytes;
         let name = recording.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let content = match bytes <= MAX_RECORDINGS {
-            true => {
-                plain_file::read(&recording.path, MAX_RECORDINGS as usize).map_err(|error| error.to_string())
-            }
+            true => plain_file::read(&recording.path, MAX_RECORDINGS as usize)
+                .map_err(|error| error.to_string())
+                .and_then(|content| redaction.recording(&content)),
             false => Err("left out: too large together with the newer ones".to_owned()),
         };
-        let content = content.and_then(|content| redaction.recording(&content));
-        archive.put(&format!("recordings/{name}"), content)?;
+        archive.add(&format!("recordings/{name}"), content)?;
     }
     Ok(())
 }
 
-/// The newest lines of the daemon's log.
+/// Returns the newest lines of the daemon's log.
 fn journal() -> Result<String, String> {
-    let (sender, answer) = channel();
-    let ask = move || {
+    let read = || {
         #[expect(
             clippy::disallowed_methods,
             reason = "a program of the system that opens no GPU, and is left behind if it hangs"
         )]
         let mut journal = Command::new("journalctl");
-        journal.args([
-            "--unit",
-            "gpu-node-exporter",
-            "--lines",
-            LOG_LINES,
-            "--no-pager",
-            "--output",
-            "short-iso",
-        ]);
-        let _ = sender.send(journal.stdin(Stdio::null()).output());
+        journal.args(["--unit=gpu-node-exporter", LOG_LINES, "--no-pager", "--output=short-iso"]);
+        journal.stdin(Stdio::null()).output()
     };
-    host::thread::spawn("journal", 256, ask).map_err(|error| error.to_string())?;
-    match answer.recv_timeout(LOG_TIMEOUT) {
+    match DeadlineReader::new("journal", LOG_TIMEOUT, Arc::default()).read(1, read) {
         Ok(Ok(output)) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
         Ok(Ok(output)) => Err(format!("journalctl: {}", String::from_utf8_lossy(&output.stderr).trim())),
         Ok(Err(error)) => Err(format!("journalctl: {error}")),
@@ -311,17 +282,15 @@ impl Redaction {
             Value::String(text) => {
                 // A short number is the number of anything.
                 let says_something = text.len() >= 4 || text.len() >= 2 && text.contains(char::is_alphabetic);
-                if says_something && !KNOWN_WORDS.contains(&text.as_str()) {
+                if says_something && !KNOWN_WORDS.split(' ').any(|word| word == text) {
                     self.names.insert((Reverse(text.len()), text.clone()));
                 }
                 *value = REMOVED.into();
             }
             Value::Array(list) => list.iter_mut().for_each(|value| self.remove(value)),
-            Value::Object(object) => object.values_mut().for_each(|value| {
-                if value.is_string() {
-                    self.remove(value);
-                }
-            }),
+            Value::Object(object) => {
+                object.values_mut().filter(|value| value.is_string()).for_each(|value| self.remove(value));
+            }
             _ => {}
         }
     }
@@ -349,7 +318,7 @@ impl Archive {
     }
 
     /// Adds a file, or why there is none.
-    fn put(&mut self, name: &str, content: Result<Vec<u8>, String>) -> io::Result<()> {
+    fn add(&mut self, name: &str, content: Result<Vec<u8>, String>) -> io::Result<()> {
         match content {
             Ok(bytes) => {
                 self.content.push_str(&format!("{name}: {} bytes\n", bytes.len()));

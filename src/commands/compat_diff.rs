@@ -20,29 +20,12 @@ use scrape::PageSource;
 /// Exit code if the pages cannot be compared.
 const EXIT_NOT_COMPARABLE: u8 = 2;
 
-const AFTER_HELP: &str = "\
-Examples:
-  gpu-node-exporter compat-diff http://localhost:9400/metrics
-  gpu-node-exporter compat-diff http://10.0.3.7:9400 --format json > report.json
-  curl -sku USER https://localhost:9400/metrics > page.prom && gpu-node-exporter compat-diff page.prom
-  gpu-node-exporter compat-diff dcgm.prom --ours http://localhost:9400/metrics   both exporters took turns
-
-Run on the node, with the configuration of the daemon: the report names settings that would make the pages alike. \
-Series are matched by the UUID of the GPU and the ids of the MIG instance, not by the order of labels. Each page is \
-scraped twice, in turn, so that a value that moves is no wrong value; a saved page is of another time, \
-and only what does not move is compared.
-
-  =  same        -  missing here        +  only here        ≠  other type, labels, series or value
-
-Exit codes: 0 the switch is safe (what is only here is no loss), 1 it needs settings, or something is lost, \
-2 the pages cannot be compared, 64 wrong configuration or command line";
-
 /// Compare the metrics of this exporter with those of a running dcgm-exporter, before you replace it
 ///
 /// Lists each family and label as same, missing, extra, of another type, or with values outside the tolerance. Prints which
 /// settings to change, what is lost, and whether the switch is safe. Changes nothing.
 #[derive(Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_help = include_str!("help/compat-diff.txt").trim_end())]
 pub(crate) struct CompatDiffArguments {
     /// dcgm-exporter's page on this node, as `http://localhost:9400/metrics`, or a file with a saved page
     #[arg(value_name = "URL|FILE")]

@@ -80,9 +80,11 @@ pub fn examine(config: &Config, config_errors: &[String]) -> Report {
     // Where the driver answers all the same, what is not found is no fault.
     let missing = if answers { Verdict::Note } else { Verdict::Wrong };
     let mut findings = vec![host::user()];
-    findings.extend(config_errors.iter().map(|error| {
-        Finding::new("configuration", Verdict::Wrong, error).fix("gpu-node-exporter check-config")
-    }));
+    findings.extend(
+        config_errors
+            .iter()
+            .map(|error| Finding::wrong("configuration", error).fix("gpu-node-exporter check-config")),
+    );
     findings.extend(daemon.findings());
     findings.push(kernel_module(&module, missing));
     findings.extend(libraries(&host, config, &module, missing));
@@ -127,9 +129,7 @@ fn runs_cuda(config: &Config, wanted: Cuda) -> Judgement {
 fn kernel_module(module: &ModuleState, missing: Verdict) -> Finding {
     let topic = "kernel module";
     match module {
-        ModuleState::Unknown => {
-            Finding::new(topic, Verdict::Note, "whether it is loaded is unknown: no /sys/module")
-        }
+        ModuleState::Unknown => Finding::note(topic, "whether it is loaded is unknown: no /sys/module"),
         // A container without the host's /sys, or a library that is not the vendor's.
         ModuleState::Absent if missing == Verdict::Note => {
             Finding::new(topic, missing, "not seen here; the driver answers all the same")
@@ -138,7 +138,7 @@ fn kernel_module(module: &ModuleState, missing: Verdict) -> Finding {
             Finding::new(topic, missing, "nvidia is not loaded").fix("sudo modprobe nvidia")
         }
         ModuleState::Loaded(load) => {
-            Finding::new(topic, Verdict::Well, format!("loaded: nvidia {}", load.version).trim_end())
+            Finding::well(topic, format!("loaded: nvidia {}", load.version).trim_end())
         }
     }
 }
@@ -153,7 +153,7 @@ fn libraries(host: &Host, config: &Config, module: &ModuleState, missing: Verdic
         });
         match found {
             [] => Finding::new(topic, missing, "not found where libraries usually are"),
-            _ => Finding::new(topic, Verdict::Well, each.collect::<Vec<_>>().join(", ")),
+            _ => Finding::well(topic, each.collect::<Vec<_>>().join(", ")),
         }
     };
     let mut library = listed("libnvidia-ml", &nvml, missing);
@@ -170,7 +170,7 @@ fn libraries(host: &Host, config: &Config, module: &ModuleState, missing: Verdic
     ] {
         if let Some(false) = module::same(loaded, other.unwrap_or("")) {
             let text = format!("the module is {loaded}, {of} {}", other.unwrap_or(""));
-            let finding = Finding::new("versions", Verdict::Wrong, text);
+            let finding = Finding::wrong("versions", text);
             findings.push(Finding { fix: fix.map(str::to_owned), ..finding });
         }
     }
@@ -180,7 +180,7 @@ fn libraries(host: &Host, config: &Config, module: &ModuleState, missing: Verdic
 /// What the driver said.
 fn driver(asked: &Asked, config: &Config) -> Vec<Finding> {
     let topic = "driver";
-    let wrong = |topic, text: String| Finding::new(topic, Verdict::Wrong, text);
+    let wrong = |topic, text: String| Finding::wrong(topic, text);
     let mut findings = Vec::new();
     for hung in &asked.hung {
         let text = format!("{}: the driver hangs there", does_not_return(hung));
@@ -188,7 +188,7 @@ fn driver(asked: &Asked, config: &Config) -> Vec<Finding> {
     }
     if let Some(pid) = asked.left {
         let text = format!("process {pid} of the doctor is left in that call; it ends when the call returns");
-        findings.push(Finding::new(topic, Verdict::Note, text));
+        findings.push(Finding::note(topic, text));
     }
     if let Some((error, text)) = &asked.away {
         let fix = match error {
@@ -212,13 +212,13 @@ fn driver(asked: &Asked, config: &Config) -> Vec<Finding> {
     let info = |label| asked.driver_info(label).unwrap_or_else(|| "unknown".into());
     let (version, cuda) = (info("driver_version"), info("cuda_version"));
     let text = format!("{version} answers; supports CUDA up to {cuda}");
-    findings.push(Finding::new(topic, Verdict::Well, text));
+    findings.push(Finding::well(topic, text));
     if let Some(major) = version.split('.').next().and_then(|major| major.parse::<u32>().ok())
         && major < OLDEST_DRIVER
     {
         let text =
             format!("{version} is older than {OLDEST_DRIVER}, the oldest driver that the exporter is for");
-        findings.push(Finding::new(topic, Verdict::Note, text));
+        findings.push(Finding::note(topic, text));
     }
     let expected = config.health.expected_gpus as usize;
     findings.push(match asked.devices() {
@@ -227,8 +227,8 @@ fn driver(asked: &Asked, config: &Config) -> Vec<Finding> {
             let text = format!("{listed} listed, health.expected_gpus is {expected}");
             wrong("GPUs", text).fix("lspci -d 10de: -nn")
         }
-        Some(0) => Finding::new("GPUs", Verdict::Note, "the driver lists none"),
-        Some(listed) => Finding::new("GPUs", Verdict::Well, format!("{listed} listed")),
+        Some(0) => Finding::note("GPUs", "the driver lists none"),
+        Some(listed) => Finding::well("GPUs", format!("{listed} listed")),
     });
     findings
 }
@@ -246,7 +246,7 @@ fn unhealthy_gpus(asked: Option<&Asked>, daemon: &Daemon) -> Vec<Finding> {
     }
     let finding = |(gpu, (text, fix))| {
         let text = format!("GPU {gpu} {text}");
-        Finding { fix, ..Finding::new("GPUs", Verdict::Wrong, text) }
+        Finding { fix, ..Finding::wrong("GPUs", text) }
     };
     ill.into_iter().map(finding).collect()
 }

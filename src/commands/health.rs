@@ -12,52 +12,20 @@ use exposition::api::health::HealthAnswer;
 use model::health::{Condition, HealthLevel, HealthStatus};
 use settings::{Config, Loaded, Overrides};
 
-/// What the exit codes mean, with the conditions of the one table.
+/// Returns the meaning of the exit codes, with the conditions of each level.
 fn after_help() -> String {
-    let of = |level| {
+    let of_level = |level| {
         let conditions = Condition::ALL.iter().filter(|condition| condition.level() == level);
-        conditions.map(|condition| spaced(&format!("{condition:?}"))).collect::<Vec<_>>().join(", ")
+        let words =
+            |condition: &Condition| Some(serde_json::to_value(condition).ok()?.as_str()?.replace('_', " "));
+        conditions.filter_map(words).collect::<Vec<_>>().join(", ")
     };
-    format!(
-        "\
-Exit codes, which are those of monitoring plugins (Nagios, Icinga, Sensu):
-  0  ok: the driver answers and every GPU works
-  1  warning: work can run, but something needs a look
-  2  critical: work cannot rely on a GPU, a GPU is missing, or the driver is stuck or away
-  3  unknown: there is no verdict; the line has the reason. The daemon is gone, starts, hangs or may
-     not be asked, its values are too old, the driver is released or has not answered yet, or there
-     is no such GPU
-  64 the command line is wrong. A configuration with errors is a warning on standard error: the daemon
-     keeps the one before, and its verdict follows
-With `--exit-codes npd`, as node-problem-detector wants: 0 ok or warning, 1 critical, 2 unknown.
-
-Conditions of a GPU that are a warning: {}. A collector that is down is one too.
-
-Conditions of a GPU that are critical: {}.
-
-The verdict is that of the status page, `/api/v1/snapshot` and `gpu_healthy`, from the newest
-snapshot: no driver is waited for. Root and the group of `control.socket` ask there, everyone else
-on `health.socket`.
-
-Examples:
-  gpu-node-exporter health                  the node
-  gpu-node-exporter health --gpu 0,3        the worse of two GPUs
-  gpu-node-exporter health --format json    with every GPU and reason",
-        of(HealthLevel::Degraded),
-        of(HealthLevel::Faulty)
-    )
-}
-
-/// A name of Rust as words: `RowRemapPending` as `row remap pending`.
-fn spaced(name: &str) -> String {
-    let mut out = String::new();
-    for c in name.chars() {
-        if c.is_ascii_uppercase() && !out.is_empty() {
-            out.push(' ');
-        }
-        out.push(c.to_ascii_lowercase());
-    }
-    out
+    let text = format!(
+        include_str!("help/health.txt"),
+        of_level(HealthLevel::Degraded),
+        of_level(HealthLevel::Faulty)
+    );
+    text.trim_end().to_owned()
 }
 
 /// Print whether work can start on this node, as an exit code and one line of reasons

@@ -28,30 +28,12 @@ use topology::{latency, svg, text};
 const WANTED: [MetricId; 4] =
     [m::gpu_devices.id(), m::gpu_info.id(), m::gpu_mig_mode_enabled.id(), m::gpu_mig_info.id()];
 
-const AFTER_HELP: &str = "\
-Examples:
-  gpu-node-exporter topology                       the machine as a tree, and each GPU's share of CPUs
-  gpu-node-exporter topology --format svg > node.svg
-  gpu-node-exporter topology --bind docker         a line of docker run for each GPU or MIG device
-  gpu-node-exporter topology --bind slurm          lines of gres.conf
-  gpu-node-exporter topology --latency             also how long loads from each node's memory take
-  gpu-node-exporter topology --format json > /etc/gpu-node-exporter/topology.json
-                                                   the topology this machine should have (topology.expected_file)
-
-Shares: the CPUs near a GPU are divided fairly among the GPUs near them, and the share of a GPU among its MIG devices
-by their compute slices, along NUMA nodes and last-level caches; hardware threads of a core stay together.
-
-The driver is asked in a process of its own, with a deadline; without it the map is drawn from PCI alone. GPUs that \
-the driver lists are numbered as it does, others are P1, P2 in the order of their addresses.
-
-Exit codes: 0 done, 1 the machine could not be looked at, 64 wrong configuration or command line";
-
 /// Draw the machine around the GPUs, and print how to bind work to the CPUs near each GPU
 ///
 /// Shows packages, NUMA nodes, caches, the PCI tree with its links, the network device nearest to each GPU, and the fair
 /// share of CPUs of every GPU or MIG device. Needs no daemon and changes nothing.
 #[derive(Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_help = include_str!("help/topology.txt").trim_end())]
 pub(crate) struct TopologyArguments {
     /// How to print the map; xml is hwloc's own format, as of `lstopo`
     #[arg(long, value_enum, default_value = "text")]

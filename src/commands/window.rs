@@ -12,32 +12,11 @@ use super::{Outcome, OutputFormat, checked_config};
 use collectors::windows::file;
 use collectors::windows::store::WindowStore;
 
-const AFTER_HELP: &str = "\
-Examples:
-  gpu-node-exporter window start --for 2h --reason 'new power supply'    from now on
-  gpu-node-exporter window start --for 1h --at 2026-11-22T08:00:00+01:00 --name fw --reason 'firmware'
-  gpu-node-exporter window start --for 3days --kind training --reason 'run 17'
-  gpu-node-exporter window start --for 4h --reason 'GPU 3 goes back' --expected-gpus 7
-  gpu-node-exporter window list
-  gpu-node-exporter window end fw
-
-A window of kind `maintenance` (the default) mutes the alerts of planned work (idle \
-GPUs, restarts, driver loads, skipped canaries), never those of lost work or wrong results, and keeps the canary \
-away; `training` mutes tickets about high utilization and memory only. A window is a file in `windows.dir` \
-(/etc/gpu-node-exporter/windows.d), cut to `windows.max_duration`: who may write there may make windows, also by hand or \
-by configuration management. The daemon reads the directory every 2 s.
-
-  kind = \"maintenance\"
-  reason = \"new power supply\"
-  start = 2026-11-22T08:00:00+01:00
-  for = \"2h\"                          # or: end = 2026-11-22T10:00:00+01:00
-  expected_gpus = 7                   # only where boards are taken out";
-
 /// Mark planned work, which mutes alerts and pauses the canary
 ///
 /// The daemon publishes start and end of each window (gpu_window_*), and the alerts use them.
 #[derive(Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_help = include_str!("help/window.txt").trim_end())]
 pub(crate) struct WindowArguments {
     #[command(subcommand)]
     command: WindowCommand,
@@ -104,9 +83,10 @@ pub fn run(overrides: &Overrides, arguments: &WindowArguments) -> Outcome {
         WindowCommand::End(end) => {
             let ended = store.end(end.name.as_deref(), now)?;
             let names: Vec<&str> = ended.iter().map(|window| window.name.as_str()).collect();
-            match names.is_empty() {
-                true => "There is no window to end.".into(),
-                false => format!("Ended: {}.", names.join(", ")),
+            if names.is_empty() {
+                "There is no window to end.".into()
+            } else {
+                format!("Ended: {}.", names.join(", "))
             }
         }
         WindowCommand::List { format } => {

@@ -159,31 +159,27 @@ fn failed(runs: &[RunCounts]) -> usize {
 fn doubts(before: &[RunCounts], after: &[RunCounts]) -> Vec<String> {
     let mut doubts = Vec::new();
     for (name, runs) in [("before", before), ("after", after)] {
-        match failed(runs) {
-            0 => {}
-            1 => doubts.push(format!("{name}: a run failed (exit code or signal): every target is missed")),
-            several => doubts
-                .push(format!("{name}: {several} runs failed (exit code or signal): every target is missed")),
-        }
+        let failed = match failed(runs) {
+            0 => continue,
+            1 => "a run".to_owned(),
+            several => format!("{several} runs"),
+        };
+        doubts.push(format!("{name}: {failed} failed (exit code or signal): every target is missed"));
     }
     let Some(first) = before.first() else { return doubts };
-    let differ =
-        |same: fn(&RunCounts, &RunCounts) -> bool| before.iter().chain(after).any(|run| !same(run, first));
-    for (what, same) in [
-        ("processors differ", (|a, b| a.processor == b.processor) as fn(&RunCounts, &RunCounts) -> bool),
+    type Same = fn(&RunCounts, &RunCounts) -> bool;
+    let properties: [(&str, Same); 5] = [
+        ("processors differ", |a, b| a.processor == b.processor),
         ("numbers of CPUs differ", |a, b| a.cpus == b.cpus),
         ("--items differ", |a, b| a.items == b.items),
-    ] {
-        if differ(same) {
-            doubts.push(what.into());
-        }
-    }
-    if differ(|a, b| a.computed == b.computed) {
-        doubts.push("some runs were computed and others measured".into());
-    }
-    if differ(|a, b| a.exit.is_none() == b.exit.is_none()) {
-        doubts.push("runs of a program are compared with spans of a running owner".into());
-    }
+        ("some runs were computed and others measured", |a, b| a.computed == b.computed),
+        ("runs of a program are compared with spans of a running owner", |a, b| {
+            a.exit.is_none() == b.exit.is_none()
+        }),
+    ];
+    let runs = || before.iter().chain(after);
+    let differing = properties.iter().filter(|(_, same)| runs().any(|run| !same(run, first)));
+    doubts.extend(differing.map(|(doubt, _)| (*doubt).to_owned()));
     doubts
 }
 

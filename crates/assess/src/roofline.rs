@@ -50,16 +50,16 @@ fn position(value: f64, (low, high): (f64, f64)) -> f64 {
 pub fn text(figures: &RunFigures, gpu: &GpuRoof) -> Option<String> {
     let (density, rate) = point(figures)?;
     let mut grid = vec![vec![' '; COLUMNS]; LINES];
-    let mut put = |column: usize, rate: f64, mark: char| {
+    let mut mark_at = |column: usize, rate: f64, mark: char| {
         let line = LINES - 1 - (position(rate, Y) * (LINES - 1) as f64).round() as usize;
         grid[line][column] = mark;
     };
     for column in 0..COLUMNS {
         let at = 10f64.powf(X.0 + (X.1 - X.0) * column as f64 / (COLUMNS - 1) as f64);
-        put(column, gpu.attainable(at, gpu.fp32_per_second), '-');
-        put(column, gpu.attainable(at, gpu.fp64_per_second), '=');
+        mark_at(column, gpu.attainable(at, gpu.fp32_per_second), '-');
+        mark_at(column, gpu.attainable(at, gpu.fp64_per_second), '=');
     }
-    put((position(density, X) * (COLUMNS - 1) as f64).round() as usize, rate, 'x');
+    mark_at((position(density, X) * (COLUMNS - 1) as f64).round() as usize, rate, 'x');
     let mut out = String::from("  FLOP/s\n");
     for (at, row) in grid.iter().enumerate() {
         let decade = Y.1 - (Y.1 - Y.0) * at as f64 / (LINES - 1) as f64;
@@ -80,30 +80,21 @@ pub fn svg(figures: &RunFigures, gpu: &GpuRoof, title: &str) -> String {
     let (left, top, width, height) = (70.0, 50.0, 560.0, 320.0);
     let x = |density: f64| left + position(density, X) * width;
     let y = |rate: f64| top + (1.0 - position(rate, Y)) * height;
+    let line = |x1: f64, x2: f64, y1: f64, y2: f64| {
+        format!("<line class=\"grid\" x1=\"{x1:.1}\" x2=\"{x2:.1}\" y1=\"{y1:.1}\" y2=\"{y2:.1}\"/>\n")
+    };
+    let label = |x: f64, y: f64, anchor: &str, text: String| {
+        format!("<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>\n")
+    };
+    let (right, bottom) = (left + width, top + height);
     let mut body = String::new();
     for decade in X.0 as i32..=X.1 as i32 {
-        let at = x(10f64.powi(decade));
-        body += &format!(
-            "<line class=\"grid\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{top}\" y2=\"{:.1}\"/>\n",
-            top + height
-        );
-        body += &format!(
-            "<text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\n",
-            top + height + 18.0,
-            10f64.powi(decade)
-        );
+        let (at, value) = (x(10f64.powi(decade)), 10f64.powi(decade).to_string());
+        body += &(line(at, at, top, bottom) + &label(at, bottom + 18.0, "middle", value));
     }
     for decade in (Y.0 as i32..=Y.1 as i32).step_by(2) {
         let at = y(10f64.powi(decade));
-        body += &format!(
-            "<line class=\"grid\" x1=\"{left}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\n",
-            left + width
-        );
-        body += &format!(
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">1e{decade}</text>\n",
-            left - 6.0,
-            at + 4.0
-        );
+        body += &(line(left, right, at, at) + &label(left - 6.0, at + 4.0, "end", format!("1e{decade}")));
     }
     for (name, class, peak) in [("FP64", "fp64", gpu.fp64_per_second), ("FP32", "fp32", gpu.fp32_per_second)]
     {
@@ -111,12 +102,7 @@ pub fn svg(figures: &RunFigures, gpu: &GpuRoof, title: &str) -> String {
         let corners = [low, ridge, high].map(|at| format!("{:.1},{:.1}", x(at), y(gpu.attainable(at, peak))));
         body += &format!("<polyline class=\"{class}\" points=\"{}\"/>\n", corners.join(" "));
         let above = if class == "fp32" { -6.0 } else { 14.0 };
-        body += &format!(
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{} {name}</text>\n",
-            left + width,
-            y(peak) + above,
-            gpu.name.to_uppercase()
-        );
+        body += &label(right, y(peak) + above, "end", format!("{} {name}", gpu.name.to_uppercase()));
     }
     let note = match point(figures) {
         Some((density, rate)) => {

@@ -12,11 +12,35 @@ use crate::verdict::{BoundedTime, GainedSpeedUp, MoveVerdict, TableRow};
 const FUNCTIONS: usize = 12;
 const COLUMNS: usize = 100;
 
-/// The page.
+/// Formats the report for a terminal.
 pub fn page(report: &AssessReport, colours: bool) -> String {
     let paint = Painter::new(colours);
     let (run, figures) = (&report.run, &report.figures);
     let mut out = format!("{}\n", paint.bold(&fit(&printable(&format!("assess: {}", run.subject)), COLUMNS)));
+    out += &measurements(report);
+    let mut section = |title: &str, text: String| out += &format!("\n{}\n{text}", paint.bold(title));
+    section("Verdict", verdict(report, paint));
+    section("Split into a CPU part and a GPU part", split(report, paint));
+    let hot = run.hot.as_ref().map(|hot| functions(hot, run.cpu_seconds));
+    section("Hot functions", hot.unwrap_or_else(|| "  not measured\n".into()));
+    section("Expected bound (Amdahl)", bound(report));
+    let plot = roofline::text(figures, &report.gpu);
+    section(
+        "Roofline",
+        plot.unwrap_or_else(|| "  no place on it: FLOPs or bytes were not measured\n".into()),
+    );
+    if !run.not_measured.is_empty() {
+        let line = |(what, why): (&String, &String)| {
+            format!("  {}\n", wrap(&printable(&format!("{what}: {why}")), COLUMNS - 2, "    "))
+        };
+        section("Not measured", run.not_measured.iter().map(line).collect());
+    }
+    out
+}
+
+fn measurements(report: &AssessReport) -> String {
+    let (run, figures) = (&report.run, &report.figures);
+    let mut out = String::new();
     if run.computed {
         out += "  computed from known operation counts, not measured\n";
     }
@@ -41,61 +65,38 @@ pub fn page(report: &AssessReport, colours: bool) -> String {
         line("context switches", Some(number(switches)), &others);
     }
     let of_items = if run.watch.is_none() { "from --items" } else { "not of a running owner" };
+    let per_line = "64 bytes a last-level miss: a lower bound";
     line("items a second", figures.items_per_second.map(number), of_items);
     line("instructions/cycle", figures.instructions_per_cycle.map(number), "");
     line("FLOP/s", figures.flops_per_second.map(number), &precisions(report));
-    line(
-        "bytes/s, at least",
-        figures.bytes_per_second.map(number),
-        "64 bytes a last-level miss: a lower bound",
-    );
+    line("bytes/s, at least", figures.bytes_per_second.map(number), per_line);
     line("FLOPs/byte, at most", figures.density_at_most.map(number), "");
     line("cache misses", figures.llc_miss_ratio.map(percent), "of references to the last level");
     if let Some(ratio) = run.counts.counted_ratio.filter(|ratio| *ratio < 0.99) {
         line("events counted", Some(percent(ratio)), "of the time at least; counts are scaled");
     }
+    out
+}
 
-    out += &format!("\n{}\n", paint.bold("Verdict"));
-    out += &table(&report.judgement.rows, paint);
+fn verdict(report: &AssessReport, paint: Painter) -> String {
     let verdict = report.judgement.verdict;
     let colour = match verdict {
         MoveVerdict::Suits | MoveVerdict::SuitsIfParallel => Colour::Green,
         MoveVerdict::NotJudged => Colour::Cyan,
         _ => Colour::Yellow,
     };
-    out += &format!("  -> {}\n", paint.colour(colour, &wrap(verdict.text(), COLUMNS - 5, "     ")));
+    let text = paint.colour(colour, &wrap(verdict.text(), COLUMNS - 5, "     "));
+    format!("{}  -> {text}\n", table(&report.judgement.rows, paint))
+}
 
-    out += &format!("\n{}\n", paint.bold("Split into a CPU part and a GPU part"));
-    out += &table(&report.split.rows, paint);
+fn split(report: &AssessReport, paint: Painter) -> String {
     let votes = report.split.votes;
-    out += &match report.split.split {
-        Some(true) => format!("  -> split: {votes} of 5 speak for it\n"),
-        Some(false) => format!("  -> keep one program: {votes} of 5 speak for a split, 3 are needed\n"),
-        None => {
-            format!("  -> not decided: {votes} of 5 speak for a split, 3 are needed, and rows are unknown\n")
-        }
+    let decision = match report.split.split {
+        Some(true) => format!("split: {votes} of 5 speak for it"),
+        Some(false) => format!("keep one program: {votes} of 5 speak for a split, 3 are needed"),
+        None => format!("not decided: {votes} of 5 speak for a split, 3 are needed, and rows are unknown"),
     };
-
-    out += &format!("\n{}\n", paint.bold("Hot functions"));
-    match &run.hot {
-        Some(hot) => out += &functions(hot, run.cpu_seconds),
-        None => out += "  not measured\n",
-    }
-    out += &format!("\n{}\n", paint.bold("Expected bound (Amdahl)"));
-    out += &bound(report);
-
-    out += &format!("\n{}\n", paint.bold("Roofline"));
-    match roofline::text(figures, &report.gpu) {
-        Some(plot) => out += &plot,
-        None => out += "  no place on it: FLOPs or bytes were not measured\n",
-    }
-    if !run.not_measured.is_empty() {
-        out += &format!("\n{}\n", paint.bold("Not measured"));
-        for (what, why) in &run.not_measured {
-            out += &format!("  {}\n", wrap(&printable(&format!("{what}: {why}")), COLUMNS - 2, "    "));
-        }
-    }
-    out
+    format!("{}  -> {decision}\n", table(&report.split.rows, paint))
 }
 
 fn table(rows: &[TableRow], paint: Painter) -> String {
@@ -172,12 +173,8 @@ fn bound(report: &AssessReport) -> String {
     let mut out = format!("  moving {names}\n");
     let limit =
         |share: f64| if share < 1.0 { format!("{:.2}", 1.0 / (1.0 - share)) } else { "no bound".into() };
-    out += &format!(
-        "  {} of the CPU time is their own (95 %: {} to {})\n",
-        percent(bound.share),
-        percent(share.low),
-        percent(share.high)
-    );
+    let [own, low, high] = [bound.share, share.low, share.high].map(percent);
+    out += &format!("  {own} of the CPU time is their own (95 %: {low} to {high})\n");
     let (time, less, wall) = match bound.of {
         BoundedTime::Wall => ("the wall time", "times as fast", ""),
         BoundedTime::Cpu => ("the CPU time", "times less CPU time", "; of wall time not known"),

@@ -67,74 +67,83 @@ pub struct MoveJudgement {
     pub rows: Vec<TableRow>,
 }
 
+fn row(what: &'static str, value: Option<f64>, threshold: &Threshold) -> TableRow {
+    let says = threshold.judge(value);
+    TableRow { what, value, says, note: String::new(), threshold: Some(*threshold) }
+}
+
+impl TableRow {
+    fn set(&mut self, says: Says, note: impl Into<String>) {
+        (self.says, self.note) = (says, note.into());
+    }
+}
+
 /// Judges a run by its figures.
 pub fn judge(run: &RunCounts, figures: &RunFigures) -> MoveJudgement {
-    let row = |what, value, threshold: &Threshold| TableRow {
-        what,
-        value,
-        says: threshold.judge(value),
-        note: String::new(),
-        threshold: Some(*threshold),
-    };
-    let mut density = row("compute density", figures.density_at_most, &t::DENSITY);
-    if figures.flops_per_instruction.is_some_and(|share| share < t::FLOPS_MATTER) {
-        density.says = Says::NotMeasured;
-        density.note = "hardly any: integers are not counted".into();
-    } else if density.says == Says::For
-        && figures.flops_per_instruction.is_some_and(|share| share < t::FLOPS_LEAD)
-    {
-        density.says = Says::Between;
-        density.note = "few operations an instruction".into();
-    } else if density.says == Says::For {
-        density.note = "an upper bound: bytes are a lower one".into();
-    } else if density.says == Says::Against && few(figures.llc_misses_per_kilo_instruction).is_some() {
-        density.says = Says::Between;
-        density.note = "few misses counted".into();
-    }
     let mut items = row("data parallelism", figures.items, &t::ITEMS);
     if items.value.is_none() {
         items.note = "from --items N".into();
     }
-    let mut branches = row("branch misses", figures.branch_miss_ratio, &t::BRANCHES);
-    if let Some(rate) = few(figures.branch_misses_per_kilo_instruction)
-        .filter(|_| branches.says > Says::For && branches.value.is_some())
-    {
-        branches.says = Says::For;
-        branches.note = format!("few: {rate:.2} in 1,000 instructions");
-    }
-    let mut access = row("access pattern", figures.misses_in_flight, &t::ACCESS);
-    if let Some(rate) = few(figures.llc_misses_per_kilo_instruction) {
-        access.says = Says::For;
-        access.note = format!("few misses counted: {rate:.2} in 1,000");
-    } else if access.says == Says::Against {
-        (access.says, access.note) = few_in_flight(figures);
-    }
-    let mut rows = vec![density, items, branches, access];
+    let mut counted = [density_row(figures), branches_row(figures), access_row(figures)];
     if let Some(cpu) = run.cpu_seconds.filter(|cpu| *cpu < t::LEAST_CPU_SECONDS) {
-        for row in rows.iter_mut().filter(|row| row.what != "data parallelism") {
-            row.says = Says::NotMeasured;
-            row.note = format!("too short: {:.0} ms of CPU time", cpu * 1e3);
-        }
+        let note = format!("too short: {:.0} ms of CPU time", cpu * 1e3);
+        counted.iter_mut().for_each(|row| row.set(Says::NotMeasured, &note));
     }
     if let Some(ratio) = run.counts.counted_ratio.filter(|ratio| *ratio < t::LEAST_COUNTED) {
-        let counted = rows.iter_mut().filter(|row| row.what != "data parallelism" && row.value.is_some());
-        for row in counted {
-            row.says = Says::NotMeasured;
-            row.note = format!("counted in {:.1} % of the time only", ratio * 100.0);
-        }
+        let note = format!("counted in {:.1} % of the time only", ratio * 100.0);
+        let measured = counted.iter_mut().filter(|row| row.value.is_some());
+        measured.for_each(|row| row.set(Says::NotMeasured, &note));
     }
-    let [density, items, branches, access] = [0, 1, 2, 3].map(|at| rows[at].says);
-    let verdict = match (density, items) {
-        _ if branches == Says::Against => MoveVerdict::NotAsWritten,
+    let [density, branches, access] = counted;
+    let verdict = match (density.says, items.says) {
+        _ if branches.says == Says::Against => MoveVerdict::NotAsWritten,
         (Says::Against, _) => MoveVerdict::MemoryBound,
-        _ if access == Says::Against => MoveVerdict::NotAsWritten,
+        _ if access.says == Says::Against => MoveVerdict::NotAsWritten,
         (Says::NotMeasured, _) => MoveVerdict::NotJudged,
         (_, Says::Against) => MoveVerdict::TooSmall,
         (Says::For, Says::NotMeasured) => MoveVerdict::SuitsIfParallel,
         (Says::For, Says::For) => MoveVerdict::Suits,
         _ => MoveVerdict::Borderline,
     };
-    MoveJudgement { verdict, rows }
+    MoveJudgement { verdict, rows: vec![density, items, branches, access] }
+}
+
+fn density_row(figures: &RunFigures) -> TableRow {
+    let mut row = row("compute density", figures.density_at_most, &t::DENSITY);
+    let fewer_flops_than = |limit| figures.flops_per_instruction.is_some_and(|share| share < limit);
+    match row.says {
+        _ if fewer_flops_than(t::FLOPS_MATTER) => {
+            row.set(Says::NotMeasured, "hardly any: integers are not counted");
+        }
+        Says::For if fewer_flops_than(t::FLOPS_LEAD) => {
+            row.set(Says::Between, "few operations an instruction")
+        }
+        Says::For => row.note = "an upper bound: bytes are a lower one".into(),
+        Says::Against if few(figures.llc_misses_per_kilo_instruction).is_some() => {
+            row.set(Says::Between, "few misses counted");
+        }
+        _ => {}
+    }
+    row
+}
+
+fn branches_row(figures: &RunFigures) -> TableRow {
+    let mut row = row("branch misses", figures.branch_miss_ratio, &t::BRANCHES);
+    let is_high = row.value.is_some() && row.says > Says::For;
+    if let Some(rate) = few(figures.branch_misses_per_kilo_instruction).filter(|_| is_high) {
+        row.set(Says::For, format!("few: {rate:.2} in 1,000 instructions"));
+    }
+    row
+}
+
+fn access_row(figures: &RunFigures) -> TableRow {
+    let mut row = row("access pattern", figures.misses_in_flight, &t::ACCESS);
+    if let Some(rate) = few(figures.llc_misses_per_kilo_instruction) {
+        row.set(Says::For, format!("few misses counted: {rate:.2} in 1,000"));
+    } else if row.says == Says::Against {
+        (row.says, row.note) = few_in_flight(figures);
+    }
+    row
 }
 
 /// Misses of 1,000 instructions, if they are too few to matter.
@@ -190,12 +199,14 @@ pub struct SplitMatrix {
 
 /// The five rows: three that speak for a split recommend it.
 pub fn split(judgement: &MoveJudgement, answers: SplitAnswers) -> SplitMatrix {
-    let row = |what, value, threshold: &Threshold, flag: &str| TableRow {
-        what,
-        value,
-        says: threshold.judge(value),
-        note: if value.is_none() { flag.to_owned() } else { String::new() },
-        threshold: Some(*threshold),
+    let row = |what, value: Option<f64>, threshold: &Threshold, flag: &str| {
+        let note = if value.is_none() { flag } else { "" };
+        TableRow { note: note.into(), ..row(what, value, threshold) }
+    };
+    let (says, note) = match answers.coupling {
+        Some(Coupling::Loose) => (Says::For, "loose"),
+        Some(Coupling::Tight) => (Says::Against, "tight"),
+        None => (Says::NotMeasured, "from --coupling"),
     };
     let density = &judgement.rows[0];
     let judged = density.value.filter(|_| density.says != Says::NotMeasured);
@@ -203,21 +214,7 @@ pub fn split(judgement: &MoveJudgement, answers: SplitAnswers) -> SplitMatrix {
         row("compute density", judged, &t::SPLIT_DENSITY, "not measured"),
         row("data parallelism", judgement.rows[1].value, &t::SPLIT_ITEMS, "from --items N"),
         row("99th percentile", answers.p99_seconds, &t::SPLIT_P99, "from --p99 TIME"),
-        TableRow {
-            what: "coupling",
-            value: None,
-            says: match answers.coupling {
-                Some(Coupling::Loose) => Says::For,
-                Some(Coupling::Tight) => Says::Against,
-                None => Says::NotMeasured,
-            },
-            note: match answers.coupling {
-                Some(Coupling::Loose) => "loose".into(),
-                Some(Coupling::Tight) => "tight".into(),
-                None => "from --coupling".into(),
-            },
-            threshold: None,
-        },
+        TableRow { what: "coupling", value: None, says, note: note.into(), threshold: None },
         row("data a call", answers.exchange_bytes, &t::SPLIT_EXCHANGE, "from --exchange BYTES"),
     ];
     let count = |says| rows.iter().filter(|row| row.says == says).count();
@@ -257,6 +254,12 @@ pub struct ShareInterval {
     pub high: f64,
 }
 
+impl ShareInterval {
+    fn times(self, factor: f64) -> ShareInterval {
+        ShareInterval { low: self.low * factor, high: self.high * factor }
+    }
+}
+
 /// What follows from a gain that was given.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct GainedSpeedUp {
@@ -281,18 +284,14 @@ const HOT: f64 = 0.10;
 pub fn amdahl(run: &RunCounts, chosen: &[String], gain: Option<f64>) -> Result<AmdahlBound, String> {
     let hot = run.hot.as_ref().ok_or("no bound: functions were not sampled")?;
     if hot.samples < t::LEAST_SAMPLES {
-        return Err(format!(
-            "no bound: {} samples are too few, {} are needed",
-            hot.samples,
-            t::LEAST_SAMPLES
-        ));
+        let (samples, least) = (hot.samples, t::LEAST_SAMPLES);
+        return Err(format!("no bound: {samples} samples are too few, {least} are needed"));
     }
     let seen = hot.seen(run.cpu_seconds).ok_or("no bound: the CPU time was not measured")?;
     if seen < t::LEAST_SEEN {
+        let (seen, least) = (seen * 100.0, t::LEAST_SEEN * 100.0);
         return Err(format!(
-            "no bound: the samples cover {:.0} % of the CPU time, {:.0} % are needed",
-            seen * 100.0,
-            t::LEAST_SEEN * 100.0
+            "no bound: the samples cover {seen:.0} % of the CPU time, {least:.0} % are needed"
         ));
     }
     let named = hot.functions.iter().filter(|function| match chosen {
@@ -308,10 +307,9 @@ pub fn amdahl(run: &RunCounts, chosen: &[String], gain: Option<f64>) -> Result<A
     }
     let samples = hot.samples as f64;
     let sampled = moved.iter().map(|function| function.samples).sum::<u64>() as f64 / samples;
-    let interval = wilson(sampled, samples);
     // Time without samples counts as time that stays.
     let share = sampled * seen;
-    let share_interval = ShareInterval { low: interval.low * seen, high: interval.high * seen };
+    let share_interval = wilson(sampled, samples).times(seen);
     let (of, part) = bounded(run);
     let share_of_time = share * part;
     let speed_up = |gain: f64| 1.0 / (1.0 - share_of_time + share_of_time / gain);
@@ -321,10 +319,7 @@ pub fn amdahl(run: &RunCounts, chosen: &[String], gain: Option<f64>) -> Result<A
         share_interval,
         of,
         share_of_time,
-        share_of_time_interval: ShareInterval {
-            low: share_interval.low * part,
-            high: share_interval.high * part,
-        },
+        share_of_time_interval: share_interval.times(part),
         at_most: (share_of_time < 1.0).then(|| 1.0 / (1.0 - share_of_time)),
         with_gain: gain.map(|gain| GainedSpeedUp { gain, speed_up: speed_up(gain) }),
     })
@@ -335,8 +330,7 @@ pub fn amdahl(run: &RunCounts, chosen: &[String], gain: Option<f64>) -> Result<A
 fn bounded(run: &RunCounts) -> (BoundedTime, f64) {
     let figures = RunFigures::of(run);
     let may_be_throttled = figures.utilization_ratio.is_none_or(|ratio| ratio >= t::WAITS_FOR_CPUS);
-    let is_preempted =
-        run.system.is_none_or(|system| system.involuntary_switches > system.voluntary_switches);
+    let is_preempted = run.system.is_none_or(|it| it.involuntary_switches > it.voluntary_switches);
     match figures.threads_used.filter(|threads| *threads <= t::ONE_THREAD && !may_be_throttled) {
         Some(threads) if threads >= t::BUSY_THREAD => (BoundedTime::Wall, 1.0),
         Some(threads) if !is_preempted => (BoundedTime::Wall, threads),

@@ -10,35 +10,13 @@ use assess::roofline::{GPUS, GpuRoof};
 use assess::verdict::{Coupling, SplitAnswers};
 use clap::{ArgGroup, Args, ValueEnum};
 
-const AFTER_HELP: &str = "\
-Examples:
-  gpu-node-exporter assess -- ./simulate --steps 100
-  gpu-node-exporter assess --items 4000000 --p99 20ms --coupling loose --exchange 40kB -- ./score
-  gpu-node-exporter assess --record before.json -- ./simulate   add a run to a recording
-  gpu-node-exporter assess --compare before.json after.json --target 'wall<=-20%'
-  gpu-node-exporter assess --job 4711 --for 60s --record before.json
-                                                     a running owner, as ten runs of six seconds
-  gpu-node-exporter assess --read before.json --format svg --out roofline.svg
-
-The program has this command's standard input and output, and gets SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGALRM from it, and \
-SIGINT and SIGQUIT unless the terminal sends them to both. It starts with SIGPIPE and SIGCHLD at their defaults and no signal \
-blocked. The report goes to standard error, that of a running owner or of recordings to standard output, or to the file of --out.
-
-Counted is the program's own code, in all its threads and children. What no counter or permission is there for is marked as \
-not measured, with the reason. Bytes are those of last-level misses, a lower bound, so FLOPs a byte are an upper one.
-
-Exit codes: that of the program, 1 if that is not known, 127 if it is not there, 126 if it cannot be run (as a script without its \
-#! line); if a signal ended the program, this command \
-ends by the same signal. 64 also if --out or --record cannot be \
-opened, before the program starts. Without a program: 0 done, 1 failed or a target missed, 2 no comparison; 64 wrong command line";
-
 /// Estimate whether a program would benefit from a GPU, and whether a port paid off
 ///
 /// Runs the program with hardware counters and samples of its functions, or watches a running program. Needs no GPU, no
 /// daemon and no configuration. Passes the program's output and exit code through.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = AFTER_HELP, group = ArgGroup::new("what").required(true).args(["command", "pid", "pod", "job", "read", "compare"]))]
-pub struct AssessArguments {
+#[command(after_help = include_str!("../help/assess.txt").trim_end(), group = ArgGroup::new("what").required(true).args(["command", "pid", "pod", "job", "read", "compare"]))]
+pub(crate) struct AssessArguments {
     /// The program to run, and its arguments
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
@@ -102,7 +80,7 @@ pub struct AssessArguments {
 
 /// How to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum AssessFormat {
+pub(crate) enum AssessFormat {
     /// One page for people
     Text,
     /// All of it, for programs
@@ -113,7 +91,7 @@ pub enum AssessFormat {
 
 /// See [`Coupling`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum CouplingArgument {
+pub(crate) enum CouplingArgument {
     /// One call, one answer
     Loose,
     /// They share state, or talk within a step

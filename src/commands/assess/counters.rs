@@ -12,97 +12,71 @@ use perf_event::{Builder, Counter};
 
 /// What is watched.
 #[derive(Clone, Copy, Debug)]
-pub enum Watched<'a> {
+pub(crate) enum Watched<'a> {
     /// The program that the calling thread starts next.
     NextProgram,
     /// These threads, and what they start from now on.
     Threads(&'a [i32]),
 }
 
-/// What an event counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum CountOf {
-    TaskClock,
-    Cycles,
-    Instructions,
-    Branches,
-    BranchMisses,
-    LlcReferences,
-    LlcMisses,
-    MemoryFills,
-    /// Operations, with the weight of each count.
+/// Target of the count of an event.
+#[derive(Clone, Copy)]
+enum CountTarget {
+    CpuTime,
+    Count(fn(&mut PmuCounts) -> &mut Option<f64>),
+    /// Floating-point operations: the number that one count stands for.
     Flops(Precision, u32),
 }
 
-impl CountOf {
-    fn name(self) -> &'static str {
-        match self {
-            CountOf::TaskClock => "task clock",
-            CountOf::Cycles => "cycles",
-            CountOf::Instructions => "instructions",
-            CountOf::Branches => "branches",
-            CountOf::BranchMisses => "branch misses",
-            CountOf::LlcReferences => "last-level references",
-            CountOf::LlcMisses => "last-level misses",
-            CountOf::MemoryFills => "fills from memory",
-            CountOf::Flops(..) => "floating-point operations",
-        }
-    }
-}
+const CYCLES: &str = "cycles";
+const FLOPS: &str = "floating-point operations";
 
 /// The open counters: one a thread for each event.
-pub struct RunCounters {
-    open: Vec<(CountOf, Vec<Counter>)>,
+pub(crate) struct RunCounters {
+    open: Vec<(&'static str, CountTarget, Vec<Counter>)>,
     /// Events that are not counted, and why.
     pub gaps: BTreeMap<String, String>,
 }
 
 /// Counts so far: value, nanoseconds enabled, nanoseconds counted; in the order of the events.
 #[derive(Clone, Debug, Default)]
-pub struct CounterReading(Vec<(f64, f64, f64)>);
+pub(crate) struct CounterReading(Vec<(f64, f64, f64)>);
 
 impl RunCounters {
     pub fn open(watched: Watched<'_>, cpu: CpuModel) -> RunCounters {
         let (mut open, mut refused): (Vec<_>, BTreeMap<String, Vec<&str>>) = Default::default();
-        for (of, builder) in events(cpu) {
+        for (name, target, builder) in events(cpu) {
             match open_event(builder, watched) {
-                Ok(counters) => open.push((of, counters)),
-                Err(error) => {
-                    let names = refused.entry(reason(&error)).or_default();
-                    if !names.contains(&of.name()) {
-                        names.push(of.name());
-                    }
-                }
+                Ok(counters) => open.push((name, target, counters)),
+                Err(error) => add_name(refused.entry(reason(&error)).or_default(), name),
             }
         }
         // A processor that counts cycles has a PMU.
-        if open.iter().any(|(of, _)| *of == CountOf::Cycles)
+        if open.iter().any(|(name, ..)| *name == CYCLES)
             && let Some(names) = refused.remove(NO_PMU)
         {
             refused.entry("this processor has no such event".into()).or_default().extend(names);
         }
         // A sum that lacks a part is no sum.
-        let flops = |of: &CountOf| matches!(of, CountOf::Flops(..));
-        if refused.values().flatten().any(|name| *name == CountOf::Flops(Precision::Any, 1).name()) {
-            open.retain(|(of, _)| !flops(of));
+        if refused.values().flatten().any(|name| *name == FLOPS) {
+            open.retain(|(name, ..)| *name != FLOPS);
         }
         let mut gaps: BTreeMap<String, String> =
             refused.into_iter().map(|(why, names)| (names.join(", "), why)).collect();
-        let counted = open.iter().any(|(of, _)| flops(of));
+        let counted = open.iter().any(|(name, ..)| *name == FLOPS);
         if let Some(gap) = cpu.flop_gap().filter(|_| counted || cpu.flop_events().is_empty()) {
-            let what = if counted { "precisions" } else { CountOf::Flops(Precision::Any, 1).name() };
-            gaps.insert(what.into(), gap.into());
+            gaps.insert(if counted { "precisions" } else { FLOPS }.into(), gap.into());
         }
         RunCounters { open, gaps }
     }
 
     /// Lets counters of running threads count; those of a program start with it.
     pub fn start(&mut self) -> io::Result<()> {
-        self.open.iter_mut().flat_map(|(_, counters)| counters).try_for_each(Counter::enable)
+        self.open.iter_mut().flat_map(|(_, _, counters)| counters).try_for_each(Counter::enable)
     }
 
-    pub fn read(&mut self) -> io::Result<CounterReading> {
-        let sum = |(_, counters): &mut (CountOf, Vec<Counter>)| {
+    pub fn read(&mut self) -> Result<CounterReading, String> {
+        let sum = |(_, _, counters): &mut (&str, CountTarget, Vec<Counter>)| {
             counters.iter_mut().try_fold((0.0, 0.0, 0.0), |sum, counter| {
                 let now = counter.read_count_and_time()?;
                 let [value, enabled, running] =
@@ -110,50 +84,49 @@ impl RunCounters {
                 Ok((sum.0 + value, sum.1 + enabled, sum.2 + running))
             })
         };
-        self.open.iter_mut().map(sum).collect::<io::Result<Vec<_>>>().map(CounterReading)
+        let sums: io::Result<Vec<_>> = self.open.iter_mut().map(sum).collect();
+        sums.map(CounterReading).map_err(|error| error.to_string())
     }
 
     /// What was counted between two readings, scaled where events took turns; and the CPU time in seconds. What was not counted
     /// is added to the gaps.
     pub fn between(
         &self,
-        before: &CounterReading,
-        after: &CounterReading,
+        before: &Result<CounterReading, String>,
+        after: &Result<CounterReading, String>,
         gaps: &mut BTreeMap<String, String>,
     ) -> (PmuCounts, Option<f64>) {
+        let (before, after) = match (before, after) {
+            (Ok(before), Ok(after)) => (before, after),
+            (Err(error), _) | (_, Err(error)) => {
+                gaps.insert("processor counters".into(), error.clone());
+                return Default::default();
+            }
+        };
         let (mut counts, mut cpu_seconds) = (PmuCounts::default(), None);
         let (mut every_operation, mut idle, mut no_turn) = (true, Vec::new(), Vec::new());
-        for (at, (of, _)) in self.open.iter().enumerate() {
+        for (at, (name, target, _)) in self.open.iter().enumerate() {
             let zero = (0.0, 0.0, 0.0);
             let (old, new) = (before.0.get(at).unwrap_or(&zero), after.0.get(at).unwrap_or(&zero));
             let (value, enabled, running) = (new.0 - old.0, new.1 - old.1, new.2 - old.2);
-            if *of == CountOf::TaskClock {
+            if matches!(target, CountTarget::CpuTime) {
                 cpu_seconds = Some(value / 1e9);
                 continue;
             }
             if running <= 0.0 {
-                let names = if enabled > 0.0 { &mut no_turn } else { &mut idle };
-                if !names.contains(&of.name()) {
-                    names.push(of.name());
-                }
-                every_operation &= !matches!(of, CountOf::Flops(..));
+                add_name(if enabled > 0.0 { &mut no_turn } else { &mut idle }, name);
+                every_operation &= *name != FLOPS;
                 continue;
             }
             let ratio = (running / enabled).min(1.0);
             counts.counted_ratio = Some(counts.counted_ratio.map_or(ratio, |least| least.min(ratio)));
             let value = value / ratio;
-            match of {
-                CountOf::Cycles => counts.cycles = Some(value),
-                CountOf::Instructions => counts.instructions = Some(value),
-                CountOf::Branches => counts.branches = Some(value),
-                CountOf::BranchMisses => counts.branch_misses = Some(value),
-                CountOf::LlcReferences => counts.llc_references = Some(value),
-                CountOf::LlcMisses => counts.llc_misses = Some(value),
-                CountOf::MemoryFills => counts.memory_fills = Some(value),
-                CountOf::Flops(precision, weight) => {
+            match target {
+                CountTarget::Count(field) => *field(&mut counts) = Some(value),
+                CountTarget::Flops(precision, weight) => {
                     *counts.flops.entry(*precision).or_default() += value * f64::from(*weight);
                 }
-                CountOf::TaskClock => {}
+                CountTarget::CpuTime => {}
             }
         }
         // A sum that lacks a part is no sum.
@@ -169,38 +142,38 @@ impl RunCounters {
     }
 }
 
+fn add_name(names: &mut Vec<&'static str>, name: &'static str) {
+    if !names.contains(&name) {
+        names.push(name);
+    }
+}
+
 /// Every event that this processor may count.
-fn events(cpu: CpuModel) -> Vec<(CountOf, Builder<'static>)> {
-    let hardware = |of, event: Hardware| (of, Builder::new(event));
-    let cache = |of, result| {
-        let event = Cache { which: CacheId::LL, operation: CacheOp::READ, result };
-        (of, Builder::new(event))
+fn events(cpu: CpuModel) -> Vec<(&'static str, CountTarget, Builder<'static>)> {
+    use CountTarget::{Count, CpuTime, Flops};
+    let cache = |result| Builder::new(Cache { which: CacheId::LL, operation: CacheOp::READ, result });
+    let (references, misses) = match cpu.last_level_events() {
+        Some(raw) => (Builder::new(Raw::new(raw.references)), Builder::new(Raw::new(raw.misses))),
+        None if cpu.kernel_counts_last_level() => {
+            (Builder::new(Hardware::CACHE_REFERENCES), Builder::new(Hardware::CACHE_MISSES))
+        }
+        None => (cache(CacheResult::ACCESS), cache(CacheResult::MISS)),
     };
     let mut events = vec![
-        (CountOf::TaskClock, Builder::new(Software::TASK_CLOCK)),
-        hardware(CountOf::Cycles, Hardware::CPU_CYCLES),
-        hardware(CountOf::Instructions, Hardware::INSTRUCTIONS),
-        hardware(CountOf::Branches, Hardware::BRANCH_INSTRUCTIONS),
-        hardware(CountOf::BranchMisses, Hardware::BRANCH_MISSES),
+        ("task clock", CpuTime, Builder::new(Software::TASK_CLOCK)),
+        (CYCLES, Count(|counts| &mut counts.cycles), Builder::new(Hardware::CPU_CYCLES)),
+        ("instructions", Count(|counts| &mut counts.instructions), Builder::new(Hardware::INSTRUCTIONS)),
+        ("branches", Count(|counts| &mut counts.branches), Builder::new(Hardware::BRANCH_INSTRUCTIONS)),
+        ("branch misses", Count(|counts| &mut counts.branch_misses), Builder::new(Hardware::BRANCH_MISSES)),
+        ("last-level references", Count(|counts| &mut counts.llc_references), references),
+        ("last-level misses", Count(|counts| &mut counts.llc_misses), misses),
     ];
-    events.extend(match cpu.last_level_events() {
-        Some(raw) => vec![
-            (CountOf::LlcReferences, Builder::new(Raw::new(raw.references))),
-            (CountOf::LlcMisses, Builder::new(Raw::new(raw.misses))),
-            (CountOf::MemoryFills, Builder::new(Raw::new(raw.memory_fills))),
-        ],
-        None if cpu.kernel_counts_last_level() => vec![
-            hardware(CountOf::LlcReferences, Hardware::CACHE_REFERENCES),
-            hardware(CountOf::LlcMisses, Hardware::CACHE_MISSES),
-        ],
-        None => vec![
-            cache(CountOf::LlcReferences, CacheResult::ACCESS),
-            cache(CountOf::LlcMisses, CacheResult::MISS),
-        ],
-    });
+    if let Some(raw) = cpu.last_level_events() {
+        let fills = Builder::new(Raw::new(raw.memory_fills));
+        events.push(("fills from memory", Count(|counts| &mut counts.memory_fills), fills));
+    }
     let flops = cpu.flop_events().into_iter();
-    events
-        .extend(flops.map(|of| (CountOf::Flops(of.precision, of.weight), Builder::new(Raw::new(of.config)))));
+    events.extend(flops.map(|of| (FLOPS, Flops(of.precision, of.weight), Builder::new(Raw::new(of.config)))));
     events
 }
 
@@ -268,27 +241,31 @@ mod tests {
 
     #[test]
     fn counts_are_scaled_by_the_time_in_which_they_counted() {
-        let of = [CountOf::TaskClock, CountOf::Cycles, CountOf::LlcMisses];
+        let open: [(&str, CountTarget); 3] = [
+            ("task clock", CountTarget::CpuTime),
+            (CYCLES, CountTarget::Count(|counts| &mut counts.cycles)),
+            ("last-level misses", CountTarget::Count(|counts| &mut counts.llc_misses)),
+        ];
         let flops = [(Precision::Double, 1), (Precision::Double, 4), (Precision::Single, 8)];
-        let flops = flops.map(|(precision, weight)| CountOf::Flops(precision, weight));
-        let open = of.into_iter().chain(flops).map(|of| (of, Vec::new())).collect();
+        let flops = flops.map(|(precision, weight)| (FLOPS, CountTarget::Flops(precision, weight)));
+        let open = open.into_iter().chain(flops).map(|(name, target)| (name, target, Vec::new())).collect();
         let counters = RunCounters { open, gaps: BTreeMap::new() };
         let before = CounterReading(vec![(1e9, 0.0, 0.0), (10.0, 5.0, 5.0), (7.0, 9.0, 0.0)]);
         let full = (10.0, 1.0, 1.0);
         let after =
             CounterReading(vec![(3e9, 0.0, 0.0), (60.0, 9.0, 7.0), (7.0, 20.0, 0.0), full, full, full]);
         let mut gaps = BTreeMap::new();
-        let (counts, cpu_seconds) = counters.between(&before, &after, &mut gaps);
+        let (counts, cpu_seconds) = counters.between(&Ok(before.clone()), &Ok(after.clone()), &mut gaps);
         assert_eq!(gaps, BTreeMap::from([("last-level misses".to_owned(), NO_TURN.to_owned())]));
         assert_eq!((cpu_seconds, counts.cycles, counts.llc_misses), (Some(2.0), Some(100.0), None));
         assert_eq!(counts.flops, BTreeMap::from([(Precision::Double, 50.0), (Precision::Single, 80.0)]));
         assert_eq!(counts.counted_ratio, Some(0.5));
         // The turn of one of three did not come: what the others counted is no sum.
         let after = CounterReading([&after.0[..5], &[(0.0, 1.0, 0.0)]].concat());
-        assert!(counters.between(&before, &after, &mut gaps).0.flops.is_empty());
+        assert!(counters.between(&Ok(before.clone()), &Ok(after.clone()), &mut gaps).0.flops.is_empty());
         assert_eq!(gaps["last-level misses, floating-point operations"], NO_TURN);
         // Of a setuid program, the kernel ends all events.
-        let none = CounterReading::default();
+        let none = Ok(CounterReading::default());
         let (counts, _) = counters.between(&none, &none, &mut gaps);
         assert!(
             counts.cycles.is_none()

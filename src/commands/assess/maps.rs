@@ -13,14 +13,14 @@ use nix::sys::stat::Mode;
 
 /// A place in a file with code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CodePlace {
+pub(crate) struct CodePlace {
     /// Index of the file; below [`FIRST_FILE`]: no file.
     pub file: u32,
     pub offset: u64,
 }
 
 /// Index of the first file.
-pub const FIRST_FILE: u32 = 2;
+pub(crate) const FIRST_FILE: u32 = 2;
 /// Most files that are kept: a program may make and map new ones for hours.
 const MOST_FILES: usize = 100_000;
 /// Longer files are not read.
@@ -44,7 +44,7 @@ struct Mapping {
 
 /// The mappings of each process that is alive.
 #[derive(Debug, Default)]
-pub struct AddressSpaces {
+pub(crate) struct AddressSpaces {
     processes: HashMap<u32, Rc<Vec<Mapping>>>,
     files: Vec<MappedFile>,
     by_path: HashMap<(String, u64), u32>,
@@ -54,7 +54,7 @@ pub struct AddressSpaces {
 
 /// A file with code.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MappedFile {
+pub(crate) struct MappedFile {
     /// As the process sees it.
     pub path: String,
     /// The path alone may be that of another file by now, or elsewhere. 0: not known.

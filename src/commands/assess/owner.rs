@@ -15,7 +15,6 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use super::arguments::AssessArguments;
 use super::counters::{CounterReading, RunCounters, Watched, reason};
 use super::samples::CpuClock;
-use super::symbols::Symbols;
 use super::{limited, processor};
 use collectors::cpu::cpu_groups::online;
 
@@ -29,7 +28,7 @@ struct WatchedOwner {
     pids: Vec<u32>,
 }
 
-/// Watches it. Gives the whole time, and its spans.
+/// Watches the owner. Returns the counts of the whole time and of its spans.
 pub fn watch(
     arguments: &AssessArguments,
     host: &Host,
@@ -44,68 +43,77 @@ pub fn watch(
     }
     let mut counters = RunCounters::open(Watched::Threads(&tasks), cpu);
     let mut gaps = std::mem::take(&mut counters.gaps);
-    let cpus = online(host).unwrap_or_default();
-    let clock = CpuClock::open(Watched::Threads(&tasks), &cpus)
+    let clock = CpuClock::open(Watched::Threads(&tasks), &online(host).unwrap_or_default())
         .and_then(|mut clock| clock.start(&owner.pids, host).map(|()| clock));
-    if let Err(error) = &clock {
-        gaps.insert("hot functions".into(), reason(error));
-    }
-    let mut clock = clock.ok();
+    let mut clock = clock.inspect_err(|error| drop(gaps.insert("hot functions".into(), reason(error)))).ok();
     counters.start().map_err(|error| error.to_string())?;
     let status = |pid: &u32| std::fs::read(host.path(format!("/proc/{pid}/status"))).unwrap_or_default();
     let allowed = owner.pids.iter().filter_map(|pid| proc::status(&status(pid)).1).reduce(|a, b| a.or(&b));
-    // Only has to differ from that of another watch in the same recording.
-    let watch = (model::clock::unix_seconds() * 1e3) as u64;
     let base = RunCounts {
         subject: owner.name.clone(),
         processor: model,
         cpus: allowed.map(|cpus| limited(cpus.len() as f64, host, &owner.pids[0].to_string())),
         threads: Some(tasks.len() as u64),
         not_measured: gaps,
-        watch: Some(watch),
+        // Has to differ only from the number of another watch in the same recording.
+        watch: Some((model::clock::unix_seconds() * 1e3) as u64),
         ..RunCounts::default()
     };
-
-    let start = SpanEdge::take(&mut counters, host, &owner.pids);
-    let (mut spans, mut last, mut shown) = (Vec::new(), start.clone(), 0);
-    for span in 1..=SPANS {
-        let until = start.at + arguments.duration * span / SPANS;
-        while Mono::now() < until && !stop.stopped() && is_alive(host, &owner.pids) {
-            stop.wait_until(until.min(Mono::now() + TICK));
-            if let Some(clock) = &mut clock {
-                clock.drain(host);
-            }
-            let watched = Mono::now().since(start.at).as_secs();
-            if watched > shown {
-                progress(&format!("assess: {watched} s of {} s", arguments.duration.as_secs()));
-                shown = watched;
-            }
-        }
-        let now = SpanEdge::take(&mut counters, host, &owner.pids);
-        // What is left over of a span after its end says nothing.
-        if spans.is_empty() || now.at.since(last.at) * 2 * SPANS >= arguments.duration {
-            spans.push(now.since(&last, &counters, &base));
-        }
-        last = now;
-        if stop.stopped() || !is_alive(host, &owner.pids) {
-            break;
-        }
-    }
-    progress("");
-    let mut whole = last.since(&start, &counters, &base);
+    let watch = Watch { pids: &owner.pids, duration: arguments.duration, host, stop, base };
+    let (mut whole, mut spans) = watch.spans(&mut counters, &mut clock);
     if !stop.stopped() && !is_alive(host, &owner.pids) {
         let ended = format!("it ended after {:.1} s", whole.wall_seconds);
         whole.not_measured.insert("the rest of --for".into(), ended);
     }
-    whole.hot = clock.map(|clock| {
-        let (spaces, profile) = clock.finish();
-        Symbols::new(&spaces, host).functions(&profile)
-    });
-    // A report of the recording has them too.
+    whole.hot = clock.map(|clock| clock.functions(host));
+    // A report that is made from the recording needs the functions too.
     if let Some(last) = spans.last_mut() {
         last.hot.clone_from(&whole.hot);
     }
     Ok((whole, spans))
+}
+
+struct Watch<'a> {
+    pids: &'a [u32],
+    duration: Duration,
+    host: &'a Host,
+    stop: &'a Stop,
+    /// Counts of every span before anything was counted.
+    base: RunCounts,
+}
+
+impl Watch<'_> {
+    /// Counts until the time is over, all processes have exited or a signal stops the command.
+    fn spans(&self, counters: &mut RunCounters, clock: &mut Option<CpuClock>) -> (RunCounts, Vec<RunCounts>) {
+        let is_over = || self.stop.stopped() || !is_alive(self.host, self.pids);
+        let start = SpanEdge::read(counters, self.host, self.pids);
+        let (mut spans, mut last, mut shown) = (Vec::new(), start.clone(), 0);
+        for span in 1..=SPANS {
+            let until = start.at + self.duration * span / SPANS;
+            while Mono::now() < until && !is_over() {
+                self.stop.wait_until(until.min(Mono::now() + TICK));
+                if let Some(clock) = clock {
+                    clock.drain(self.host);
+                }
+                let watched = Mono::now().since(start.at).as_secs();
+                if watched > shown {
+                    progress(&format!("assess: {watched} s of {} s", self.duration.as_secs()));
+                    shown = watched;
+                }
+            }
+            let now = SpanEdge::read(counters, self.host, self.pids);
+            // A span that ends early is too short to compare.
+            if spans.is_empty() || now.at.since(last.at) * 2 * SPANS >= self.duration {
+                spans.push(now.since(&last, counters, &self.base));
+            }
+            last = now;
+            if is_over() {
+                break;
+            }
+        }
+        progress("");
+        (last.since(&start, counters, &self.base), spans)
+    }
 }
 
 /// All that counts, at one end of a span.
@@ -118,29 +126,20 @@ struct SpanEdge {
 }
 
 impl SpanEdge {
-    fn take(counters: &mut RunCounters, host: &Host, pids: &[u32]) -> SpanEdge {
+    fn read(counters: &mut RunCounters, host: &Host, pids: &[u32]) -> SpanEdge {
         let ticks = |pid: &u32| Some((*pid, proc::read_stat(&host.path(format!("/proc/{pid}"))).ok()?.ticks));
         SpanEdge {
             at: Mono::now(),
-            counters: counters.read().map_err(|error| error.to_string()),
+            counters: counters.read(),
             ticks: pids.iter().filter_map(ticks).collect(),
         }
     }
 
     fn since(&self, before: &SpanEdge, counters: &RunCounters, base: &RunCounts) -> RunCounts {
         let mut gaps = base.not_measured.clone();
-        let (counts, clocked) = match (&before.counters, &self.counters) {
-            (Ok(old), Ok(new)) => counters.between(old, new, &mut gaps),
-            (Err(error), _) | (_, Err(error)) => {
-                gaps.insert("processor counters".into(), error.clone());
-                Default::default()
-            }
-        };
-        let ticks = self
-            .ticks
-            .iter()
-            .map(|(pid, new)| new - before.ticks.get(pid).copied().unwrap_or(*new).min(*new));
-        let by_proc = ticks.sum::<u64>() as f64 / ticks_per_second();
+        let (counts, clocked) = counters.between(&before.counters, &self.counters, &mut gaps);
+        let new_ticks = |(pid, new): (&u32, &u64)| new - before.ticks.get(pid).unwrap_or(new).min(new);
+        let by_proc = self.ticks.iter().map(new_ticks).sum::<u64>() as f64 / ticks_per_second();
         RunCounts {
             wall_seconds: self.at.since(before.at).as_secs_f64(),
             cpu_seconds: Some(clocked.unwrap_or(by_proc)),
@@ -160,10 +159,8 @@ fn find(arguments: &AssessArguments, host: &Host) -> Result<WatchedOwner, String
     if let Some(pid) = arguments.pid {
         let name = std::fs::read_to_string(host.path(format!("/proc/{pid}/comm")));
         let name = name.map_err(|_| format!("there is no process {pid}"))?;
-        return Ok(WatchedOwner {
-            name: format!("process {pid} ({})", name.trim()),
-            pids: with_children(host, pid),
-        });
+        let name = format!("process {pid} ({})", name.trim());
+        return Ok(WatchedOwner { name, pids: with_children(host, pid) });
     }
     let mut found: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     let mut pods: BTreeMap<String, Option<String>> = BTreeMap::new();
@@ -178,10 +175,8 @@ fn find(arguments: &AssessArguments, host: &Host) -> Result<WatchedOwner, String
                         .map(|names| format!("{}/{}", names.namespace, names.pod))
                 });
                 let by_name = known.as_ref().filter(|name| is_pod(name, wanted));
-                by_name
-                    .cloned()
-                    .or_else(|| (uid == wanted).then(|| uid.clone()))
-                    .map(|name| format!("pod {name}"))
+                let name = by_name.or(Some(uid).filter(|uid| *uid == wanted))?;
+                Some(format!("pod {name}"))
             }),
             (None, Some(id)) => {
                 membership.job.filter(|job| job.id == *id).map(|job| format!("Slurm job {}", job.id))
@@ -192,16 +187,12 @@ fn find(arguments: &AssessArguments, host: &Host) -> Result<WatchedOwner, String
             found.entry(name).or_default().push(pid);
         }
     }
-    let names: Vec<&str> = found.keys().map(String::as_str).collect();
-    match names.as_slice() {
-        [] => Err("no process on this node belongs to it, by the control groups in /proc".into()),
-        [_] => Ok(found
-            .into_iter()
-            .map(|(name, pids)| WatchedOwner { name, pids })
-            .next()
-            .expect("one was found")),
-        several => Err(format!("several are meant: {}", several.join(", "))),
+    if found.len() > 1 {
+        let names: Vec<String> = found.into_keys().collect();
+        return Err(format!("several are meant: {}", names.join(", ")));
     }
+    let owner = found.pop_first().map(|(name, pids)| WatchedOwner { name, pids });
+    owner.ok_or_else(|| "no process on this node belongs to it, by the control groups in /proc".into())
 }
 
 /// A process and all that descend from it now.

@@ -21,7 +21,6 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::counters::{CounterReading, RunCounters, Watched, reason};
 use super::samples::CpuClock;
-use super::symbols::Symbols;
 use super::{allowed_cpus, processor, threads};
 use collectors::cpu::cpu_groups::online;
 
@@ -34,30 +33,19 @@ const NEVER_SAMPLED: f64 = 0.1;
 const NOT_SAMPLED: &str = "no sample: the kernel does not sample programs that are setuid or whose file this user may not read, \
                            and processes of some milliseconds have none";
 
-/// Runs the program to its end. Gives what was counted, with the exit code or signal.
+/// Runs the program until it exits. Returns the counts of the run, with the exit code or signal.
 pub fn run(command: &[OsString], show_progress: bool, host: &Host) -> io::Result<RunCounts> {
     let (name, arguments) = command.split_first().ok_or_else(|| io::Error::other("no program"))?;
     let (cpu, model) = processor(host);
-    // All that may fail comes before the program.
+    // Steps that may fail come before the start of the program.
     let signals = PassedSignals::start()?;
-    let (starting, start) = mpsc::channel();
-    let (ended, end) = mpsc::channel();
     let program = Arc::clone(&signals.program);
-    let running = Arc::clone(&program);
-    host::thread::spawn("assess-wait", 64, move || {
-        if let Ok(child) = start.recv() {
-            let _ = ended.send(wait(child, &running));
-        }
-    })?;
-    // Children of the calling thread inherit both, stopped until they start the program.
+    let (starting, exited) = start_waiter(Arc::clone(&program))?;
+    // Children of the calling thread inherit both, stopped until they execute the program.
     let mut counters = RunCounters::open(Watched::NextProgram, cpu);
-    let cpus = online(host).unwrap_or_default();
-    let clock = CpuClock::open(Watched::NextProgram, &cpus);
     let mut gaps = std::mem::take(&mut counters.gaps);
-    if let Err(error) = &clock {
-        gaps.insert("hot functions".into(), reason(error));
-    }
-    let mut clock = clock.ok();
+    let clock = CpuClock::open(Watched::NextProgram, &online(host).unwrap_or_default());
+    let mut clock = clock.inspect_err(|error| drop(gaps.insert("hot functions".into(), reason(error)))).ok();
     let (cpu_before, system_before) = usage_of_children()?;
 
     #[expect(clippy::disallowed_methods, reason = "the user's program, which ends by itself")]
@@ -67,50 +55,24 @@ pub fn run(command: &[OsString], show_progress: bool, host: &Host) -> io::Result
     let pid = i32::try_from(child.id()).unwrap_or(0);
     signals.pass_to(pid);
     let _ = starting.send(child);
-    let (mut most_threads, mut shown) = (0, QUIET);
-    let status = loop {
-        let status = end.recv_timeout(TICK);
-        if let Some(clock) = &mut clock {
-            clock.drain(host);
-        }
-        match status {
-            Ok(status) => break status,
-            Err(mpsc::RecvTimeoutError::Timeout) => {}
-            Err(mpsc::RecvTimeoutError::Disconnected) => break Err(io::Error::other("lost the program")),
-        }
-        most_threads = most_threads.max(threads(host, pid));
-        if show_progress && started.elapsed() >= shown {
-            progress(&format!("assess: {} s", started.elapsed().as_secs()));
-            shown += Duration::from_secs(1);
-        }
-    };
+    let (status, most_threads) = watch(&exited, &mut clock, pid, host, show_progress);
     let wall = program.ended.get().map_or_else(|| started.elapsed(), |end| end.duration_since(started));
-    if shown > QUIET {
-        progress("");
-    }
-    // The program ran: from here on no error is one of its start.
+    // The program ran, so no error from here on is an error of its start.
     let mut missing = |what: &str, error: &dyn std::fmt::Display| gaps.insert(what.into(), error.to_string());
     let status = status.inspect_err(|error| drop(missing("exit code", error))).ok();
     let usage = usage_of_children().inspect_err(|error| drop(missing("CPU time", error))).ok();
-    let (counts, clocked) = match counters.read() {
-        Ok(reading) => counters.between(&CounterReading::default(), &reading, &mut gaps),
-        Err(error) => {
-            gaps.insert("processor counters".into(), error.to_string());
-            Default::default()
-        }
-    };
-    // A child that nothing has waited for is not among the first.
+    let reading = counters.read();
+    let (counts, clocked) = counters.between(&Ok(CounterReading::default()), &reading, &mut gaps);
+    // The kernel's account of children leaves out a child that no process waited for.
     let cpu_seconds = usage.map(|(cpu, _)| (cpu - cpu_before).max(clocked.unwrap_or(0.0)));
-    let hot = clock.map(|clock| {
-        let (spaces, profile) = clock.finish();
-        Symbols::new(&spaces, host).functions(&profile)
-    });
-    if hot.as_ref().is_some_and(|hot| !hot.with_kernel) {
-        gaps.insert("time in the kernel".into(), super::samples::WITHOUT_KERNEL.into());
-    }
-    if hot.as_ref().is_some_and(|hot| hot.samples == 0) && cpu_seconds.is_some_and(|cpu| cpu > NEVER_SAMPLED)
-    {
-        gaps.insert("hot functions".into(), NOT_SAMPLED.into());
+    let hot = clock.map(|clock| clock.functions(host));
+    if let Some(hot) = &hot {
+        if !hot.with_kernel {
+            gaps.insert("time in the kernel".into(), super::samples::WITHOUT_KERNEL.into());
+        }
+        if hot.samples == 0 && cpu_seconds.is_some_and(|cpu| cpu > NEVER_SAMPLED) {
+            gaps.insert("hot functions".into(), NOT_SAMPLED.into());
+        }
     }
     Ok(RunCounts {
         subject: command.iter().map(|part| part.to_string_lossy()).collect::<Vec<_>>().join(" "),
@@ -126,6 +88,51 @@ pub fn run(command: &[OsString], show_progress: bool, host: &Host) -> io::Result
         exit: status.and_then(|status| status.code().or(status.signal().map(|signal| -signal))),
         ..RunCounts::default()
     })
+}
+
+type ExitReceiver = mpsc::Receiver<io::Result<ExitStatus>>;
+
+/// Starts the thread that waits until the program exits.
+fn start_waiter(program: Arc<RunningProgram>) -> io::Result<(mpsc::Sender<Child>, ExitReceiver)> {
+    let (starting, start) = mpsc::channel();
+    let (ended, exited) = mpsc::channel();
+    host::thread::spawn("assess-wait", 64, move || {
+        if let Ok(child) = start.recv() {
+            let _ = ended.send(wait(child, &program));
+        }
+    })?;
+    Ok((starting, exited))
+}
+
+/// Reads samples until the program exits. Returns its exit status and the maximum number of its threads.
+fn watch(
+    exited: &ExitReceiver,
+    clock: &mut Option<CpuClock>,
+    pid: i32,
+    host: &Host,
+    show_progress: bool,
+) -> (io::Result<ExitStatus>, u64) {
+    let (started, mut most_threads, mut shown) = (Instant::now(), 0, QUIET);
+    let status = loop {
+        let status = exited.recv_timeout(TICK);
+        if let Some(clock) = clock {
+            clock.drain(host);
+        }
+        match status {
+            Ok(status) => break status,
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Disconnected) => break Err(io::Error::other("lost the program")),
+        }
+        most_threads = most_threads.max(threads(host, pid));
+        if show_progress && started.elapsed() >= shown {
+            progress(&format!("assess: {} s", started.elapsed().as_secs()));
+            shown += Duration::from_secs(1);
+        }
+    };
+    if shown > QUIET {
+        progress("");
+    }
+    (status, most_threads)
 }
 
 /// Exit code for a program that could not be started, as shells have it.

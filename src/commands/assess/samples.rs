@@ -12,9 +12,12 @@ use model::cpus::CpuSet;
 
 use super::counters::Watched;
 use super::maps::{AddressSpaces, CodePlace};
+use super::symbols::Symbols;
+use assess::recording::HotFunctions;
+use host::Host;
 
 /// Samples a second of CPU time: not 100, which could beat with the program's own clock.
-pub const HERTZ: u64 = 99;
+pub(crate) const HERTZ: u64 = 99;
 /// Bytes of the buffer of a CPU: half a second of samples with the deepest stacks.
 const BUFFER: usize = 64 * 1024;
 /// Most different places that are kept; the code of a program has fewer.
@@ -29,7 +32,7 @@ const MODE_KERNEL: u16 = 1;
 const COMM_EXEC: u16 = 1 << 13;
 
 /// Samples of what is watched.
-pub struct CpuClock {
+pub(crate) struct CpuClock {
     samplers: Vec<Sampler>,
     replay: ClockReplay,
 }
@@ -61,7 +64,7 @@ enum ClockEvent {
 
 /// What was sampled so far.
 #[derive(Debug, Default)]
-pub struct ClockProfile {
+pub(crate) struct ClockProfile {
     /// By place and the place of its caller.
     pub places: HashMap<(CodePlace, Option<CodePlace>), u64>,
     pub samples: u64,
@@ -95,7 +98,7 @@ impl CpuClock {
     }
 
     /// Starts samplers of what runs already: of these processes and their children alone.
-    pub fn start(&mut self, pids: &[u32], root: &host::Host) -> io::Result<()> {
+    pub fn start(&mut self, pids: &[u32], root: &Host) -> io::Result<()> {
         for pid in pids {
             self.replay.spaces.read_maps(*pid, root)?;
             let threads = super::threads(root, i32::try_from(*pid).unwrap_or(0));
@@ -106,12 +109,12 @@ impl CpuClock {
     }
 
     /// Takes what the buffers hold, and opens the files of what runs.
-    pub fn drain(&mut self, root: &host::Host) {
-        self.take();
+    pub fn drain(&mut self, root: &Host) {
+        self.read_buffers();
         self.replay.spaces.open_new(root);
     }
 
-    fn take(&mut self) {
+    fn read_buffers(&mut self) {
         for sampler in &mut self.samplers {
             while let Some(record) = sampler.next_record() {
                 let (misc, bytes) = (record.misc(), record.to_contiguous());
@@ -136,25 +139,23 @@ impl CpuClock {
                         let frames = sample.callchain().unwrap_or_default();
                         let mut frames = frames.iter().copied().filter(|frame| *frame < CONTEXT);
                         // The first frame is the place itself; a return address is behind the call.
-                        let caller = if in_kernel {
-                            frames.next()
-                        } else {
-                            frames.nth(1).map(|at| at.saturating_sub(1))
+                        let caller = match in_kernel {
+                            true => frames.next(),
+                            false => frames.nth(1).map(|at| at.saturating_sub(1)),
                         };
                         let caller = caller.filter(|at| *at > 0);
                         let event = ClockEvent::Sample(ClockSample { pid, in_kernel, ip, caller });
                         self.replay.pending.push((sample.time().unwrap_or(0), event));
                         continue;
                     }
-                    Ok(Record::Lost(lost)) => {
-                        self.replay.profile.lost += lost.lost;
+                    record => {
+                        self.replay.profile.lost += match record {
+                            Ok(Record::Lost(lost)) => lost.lost,
+                            Ok(Record::LostSamples(lost)) => lost.lost,
+                            _ => 0,
+                        };
                         continue;
                     }
-                    Ok(Record::LostSamples(lost)) => {
-                        self.replay.profile.lost += lost.lost;
-                        continue;
-                    }
-                    _ => continue,
                 };
                 self.replay.pending.push((time, event));
             }
@@ -162,11 +163,11 @@ impl CpuClock {
         self.replay.round();
     }
 
-    /// All that was sampled, with the mappings that name its places.
-    pub fn finish(mut self) -> (AddressSpaces, ClockProfile) {
-        self.take();
+    /// Returns the functions that were sampled.
+    pub fn functions(mut self, host: &Host) -> HotFunctions {
+        self.read_buffers();
         self.replay.until(u64::MAX);
-        (self.replay.spaces, self.replay.profile)
+        Symbols::new(&self.replay.spaces, host).functions(&self.replay.profile)
     }
 }
 
@@ -273,7 +274,7 @@ const NO_MEMORY_TO_LOCK: &str =
     "the buffers are more memory than this user may lock: raise kernel.perf_event_mlock_kb or `ulimit -l`";
 
 /// Why time in the kernel is not among the samples.
-pub const WITHOUT_KERNEL: &str = "not permitted: shares of functions are of the time in the program's own code; run as root or with CAP_PERFMON";
+pub(crate) const WITHOUT_KERNEL: &str = "not permitted: shares of functions are of the time in the program's own code; run as root or with CAP_PERFMON";
 
 #[cfg(test)]
 mod tests {

@@ -68,7 +68,7 @@ impl FunctionTable {
 }
 
 /// Names places, each file read once.
-pub struct Symbols<'a> {
+pub(crate) struct Symbols<'a> {
     spaces: &'a AddressSpaces,
     host: &'a Host,
     /// `None`: the file cannot be read.

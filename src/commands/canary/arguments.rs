@@ -10,39 +10,12 @@ use model::catalog::schema::KnownLabel;
 /// Word for all checks.
 const ALL: &str = "all";
 
-const AFTER_HELP: &str = "\
-Examples:
-  gpu-node-exporter canary                         every GPU and MIG device that is free
-  gpu-node-exporter canary --gpu 3 --check all     one GPU, also what the daemon never runs
-  gpu-node-exporter canary --check sm_sdc --repeat 20
-  gpu-node-exporter canary --explain               what would keep it away, and nothing is run
-  gpu-node-exporter canary --format json | jq '.runs[].outcome.checks[] | select(.verdict != \"ok\")'
-
-In a Slurm prolog (Prolog= in slurm.conf), which drains the node when it fails:
-  gpu-node-exporter canary --gpu \"${SLURM_JOB_GPUS:-all}\" --check sm_rate,sm_sdc,hbm_read
-  case $? in 1|2) exit 1 ;; esac    # degraded or broken; with 3, not run, the job begins
-
-In an init container of a Kubernetes pod with the GPU: the same command; it keeps the pod from starting.
-
-Nothing is changed on the GPU: half a GiB and some of its memory is used for a second. A GPU that is in use \
-is left alone unless --force is given, and then what was measured beside others is thrown away, not judged. A \
-rate that is low is measured twice more before it counts. While it runs, the daemon's own canary stays away \
-(canary.lock_file is locked). What the daemon has learned is read from state.dir and never written.
-
-A wrong result keeps the GPU unhealthy in a daemon that runs here (gpu_healthy 0), over restarts, resets and \
-reboots, until it is cleared or another board is in its place:
-  gpu-node-exporter canary clear --gpu 3 --reason 'vendor tested the board, case 4711'
-
-Exit codes: 0 nothing wrong, or left alone; 1 degraded; 2 computes wrongly, fails or hangs, or the driver \
-itself holds the GPU for unwell; 3 could not be run; 4 with --strict, nothing was run; 64 wrong configuration or \
-command line. Of `canary clear`: 0 cleared; 1 not, as without a wrong result or a daemon; 64 as above";
-
 /// Run small CUDA kernels to verify that GPUs compute correctly and at full speed
 ///
 /// For a drained node or a job prolog. Detects GPUs that are throttled, slow, run with a narrowed link, compute wrong
 /// results or fail, and prints the first thing to do.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = AFTER_HELP, args_conflicts_with_subcommands = true)]
+#[command(after_help = include_str!("../help/canary.txt").trim_end(), args_conflicts_with_subcommands = true)]
 pub(crate) struct CanaryArguments {
     #[command(subcommand)]
     pub command: Option<CanaryCommand>,

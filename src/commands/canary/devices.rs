@@ -38,7 +38,7 @@ const FRESH_FOR: Duration = Duration::from_secs(3600);
 
 /// A GPU or MIG device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListedDevice {
+pub(crate) struct ListedDevice {
     pub place: Place,
     /// Name of the product, as `NVIDIA H200`; empty if it is not known.
     pub model: String,
@@ -59,7 +59,7 @@ impl ListedDevice {
 }
 
 /// What there is, and what was asked of it.
-pub struct DeviceList {
+pub(crate) struct DeviceList {
     asked: Asked,
     daemon: Daemon,
     pub at: Mono,

@@ -13,7 +13,7 @@ use model::persisted::KnownWrongResults;
 /// What the exit code of the command says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Exit {
+pub(crate) enum Exit {
     /// All that was run is well; what is in use was left alone.
     Healthy,
     /// Nothing was run, where something was to be.
@@ -53,7 +53,7 @@ impl Exit {
 
 /// A run that was made, or was to be.
 #[derive(Clone, Debug, Serialize)]
-pub struct RunRecord {
+pub(crate) struct RunRecord {
     /// Where.
     pub place: Place,
     /// Name of the product.
@@ -129,7 +129,7 @@ impl RunRecord {
 
 /// All that was found. Field names stay; fields may be added.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub(crate) struct Report {
     /// Release of the exporter.
     pub version: &'static str,
     /// What it amounts to.

@@ -25,7 +25,7 @@ use settings::Config;
 const GOING: Duration = Duration::from_secs(5);
 
 /// Makes runs.
-pub struct Runner<'a> {
+pub(crate) struct Runner<'a> {
     config: &'a Config,
     stop: &'a Stop,
     settings: RunSettings,

@@ -30,7 +30,7 @@ const SAVE: &str = "save the page with curl and give the file instead";
 
 /// Where a page is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PageSource {
+pub(crate) enum PageSource {
     Url(Uri),
     File(PathBuf),
 }

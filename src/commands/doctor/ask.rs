@@ -32,7 +32,7 @@ const LONG: Duration = Duration::from_secs(1);
 
 /// Which metrics are read.
 #[derive(Clone, Copy, Debug)]
-pub enum Aim<'a> {
+pub(crate) enum Aim<'a> {
     /// All but these, and for so long that cheap calls are measured some ten times.
     AllBut(&'a HashSet<MetricId>),
     /// These alone, of the tiers that tell the GPUs and their users, as soon as they are known.
@@ -41,7 +41,7 @@ pub enum Aim<'a> {
 
 /// What the driver said.
 #[derive(Debug, Default)]
-pub struct Asked {
+pub(crate) struct Asked {
     /// Whether it answers.
     pub up: bool,
     /// Why it does not.
@@ -94,7 +94,7 @@ impl Asked {
     }
 
     /// GPUs of which all was heard that will be.
-    fn heard(&self, avoid: &[usize], tiers: &[Tier]) -> usize {
+    fn finished(&self, avoid: &[usize], tiers: &[Tier]) -> usize {
         let Some(devices) = self.devices() else { return 0 };
         let heard = |slot: &usize| {
             let index = u32::try_from(slot - 1).unwrap_or(u32::MAX);
@@ -132,7 +132,7 @@ impl Asked {
         self.attached.values().filter_map(|gpu| Some((gpu.gpu, self.lost(gpu)?))).collect()
     }
 
-    fn take(&mut self, inbox: &Inbox) {
+    fn receive(&mut self, inbox: &Inbox) {
         let Some(pending) = inbox.wait_until(Mono(0)) else { return };
         for mut batch in pending.batches {
             for cost in std::mem::take(&mut batch.calls) {
@@ -142,7 +142,7 @@ impl Asked {
         }
     }
 
-    fn hear(&mut self, message: SamplerMessage) -> bool {
+    fn handle(&mut self, message: SamplerMessage) -> bool {
         match message.event {
             Ok(FromSampler::DriverUp) => self.up = true,
             Ok(FromSampler::DriverAway { error, text }) => {
@@ -166,87 +166,82 @@ impl Asked {
     }
 }
 
-/// Asks, and shows the progress when it takes long. GPUs to `avoid` are left alone; with one, the others are attached
-/// as `known`: by their addresses.
-pub fn ask(config: &Config, aim: Aim<'_>, known: Vec<GpuSlot>, avoid: Vec<usize>) -> io::Result<Asked> {
+/// Queries the driver, and shows the progress of a long query. Leaves out the GPUs to `avoid`; if there are any, attaches the
+/// other GPUs by their addresses, as listed in `known`.
+pub fn query(config: &Config, aim: Aim<'_>, known: Vec<GpuSlot>, avoid: Vec<usize>) -> io::Result<Asked> {
     use Tier::*;
-    let (mut off, tiers, shortest): (HashSet<MetricId>, &[Tier], _) = match aim {
-        Aim::AllBut(off) => (
-            off.clone(),
-            &[Identity, Once, Fast, Normal, Samples, Slow, Rare, Nvlink],
-            Duration::from_secs(3),
-        ),
-        Aim::Only(wanted) => {
-            let all = (0..).map(MetricId).take(METRICS.len());
-            (all.filter(|id| !wanted.contains(id)).collect(), &[Identity, Normal, Slow], Duration::ZERO)
+    let (tiers, shortest): (&[Tier], _) = match aim {
+        Aim::AllBut(_) => {
+            (&[Identity, Once, Fast, Normal, Samples, Slow, Rare, Nvlink], Duration::from_secs(3))
         }
+        Aim::Only(_) => (&[Identity, Normal, Slow], Duration::ZERO),
     };
-    // The driver's events are for the daemon.
-    off.extend([m::gpu_driver_events_registered.id(), m::gpu_driver_events_total.id()]);
-    let s = &config.sampler;
-    let (quick, slow) = (Duration::from_millis(200), Duration::from_secs(1));
-    let sampler_config = SamplerConfig {
-        known,
-        avoid: avoid.clone(),
-        settings: SamplerSettings {
-            off,
-            intervals: Intervals {
-                fast: quick,
-                normal: quick,
-                samples: slow,
-                slow,
-                // Some windows begin with one of these visits and end with the next.
-                rare: slow,
-                // Expensive, and complete after one visit.
-                nvlink: Duration::from_secs(3600),
-            },
-            ..sampler_settings(config)
-        },
-        ..sampler_config(config)
-    };
-    let deadlines = CallDeadlines { call: s.call_timeout, init: s.init_timeout };
+    let deadlines = CallDeadlines { call: config.sampler.call_timeout, init: config.sampler.init_timeout };
     let inbox = Arc::new(Inbox::default());
     let (sender, messages) = channel();
-    let mut sampler = SamplerProcess::start(1, "error", Stderr::Null, sampler_config, &inbox, &sender)?;
+    let settings = one_time_config(config, aim, known, avoid.clone());
+    let mut sampler = SamplerProcess::start(1, "error", Stderr::Null, settings, &inbox, &sender)?;
     let started = Mono::now();
-    let deadline = started + s.init_timeout + s.call_timeout + SPARE;
+    let deadline = started + deadlines.init + deadlines.call + SPARE;
     let mut asked = Asked::default();
-    let mut over = false;
-    while !over {
-        over = match messages.recv_timeout(LOOK) {
-            Ok(message) => asked.hear(message),
+    let mut is_over = false;
+    while !is_over {
+        is_over = match messages.recv_timeout(LOOK) {
+            Ok(message) => asked.handle(message),
             Err(RecvTimeoutError::Timeout) => false,
             Err(RecvTimeoutError::Disconnected) => true,
         };
-        asked.take(&inbox);
+        asked.receive(&inbox);
         let now = Mono::now();
         let waited = now.since(started);
         let health = sampler.health(now, deadlines);
         asked.hung = health.stuck;
-        let (heard, listed) = (asked.heard(&avoid, tiers), asked.devices());
+        let (finished, listed) = (asked.finished(&avoid, tiers), asked.devices());
         if waited > LONG {
-            let seconds = waited.as_secs_f64();
-            progress(&format!(
-                "asking the driver: {seconds:.0} s, {heard} of {} GPUs ",
-                listed.unwrap_or_default()
-            ));
+            let (seconds, listed) = (waited.as_secs_f64(), listed.unwrap_or_default());
+            progress(&format!("asking the driver: {seconds:.0} s, {finished} of {listed} GPUs "));
         }
         let node_hangs = asked.hung.iter().any(|hung| hung.gpu().is_none());
-        let complete = listed == Some(heard) && waited >= shortest;
-        // Stopped or starved: it will say nothing.
-        let silent = health.well == 0 && health.late > 0;
-        if silent && asked.hung.is_empty() {
+        let is_complete = listed == Some(finished) && waited >= shortest;
+        // A process that is stopped or starved sends nothing more.
+        let is_silent = health.well == 0 && health.late > 0;
+        if is_silent && asked.hung.is_empty() {
             asked.away.get_or_insert((None, "the process that asks is starved or stopped".into()));
         }
-        over |= complete || node_hangs || silent || now >= deadline;
+        is_over |= is_complete || node_hangs || is_silent || now >= deadline;
     }
     progress("");
     sampler.abandon();
     let mut samplers = vec![sampler];
     end_all(&mut samplers, Mono::now() + END, deadlines);
     asked.left = samplers.first().map(SamplerProcess::pid);
-    asked.take(&inbox);
+    asked.receive(&inbox);
     Ok(asked)
+}
+
+/// Returns the configuration of a sampler that reads every metric soon after its start.
+fn one_time_config(config: &Config, aim: Aim<'_>, known: Vec<GpuSlot>, avoid: Vec<usize>) -> SamplerConfig {
+    let mut off: HashSet<MetricId> = match aim {
+        Aim::AllBut(off) => off.clone(),
+        Aim::Only(wanted) => {
+            (0..).map(MetricId).take(METRICS.len()).filter(|id| !wanted.contains(id)).collect()
+        }
+    };
+    // Only the daemon reads the driver's events.
+    off.extend([m::gpu_driver_events_registered.id(), m::gpu_driver_events_total.id()]);
+    let (quick, slow) = (Duration::from_millis(200), Duration::from_secs(1));
+    let intervals = Intervals {
+        fast: quick,
+        normal: quick,
+        samples: slow,
+        slow,
+        // Some windows begin with one of these visits and end with the next.
+        rare: slow,
+        // These calls are expensive, and one visit reads everything.
+        nvlink: Duration::from_secs(3600),
+    };
+    let settings = SamplerSettings { off, intervals, ..sampler_settings(config) };
+    SamplerConfig { known, avoid, settings, ..sampler_config(config) }
 }
 
 /// A label of a row by its name; empty if there is none.
@@ -267,6 +262,7 @@ mod tests {
     use model::catalog::CollectorName;
 
     use super::*;
+    use Tier::{Identity, Normal, Slow};
 
     #[test]
     fn what_was_read_before_a_change_of_the_layout_is_read_again() {
@@ -275,7 +271,7 @@ mod tests {
         let mut visited = |tier: Tier, epoch: u64| {
             let part = BatchKey { collector: CollectorName::Nvml, gpu: Some(gpu.clone()), tier };
             asked.batches.insert(part.clone(), Batch::new(part, epoch, Mono(0), None));
-            asked.all_of(&gpu, &[Tier::Identity, Tier::Normal, Tier::Slow])
+            asked.all_of(&gpu, &[Identity, Normal, Slow])
         };
         assert!(!visited(Tier::Identity, 1) && !visited(Tier::Normal, 1));
         assert!(!visited(Tier::Slow, 2), "the mode was switched: Normal has not seen the instances");

@@ -6,7 +6,7 @@ use std::fs;
 
 use super::daemon::Daemon;
 use super::host::{drop_in, own_status};
-use super::report::{Finding, Verdict};
+use super::report::Finding;
 use collectors::cpu::backend::{CounterBackend, CounterScope};
 use collectors::cpu::cpu_groups;
 use collectors::cpu::machine_events::state;
@@ -72,7 +72,7 @@ impl Rights {
 /// Every configured event.
 pub fn events(host: &Host, config: &Config, daemon: &Daemon) -> Vec<Finding> {
     if !config.cpu.enabled {
-        return vec![Finding::new(TOPIC, Verdict::Well, "not counted: cpu.enabled is false")];
+        return vec![Finding::well(TOPIC, "not counted: cpu.enabled is false")];
     }
     let reported = daemon.cpu_events();
     let rights = Rights::here(host);
@@ -113,9 +113,9 @@ fn findings(
     }
     let finding = |((state, why), events): ((PerfState, &str), Vec<&str>)| {
         let events = events.join(", ");
-        let note = |text| Finding::new(TOPIC, Verdict::Note, text);
+        let note = |text| Finding::note(TOPIC, text);
         match state {
-            PerfState::Works => Finding::new(TOPIC, Verdict::Well, format!("counted {who}: {events}")),
+            PerfState::Works => Finding::well(TOPIC, format!("counted {who}: {events}")),
             PerfState::NoPmu => {
                 note(format!("this CPU or virtual machine has no counter (PMU) for {events}"))
             }
@@ -132,6 +132,7 @@ fn findings(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::doctor::report::Verdict;
 
     fn rights(paranoid: i64, capable: bool, filtered: bool) -> Rights {
         Rights { paranoid: Some(paranoid), capable, filtered }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// A CUDA version, as `12.4`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Cuda {
+pub(crate) struct Cuda {
     /// Number before the point.
     pub major: u32,
     /// Number after it.
@@ -38,7 +38,7 @@ const MINOR_VERSIONS_FROM: [(u32, &str); 3] = [(11, "450.80.02"), (12, "525.60.1
 /// The answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub(crate) enum Answer {
     /// The driver supports that version itself.
     Yes,
     /// By minor-version compatibility.
@@ -51,7 +51,7 @@ pub enum Answer {
 
 /// The answer with its rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Judgement {
+pub(crate) struct Judgement {
     /// The answer.
     pub answer: Answer,
     /// The rule it follows from.
@@ -77,47 +77,44 @@ impl fmt::Display for Judgement {
     }
 }
 
-/// Judges by the driver's version and the newest CUDA version it supports, as far as they are known.
+/// Judges by the driver's version and the newest CUDA version that it supports, as far as they are known.
 pub fn judge(wanted: Cuda, driver: Option<&str>, supports: Option<Cuda>) -> Judgement {
-    let judgement = |answer, rule| Judgement { answer, rule };
     let named = driver.unwrap_or("of unknown version");
-    if let Some(supports) = supports.filter(|supports| *supports >= wanted) {
-        let rule = format!(
-            "driver {named} supports CUDA up to {supports}, and drivers run programs of every older version"
-        );
-        return judgement(Answer::Yes, rule);
-    }
     let from = MINOR_VERSIONS_FROM.iter().find(|(major, _)| *major == wanted.major).map(|(_, from)| *from);
-    let new_enough = from.zip(driver).and_then(|(from, driver)| at_least(driver, from));
-    match (from, new_enough) {
-        (Some(from), Some(true)) => {
-            let rule = format!(
+    let is_new_enough = from.zip(driver).and_then(|(from, driver)| at_least(driver, from));
+    let (answer, rule) = match (supports, from, is_new_enough) {
+        (Some(supports), ..) if supports >= wanted => (
+            Answer::Yes,
+            format!(
+                "driver {named} supports CUDA up to {supports}, and drivers run programs of every older version"
+            ),
+        ),
+        (_, Some(from), Some(true)) => (
+            Answer::MinorVersion,
+            format!(
                 "minor-version compatibility: programs of CUDA {}.x run on drivers from {from} on, this is \
                  {named}; not for features that need a newer driver, nor for PTX compiled at run time",
                 wanted.major
-            );
-            judgement(Answer::MinorVersion, rule)
+            ),
+        ),
+        (None, _, None) => {
+            (Answer::Unknown, "the driver's version and the CUDA version it supports are not known".into())
         }
-        (from, known) if supports.is_some() || known.is_some() => {
+        _ => {
             let needs = match from {
                 Some(from) => format!("CUDA {}.x needs driver {from} or later", wanted.major),
-                None => format!("CUDA {} needs a driver that supports it itself", wanted),
+                None => format!("CUDA {wanted} needs a driver that supports it itself"),
             };
-            let has = supports.map(|supports| format!(", which supports CUDA up to {supports}"));
+            let has = supports.map_or(String::new(), |it| format!(", which supports CUDA up to {it}"));
+            let package = format!("cuda-compat-{}-{}", wanted.major, wanted.minor);
             let rule = format!(
-                "{needs}, this is {named}{}; on data-centre GPUs the package cuda-compat-{}-{} may help \
-                 (forward compatibility), else a newer driver",
-                has.unwrap_or_default(),
-                wanted.major,
-                wanted.minor
+                "{needs}, this is {named}{has}; on data-centre GPUs the package {package} may help (forward \
+                 compatibility), else a newer driver"
             );
-            judgement(Answer::No, rule)
+            (Answer::No, rule)
         }
-        _ => judgement(
-            Answer::Unknown,
-            "the driver's version and the CUDA version it supports are not known".into(),
-        ),
-    }
+    };
+    Judgement { answer, rule }
 }
 
 /// Compares driver versions number by number; `None` for what is none.

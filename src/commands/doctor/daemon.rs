@@ -18,7 +18,7 @@ use topology::discover::NO_MACHINE;
 
 /// The running daemon, as far as it answers this user.
 #[derive(Debug)]
-pub struct Daemon {
+pub(crate) struct Daemon {
     /// What it publishes, as JSON; null without an answer.
     snapshot: Value,
     /// Why there is none.
@@ -47,7 +47,7 @@ impl Daemon {
         if !self.answers() {
             let Some(error) = &self.trouble else {
                 let text = "not asked: control.socket is empty";
-                return vec![Finding::new(topic, Verdict::Note, text)];
+                return vec![Finding::note(topic, text)];
             };
             let fix = match error.kind() {
                 io::ErrorKind::PermissionDenied => {
@@ -55,7 +55,7 @@ impl Daemon {
                 }
                 _ => "sudo systemctl start gpu-node-exporter".to_owned(),
             };
-            return vec![Finding::new(topic, Verdict::Note, format!("does not answer: {error}")).fix(fix)];
+            return vec![Finding::note(topic, format!("does not answer: {error}")).fix(fix)];
         }
         let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
         let health = &self.snapshot["health"];
@@ -64,10 +64,8 @@ impl Daemon {
             Some("faulty") => Verdict::Wrong,
             _ => Verdict::Note,
         };
-        let mut findings = vec![
-            Finding::new(topic, Verdict::Well, "runs"),
-            Finding::new("health", verdict, text(&health["text"])),
-        ];
+        let mut findings =
+            vec![Finding::well(topic, "runs"), Finding::new("health", verdict, text(&health["text"]))];
         for collector in list(&self.snapshot["collectors"]).filter(|collector| collector["up"] == false) {
             let (name, trouble) = (text(&collector["collector"]), text(&collector["text"]));
             // A container without the host's files, as a rule.
@@ -119,7 +117,7 @@ impl Daemon {
             _ => {}
         }
         let (known, avoid) = self.gpus();
-        ask::ask(config, aim, known, avoid)
+        ask::query(config, aim, known, avoid)
             .or_else(|error| not_asked(Verdict::Wrong, format!("no process could be started: {error}")))
     }
 
@@ -140,7 +138,7 @@ impl Daemon {
         self.metrics(m::gpu_exporter_state_writable.def().name).find(|metric| metric["value"] == 0.0)?;
         Some(host::set_aside(config).unwrap_or_else(|| {
             let text = format!("the daemon does not keep all of its state in {}", config.state.dir.display());
-            Finding::new("state folder", Verdict::Wrong, text)
+            Finding::wrong("state folder", text)
                 .fix("journalctl -u gpu-node-exporter | grep state.dir | tail -n 3")
         }))
     }
@@ -153,11 +151,7 @@ impl Daemon {
             all.find(|metric| metric["labels"]["gpus"] == gpus.known())?["value"].as_f64()
         };
         Some(match jobs(SlurmGpus::NotPermitted)? {
-            0.0 => Finding::new(
-                topic,
-                Verdict::Well,
-                "the daemon reads environments of jobs: their GPUs and accounts",
-            ),
+            0.0 => Finding::well(topic, "the daemon reads environments of jobs: their GPUs and accounts"),
             jobs => {
                 host::unread_environments(&format!("the daemon may not read environments of {jobs} jobs"))
             }

@@ -11,7 +11,7 @@ use sampler::{POWER_SAMPLE_METRICS, UTILIZATION_SAMPLE_METRICS};
 /// The state of a metric family. Later ones weigh more where GPUs differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Standing {
+pub(crate) enum Standing {
     /// Switched off in the configuration.
     Off,
     /// Nothing was said of it: there is nothing to tell here, as of MIG instances without MIG.
@@ -28,7 +28,7 @@ pub enum Standing {
 
 /// One metric family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Family {
+pub(crate) struct Family {
     /// Its name.
     pub metric: &'static str,
     /// Its state.

@@ -55,7 +55,7 @@ pub fn user() -> Finding {
         CAPABILITIES.iter().filter(|(bit, _)| set >> bit & 1 == 1).map(|(_, name)| *name).collect();
     let held = if held.is_empty() { "none that matter here".to_owned() } else { held.join(", ") };
     let text = format!("{} (uid {}), capabilities: {held}", user_name(), Uid::effective());
-    Finding::new("user", Verdict::Well, text)
+    Finding::well("user", text)
 }
 
 /// The driver's device files, and whether this user may use them. They are looked at, never opened: opening
@@ -77,7 +77,7 @@ pub fn device_files(dev: &Path, module_loaded: bool, missing: Verdict) -> Vec<Fi
     let closed = |file: &&PathBuf| eaccess(*file, AccessFlags::R_OK | AccessFlags::W_OK).is_err();
     let refused: Vec<String> = files.iter().filter(closed).map(|file| file.display().to_string()).collect();
     let mut findings = vec![match refused.as_slice() {
-        [] => Finding::new(topic, Verdict::Well, format!("{} files, open to this user", files.len())),
+        [] => Finding::well(topic, format!("{} files, open to this user", files.len())),
         [first, ..] => {
             let names = refused.join(" ");
             let fix = may_use(Path::new(first)).unwrap_or_else(|| format!("sudo chmod a+rw {names}"));
@@ -88,7 +88,7 @@ pub fn device_files(dev: &Path, module_loaded: bool, missing: Verdict) -> Vec<Fi
     if monitor.exists() && eaccess(&monitor, AccessFlags::R_OK).is_err() {
         let text = format!("{} is not open to this user: MIG instances may stay hidden", monitor.display());
         let fix = "sudo nvidia-modprobe -f /proc/driver/nvidia/capabilities/mig/monitor";
-        findings.push(Finding::new("MIG monitoring", Verdict::Note, text).fix(fix));
+        findings.push(Finding::note("MIG monitoring", text).fix(fix));
     }
     findings
 }
@@ -121,15 +121,15 @@ pub fn kubelet_relay() -> String {
 pub fn kernel_log(host: &Host, config: &Config) -> Finding {
     let topic = "kernel log";
     if !config.events.kernel_log {
-        return Finding::new(topic, Verdict::Well, "not read: events.kernel_log is false");
+        return Finding::well(topic, "not read: events.kernel_log is false");
     }
     let path = host.path("/dev/kmsg");
     // The kernel checks the right to read when the file is opened.
     let Err(error) = fs::OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(&path) else {
-        return Finding::new(topic, Verdict::Well, format!("{} can be read", path.display()));
+        return Finding::well(topic, format!("{} can be read", path.display()));
     };
     let text = format!("{}: {error}. Faults are then reported by NVML alone", path.display());
-    Finding::new(topic, Verdict::Wrong, text).fix(match error.raw_os_error().map(Errno::from_raw) {
+    Finding::wrong(topic, text).fix(match error.raw_os_error().map(Errno::from_raw) {
         // Without CAP_SYSLOG.
         Some(Errno::EPERM) => "sudo sysctl -w kernel.dmesg_restrict=0".to_owned(),
         Some(Errno::EACCES) => format!("sudo chmod a+r {}", path.display()),
@@ -141,18 +141,18 @@ pub fn kernel_log(host: &Host, config: &Config) -> Finding {
 pub fn owners(host: &Host, config: &Config) -> Vec<Finding> {
     let topic = "owners";
     if !config.owners.enabled {
-        return vec![Finding::new(topic, Verdict::Well, "not looked for: owners.enabled is false")];
+        return vec![Finding::well(topic, "not looked for: owners.enabled is false")];
     }
     // Process 1 is another user's.
     let path = host.path("/proc/1/cgroup");
     let processes = match File::open(&path).and_then(|mut file| file.read(&mut [0; 4096])) {
         Ok(_) => {
             let text = "control groups of other users' processes can be read: pods, containers, jobs, units";
-            Finding::new(topic, Verdict::Well, text)
+            Finding::well(topic, text)
         }
         Err(error) => {
             let text = format!("{}: {error}. Processes on GPUs then work for `unknown`", path.display());
-            let finding = Finding::new(topic, Verdict::Note, text);
+            let finding = Finding::note(topic, text);
             // Elsewhere than at / it is the host's /proc that is not mounted, which no command can fix from within.
             let here = path == Path::new("/proc/1/cgroup");
             if here { finding.fix("sudo mount -o remount,hidepid=0 /proc") } else { finding }
@@ -160,10 +160,10 @@ pub fn owners(host: &Host, config: &Config) -> Vec<Finding> {
     };
     let root = host.path("/sys/fs/cgroup");
     let groups = match fs::read_dir(&root) {
-        Ok(_) => Finding::new("control groups", Verdict::Well, format!("{} can be read", root.display())),
+        Ok(_) => Finding::well("control groups", format!("{} can be read", root.display())),
         Err(error) => {
             let text = format!("{}: {error}. What owners use on the host stays unknown", root.display());
-            Finding::new("control groups", Verdict::Note, text)
+            Finding::note("control groups", text)
         }
     };
     let pods = pods(host, &config.owners.kubelet_socket);
@@ -178,7 +178,7 @@ fn slurm(host: &Host, config: &Config) -> Option<Finding> {
     let pid = jobs.values().flat_map(|job| &job.steps).find_map(|(_, pids)| pids.first())?;
     if !config.owners.slurm_environment {
         let text = "environments of jobs are not read: owners.slurm_environment is false";
-        return Some(Finding::new(topic, Verdict::Well, text));
+        return Some(Finding::well(topic, text));
     }
     let path = host.path(format!("/proc/{pid}/environ"));
     // The open waits for a lock of the process.
@@ -190,11 +190,11 @@ fn slurm(host: &Host, config: &Config) -> Option<Finding> {
         }
         Ok(_) => {
             let text = format!("{} can read environments of jobs: their GPUs and accounts", user_name());
-            Finding::new(topic, Verdict::Well, text)
+            Finding::well(topic, text)
         }
         Err(_) => {
             let text = format!("{} does not open in time", path.display());
-            Finding::new(topic, Verdict::Note, text)
+            Finding::note(topic, text)
         }
     })
 }
@@ -204,14 +204,14 @@ pub fn unread_environments(why: &str) -> Finding {
     let text = format!(
         "{why}. GPUs and accounts of jobs stay unknown without CAP_SYS_PTRACE (docs/install.md, Privileges)"
     );
-    Finding::new("Slurm", Verdict::Note, text).fix(drop_in("slurm-allocations"))
+    Finding::note("Slurm", text).fix(drop_in("slurm-allocations"))
 }
 
 /// The kubelet's socket that tells which pod has which device, and its logs, whose paths name pods.
 fn pods(host: &Host, socket: &Path) -> Finding {
     let topic = "kubelet";
     if socket.as_os_str().is_empty() {
-        return Finding::new(topic, Verdict::Well, "not asked: owners.kubelet_socket is empty");
+        return Finding::well(topic, "not asked: owners.kubelet_socket is empty");
     }
     let socket = host.path(socket);
     let at = socket.display();
@@ -220,25 +220,23 @@ fn pods(host: &Host, socket: &Path) -> Finding {
     match found {
         // Its folder is root's too.
         Err(KubeletFailure { error: Some(KubeletError::Refused), text }) => {
-            Finding::new(topic, Verdict::Note, format!("{at}: {text}")).fix(kubelet_relay())
+            Finding::note(topic, format!("{at}: {text}")).fix(kubelet_relay())
         }
-        Err(failure) => Finding::new(topic, Verdict::Note, format!("{at}: {}", failure.text)),
-        Ok(false) => Finding::new(topic, Verdict::Well, format!("there is none here ({at})")),
+        Err(failure) => Finding::note(topic, format!("{at}: {}", failure.text)),
+        Ok(false) => Finding::well(topic, format!("there is none here ({at})")),
         Ok(true) if eaccess(&socket, AccessFlags::R_OK | AccessFlags::W_OK).is_err() => {
-            Finding::new(topic, Verdict::Note, format!("{at} is not open to this user")).fix(kubelet_relay())
+            Finding::note(topic, format!("{at} is not open to this user")).fix(kubelet_relay())
         }
         // Either folder names pods; the first is open to everybody as the kubelet makes it.
-        Ok(true) if logs.contains(&true) => Finding::new(
-            topic,
-            Verdict::Well,
-            format!("{at} is open to this user, and its logs name the pods"),
-        ),
+        Ok(true) if logs.contains(&true) => {
+            Finding::well(topic, format!("{at} is open to this user, and its logs name the pods"))
+        }
         Ok(true) => {
             let text = format!(
                 "{at} is open to this user, but neither /var/log/containers nor /var/log/pods is: pods that share a \
                  GPU have no names"
             );
-            Finding::new(topic, Verdict::Note, text)
+            Finding::note(topic, text)
         }
     }
 }
@@ -247,14 +245,14 @@ fn pods(host: &Host, socket: &Path) -> Finding {
 pub fn topology(config: &Config) -> Finding {
     let topic = "topology";
     if !config.topology.enabled {
-        return Finding::new(topic, Verdict::Note, "switched off (topology.enabled)");
+        return Finding::note(topic, "switched off (topology.enabled)");
     }
     let origin = Origin::Live(config.host.root.clone());
     match Asker::new(Stderr::Null, Arc::default()).all(&origin, false, &Stop::default()) {
         Ok(all) => found(&all.topology),
         // A container without the host's files, as a rule.
-        Err(error @ AskError::NotFound(_)) => Finding::new(topic, Verdict::Note, error.to_string()),
-        Err(error) => Finding::new(topic, Verdict::Wrong, error.to_string()),
+        Err(error @ AskError::NotFound(_)) => Finding::note(topic, error.to_string()),
+        Err(error) => Finding::wrong(topic, error.to_string()),
     }
 }
 
@@ -279,11 +277,11 @@ pub fn state_folder(config: &Config) -> Finding {
     }
     let nearest = config.state.dir.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
     if eaccess(nearest, AccessFlags::W_OK | AccessFlags::X_OK).is_ok() {
-        return Finding::new(topic, Verdict::Well, format!("{dir} can be written"));
+        return Finding::well(topic, format!("{dir} can be written"));
     }
     let text = format!("{dir} cannot be written: the number of GPUs is forgotten at a restart");
     let fix = format!("sudo install -d -o {} -m 0750 {dir}", user_name());
-    Finding::new(topic, Verdict::Wrong, text).fix(fix)
+    Finding::wrong(topic, text).fix(fix)
 }
 
 /// The state files that could not be read at a start: what they held was begun again.
@@ -296,7 +294,7 @@ pub fn set_aside(config: &Config) -> Option<Finding> {
             "could not be read at a start, and was begun again: {}; look at it, then take it away",
             names.join(", ")
         );
-        Finding::new("state folder", Verdict::Wrong, text).fix(format!("ls -l {}", dir.display()))
+        Finding::wrong("state folder", text).fix(format!("ls -l {}", dir.display()))
     })
 }
 

@@ -11,7 +11,7 @@ use super::families::{Family, Standing};
 /// The state of a thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// As it should be.
     Well,
     /// Worth knowing; the exporter works all the same.
@@ -22,7 +22,7 @@ pub enum Verdict {
 
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Finding {
+pub(crate) struct Finding {
     pub topic: &'static str,
     pub verdict: Verdict,
     pub text: String,
@@ -36,7 +36,19 @@ impl Finding {
         Finding { topic, verdict, text: text.into(), fix: None }
     }
 
-    /// With the command that fixes it.
+    pub fn well(topic: &'static str, text: impl Into<String>) -> Finding {
+        Finding::new(topic, Verdict::Well, text)
+    }
+
+    pub fn note(topic: &'static str, text: impl Into<String>) -> Finding {
+        Finding::new(topic, Verdict::Note, text)
+    }
+
+    pub fn wrong(topic: &'static str, text: impl Into<String>) -> Finding {
+        Finding::new(topic, Verdict::Wrong, text)
+    }
+
+    /// Adds the command that fixes the problem.
     pub fn fix(self, command: impl Into<String>) -> Finding {
         Finding { fix: Some(command.into()), ..self }
     }
@@ -44,7 +56,7 @@ impl Finding {
 
 /// What one NVML function costs here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Cost {
+pub(crate) struct Cost {
     /// NVML function.
     pub call: String,
     /// How often it was called.
@@ -67,7 +79,7 @@ pub fn costs(calls: BTreeMap<String, Vec<u64>>) -> Vec<Cost> {
 
 /// All that was found. Field names stay; fields may be added.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub(crate) struct Report {
     /// Release of the exporter.
     pub version: &'static str,
     /// Whether nothing is wrong.
@@ -132,8 +144,7 @@ impl Report {
             let (fastest, median) = (us(cost.fastest_nanoseconds), us(cost.median_nanoseconds));
             out += &format!("  {fastest:>10.1} {median:>10.1} {:>6}  {}\n", cost.calls, cost.call);
         }
-        let wrong = self.findings.iter().filter(|finding| finding.verdict == Verdict::Wrong).count();
-        let sum = match wrong {
+        let sum = match self.findings.iter().filter(|finding| finding.verdict == Verdict::Wrong).count() {
             0 => "Nothing is wrong.".to_owned(),
             1 => "1 thing is wrong.".to_owned(),
             n => format!("{n} things are wrong."),
@@ -147,10 +158,8 @@ mod tests {
     use super::*;
 
     fn report() -> Report {
-        let findings = vec![
-            Finding::new("user", Verdict::Well, "me"),
-            Finding::new("driver", Verdict::Wrong, "away").fix("sudo modprobe nvidia"),
-        ];
+        let findings =
+            vec![Finding::well("user", "me"), Finding::wrong("driver", "away").fix("sudo modprobe nvidia")];
         let family = |metric, standing, why: &str| Family { metric, standing, why: why.into() };
         let metrics = vec![
             family("gpu_power_watts", Standing::Works, ""),
