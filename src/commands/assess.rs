@@ -136,7 +136,7 @@ fn compared(files: &[std::path::PathBuf], arguments: &AssessArguments) -> Result
 }
 
 fn render(run: RunCounts, arguments: &AssessArguments, colours: bool) -> Result<String, String> {
-    let report = AssessReport::of(run, &arguments.given(), arguments.roof());
+    let report = AssessReport::new(run, &arguments.inputs(), arguments.roof());
     match arguments.format {
         AssessFormat::Text => Ok(text::page(&report, colours)),
         AssessFormat::Json => json(&report),
@@ -207,7 +207,7 @@ fn processor(host: &Host) -> (CpuModel, String) {
     let text = std::fs::read_to_string(host.path("/proc/cpuinfo")).unwrap_or_default();
     let mut lines = text.lines().filter_map(|line| line.split_once(':'));
     let name = lines.find(|(key, _)| key.trim() == "model name").map_or("", |(_, name)| name.trim());
-    (CpuModel::of(&text), name.to_owned())
+    (CpuModel::from_cpuinfo(&text), name.to_owned())
 }
 
 /// Threads of a process now; 0 if that is not known.

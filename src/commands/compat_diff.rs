@@ -74,7 +74,7 @@ pub fn run(overrides: &Overrides, arguments: &CompatDiffArguments) -> Outcome {
 fn diff(config: &Config, fields: FieldList, arguments: &CompatDiffArguments) -> Result<CompatReport, String> {
     let ours = match &arguments.ours {
         Some(source) => source.clone(),
-        None => PageSource::of_daemon(config.http.listen)?,
+        None => PageSource::daemon_page(config.http.listen)?,
     };
     let sources = [arguments.theirs.clone().with_path("/metrics"), ours.with_path("/dcgm/metrics")];
     let both = sources.iter().all(PageSource::is_url);

@@ -1,11 +1,11 @@
 //! `gpu-node-exporter doctor`: what this machine and this user let the exporter do, and the one command that
-//! fixes each thing that is wrong. Changes nothing, and never hangs: the driver is asked in a child process
+//! fixes each thing that is wrong. Changes nothing, and never hangs: the driver is answers in a child process
 //! (`ask`), and not at all while the daemon has released it or finds it stuck.
 
-pub mod ask;
 mod cpu;
-pub mod cuda;
-pub mod daemon;
+mod cuda;
+pub(super) mod daemon;
+pub(super) mod driver_query;
 mod families;
 mod host;
 mod report;
@@ -16,11 +16,11 @@ use std::path::{Path, PathBuf};
 use super::{Outcome, Output, OutputFormat, bundle, client_config};
 use crate::log;
 use ::host::Host;
-use ask::{Aim, Asked, does_not_return};
 use clap::Args;
 use collectors::module::{self, library};
 use cuda::{Cuda, Judgement};
 use daemon::Daemon;
+use driver_query::{DriverAnswers, QueryScope, does_not_return};
 use families::{Family, Standing};
 use model::catalog::DriverError;
 use model::driver_module::ModuleState;
@@ -73,12 +73,12 @@ pub fn run(overrides: &Overrides, arguments: &DoctorArguments) -> Outcome {
 
 /// Runs all checks.
 pub fn examine(config: &Config, config_errors: &[String]) -> Report {
-    let (daemon, host, off) = (Daemon::ask(config), Host::new(&config.host.root), config.switched_off());
+    let (daemon, host, off) = (Daemon::connect(config), Host::new(&config.host.root), config.switched_off());
     let module = module::look(&host, None);
-    let asked = daemon.ask_driver(config, Aim::AllBut(&off));
-    let answers = matches!(&asked, Ok(asked) if asked.up && asked.away.is_none());
+    let answers = daemon.query_driver(config, QueryScope::AllBut(&off));
+    let responds = matches!(&answers, Ok(answers) if answers.up && answers.away.is_none());
     // Where the driver answers all the same, what is not found is no fault.
-    let missing = if answers { Verdict::Note } else { Verdict::Wrong };
+    let missing = if responds { Verdict::Note } else { Verdict::Wrong };
     let mut findings = vec![host::user()];
     findings.extend(
         config_errors
@@ -89,11 +89,11 @@ pub fn examine(config: &Config, config_errors: &[String]) -> Report {
     findings.push(kernel_module(&module, missing));
     findings.extend(libraries(&host, config, &module, missing));
     findings.extend(host::device_files(Path::new("/dev"), module.load().is_some(), missing));
-    match &asked {
-        Ok(asked) => findings.extend(driver(asked, config)),
+    match &answers {
+        Ok(answers) => findings.extend(driver(answers, config)),
         Err(why) => findings.push(why.clone()),
     }
-    findings.extend(unhealthy_gpus(asked.as_ref().ok(), &daemon));
+    findings.extend(unhealthy_gpus(answers.as_ref().ok(), &daemon));
     findings.extend(cpu::events(&host, config, &daemon));
     findings.extend(daemon.slurm());
     findings.extend(daemon.state_folder(config));
@@ -103,24 +103,24 @@ pub fn examine(config: &Config, config_errors: &[String]) -> Report {
         findings.push(host::topology(config));
         findings.push(host::state_folder(config));
     }
-    let asked = asked.unwrap_or_default();
-    let metrics = if asked.up { families::judge(asked.batches.values(), &off) } else { Vec::new() };
+    let answers = answers.unwrap_or_default();
+    let metrics = if answers.up { families::judge(answers.batches.values(), &off) } else { Vec::new() };
     findings.extend(metric_findings(&metrics));
-    Report::new(findings, metrics, costs(asked.calls))
+    Report::new(findings, metrics, costs(answers.calls))
 }
 
 /// Whether programs built with this CUDA version run here.
 fn runs_cuda(config: &Config, wanted: Cuda) -> Judgement {
-    let daemon = Daemon::ask(config);
+    let daemon = Daemon::connect(config);
     let loaded = module::look(&Host::new(&config.host.root), None);
     let version = loaded.load().map(|load| load.version.clone()).filter(|version| !version.is_empty());
     let (mut driver, mut supports) =
         (daemon.driver_info("driver_version"), daemon.driver_info("cuda_version"));
     if supports.is_none()
-        && let Ok(asked) = daemon.ask_driver(config, Aim::AllBut(&HashSet::new()))
+        && let Ok(answers) = daemon.query_driver(config, QueryScope::AllBut(&HashSet::new()))
     {
-        driver = asked.driver_info("driver_version").or(driver);
-        supports = asked.driver_info("cuda_version");
+        driver = answers.driver_info("driver_version").or(driver);
+        supports = answers.driver_info("cuda_version");
     }
     let supports = supports.and_then(|text| text.parse().ok());
     cuda::judge(wanted, driver.or(version).as_deref(), supports)
@@ -178,19 +178,19 @@ fn libraries(host: &Host, config: &Config, module: &ModuleState, missing: Verdic
 }
 
 /// What the driver said.
-fn driver(asked: &Asked, config: &Config) -> Vec<Finding> {
+fn driver(answers: &DriverAnswers, config: &Config) -> Vec<Finding> {
     let topic = "driver";
     let wrong = |topic, text: String| Finding::wrong(topic, text);
     let mut findings = Vec::new();
-    for hung in &asked.hung {
+    for hung in &answers.hung {
         let text = format!("{}: the driver hangs there", does_not_return(hung));
         findings.push(wrong(topic, text).fix(KERNEL_MESSAGES));
     }
-    if let Some(pid) = asked.left {
+    if let Some(pid) = answers.left {
         let text = format!("process {pid} of the doctor is left in that call; it ends when the call returns");
         findings.push(Finding::note(topic, text));
     }
-    if let Some((error, text)) = &asked.away {
+    if let Some((error, text)) = &answers.away {
         let fix = match error {
             Some(DriverError::LibRmVersionMismatch) => Some("sudo reboot"),
             Some(DriverError::DriverNotLoaded) => {
@@ -203,13 +203,13 @@ fn driver(asked: &Asked, config: &Config) -> Vec<Finding> {
         findings.push(Finding { fix: fix.map(str::to_owned), ..finding });
         return findings;
     }
-    if !asked.up {
-        if asked.hung.is_empty() {
+    if !answers.up {
+        if answers.hung.is_empty() {
             findings.push(wrong(topic, "does not answer in time".into()));
         }
         return findings;
     }
-    let info = |label| asked.driver_info(label).unwrap_or_else(|| "unknown".into());
+    let info = |label| answers.driver_info(label).unwrap_or_else(|| "unknown".into());
     let (version, cuda) = (info("driver_version"), info("cuda_version"));
     let text = format!("{version} answers; supports CUDA up to {cuda}");
     findings.push(Finding::well(topic, text));
@@ -221,7 +221,7 @@ fn driver(asked: &Asked, config: &Config) -> Vec<Finding> {
         findings.push(Finding::note(topic, text));
     }
     let expected = config.health.expected_gpus as usize;
-    findings.push(match asked.devices() {
+    findings.push(match answers.devices() {
         None => wrong("GPUs", "the driver does not tell how many".into()),
         Some(listed) if listed < expected => {
             let text = format!("{listed} listed, health.expected_gpus is {expected}");
@@ -233,13 +233,13 @@ fn driver(asked: &Asked, config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// The GPUs that the daemon or the driver, if it was asked, says ill of.
-fn unhealthy_gpus(asked: Option<&Asked>, daemon: &Daemon) -> Vec<Finding> {
+/// The GPUs that the daemon or the driver, if it was answers, says ill of.
+fn unhealthy_gpus(answers: Option<&DriverAnswers>, daemon: &Daemon) -> Vec<Finding> {
     let mut ill = daemon.unhealthy_gpus();
-    if let Some(asked) = asked.filter(|asked| asked.up && asked.away.is_none()) {
+    if let Some(answers) = answers.filter(|answers| answers.up && answers.away.is_none()) {
         let handles =
-            asked.attach_failed.iter().map(|(gpu, text)| (*gpu, format!("gives no handle: {text}")));
-        let silent = asked.lost_gpus().into_iter().map(|(gpu, text)| (gpu, format!("is lost: {text}")));
+            answers.attach_failed.iter().map(|(gpu, text)| (*gpu, format!("gives no handle: {text}")));
+        let silent = answers.lost_gpus().into_iter().map(|(gpu, text)| (gpu, format!("is lost: {text}")));
         for (gpu, text) in handles.chain(silent) {
             ill.entry(gpu).or_insert_with(|| (text, Some(KERNEL_MESSAGES.to_owned())));
         }
@@ -266,14 +266,14 @@ fn metric_findings(metrics: &[Family]) -> Vec<Finding> {
         false => "sudo gpu-node-exporter doctor   # shows what root may read",
     };
     let mut findings = Vec::new();
-    for (standing, verdict, what, fix) in [
+    for (standing, verdict, problem, fix) in [
         (Standing::Failed, Verdict::Wrong, "failed, with their reasons below", KERNEL_MESSAGES),
         (Standing::NotPermitted, Verdict::Note, "not permitted to this user", fix),
     ] {
         let of = metrics.iter().filter(|family| family.standing == standing);
         let names: Vec<&str> = of.map(|family| family.metric).collect();
         if !names.is_empty() {
-            let text = format!("{} {what}: {}", names.len(), names.join(", "));
+            let text = format!("{} {problem}: {}", names.len(), names.join(", "));
             findings.push(Finding::new("metrics", verdict, text).fix(fix));
         }
     }

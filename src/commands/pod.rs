@@ -53,7 +53,7 @@ enum PodTask {
 
 pub fn run(arguments: PodArguments) -> io::Result<String> {
     match arguments.task {
-        PodTask::Folders { state, run } => Ok(give(&state, 0o007)? + &give(&run, 0o002)?),
+        PodTask::Folders { state, run } => Ok(assign_group(&state, 0o007)? + &assign_group(&run, 0o002)?),
         PodTask::Relay { socket, kubelet } => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(relay(&socket, kubelet))?;
@@ -64,13 +64,13 @@ pub fn run(arguments: PodArguments) -> io::Result<String> {
 
 /// The owner of a folder may give the folder to a group of its own without any capability. Files that this user has made there, as the
 /// daemon does in a privileged container, are the group's then too.
-fn give(dir: &Path, closed: u32) -> io::Result<String> {
+fn assign_group(dir: &Path, closed: u32) -> io::Result<String> {
     let group = getegid().as_raw();
     let owner = fs::metadata(dir).map(|metadata| metadata.uid());
     let given = fs::metadata(dir).and_then(|metadata| {
         chown(dir, None, Some(group))?;
         fs::set_permissions(dir, Permissions::from_mode((metadata.mode() | GROUP_MODE) & !closed))?;
-        give_content(dir, group)
+        assign_content(dir, group)
     });
     let shown = dir.display();
     given.map(|()| format!("{shown} is the group {group}'s\n")).map_err(|error| {
@@ -88,11 +88,11 @@ fn give(dir: &Path, closed: u32) -> io::Result<String> {
 }
 
 /// Folders and plain files of this user, and no others. The group writes to the folder: neither a symbolic nor a hard link is followed.
-fn give_content(dir: &Path, group: u32) -> io::Result<()> {
+fn assign_content(dir: &Path, group: u32) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
-        match give_entry(&path, group) {
-            Ok(true) => give_content(&path, group)?,
+        match assign_entry(&path, group) {
+            Ok(true) => assign_content(&path, group)?,
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!(%error, file = %path.display(), "cannot give the file to the group");
             }
@@ -103,7 +103,7 @@ fn give_content(dir: &Path, group: u32) -> io::Result<()> {
 }
 
 /// Whether this is a folder that was given.
-fn give_entry(path: &Path, group: u32) -> io::Result<bool> {
+fn assign_entry(path: &Path, group: u32) -> io::Result<bool> {
     if !is_own(&fs::symlink_metadata(path)?) {
         return Ok(false);
     }

@@ -97,11 +97,11 @@ fn happened(out: &mut String, header: &Header, lines: &[Value]) {
         let about = line["gpu"].as_u64().map_or("node".to_owned(), |gpu| format!("GPU {gpu}"));
         let at = time(header.unix(line["t"].as_f64().unwrap_or(0.0)));
         if let Some(call) = line["failed"].as_str() {
-            let what = format!("{about}  {call}  {}", line["text"].as_str().unwrap_or(""));
-            let count = failures.entry(what.clone()).or_default();
+            let entry = format!("{about}  {call}  {}", line["text"].as_str().unwrap_or(""));
+            let count = failures.entry(entry.clone()).or_default();
             *count += 1;
             if *count == 1 {
-                let _ = writeln!(out, "  {at}  {what}");
+                let _ = writeln!(out, "  {at}  {entry}");
             }
         } else if let Some(calls) = line["calls"].as_object() {
             for (call, seconds) in calls.iter().filter_map(|(call, time)| Some((call, time.as_f64()?))) {
@@ -120,8 +120,8 @@ fn happened(out: &mut String, header: &Header, lines: &[Value]) {
             }
         }
     }
-    for (what, count) in failures.iter().filter(|(_, count)| **count > 1) {
-        let _ = writeln!(out, "  {count} times  {what}");
+    for (entry, count) in failures.iter().filter(|(_, count)| **count > 1) {
+        let _ = writeln!(out, "  {count} times  {entry}");
     }
 }
 

@@ -46,7 +46,7 @@ fn parse(words: &[&str]) -> Result<Cli, clap::Error> {
     Cli::from_arg_matches(&matches)
 }
 
-fn given(cli: &Cli, option: &str) -> Option<String> {
+fn option_value(cli: &Cli, option: &str) -> Option<String> {
     let overrides = cli.overrides.clone();
     match option {
         "--config" => overrides.config.map(|path| path.display().to_string()),
@@ -74,7 +74,7 @@ fn every_command_accepts_every_global_option_at_every_position() {
             for at in positions {
                 let words = [&line[..at], &[option, "value"], &line[at..]].concat();
                 let cli = parse(&words).unwrap_or_else(|error| panic!("{words:?}: {error}"));
-                assert_eq!(given(&cli, option).as_deref(), Some("value"), "{words:?}");
+                assert_eq!(option_value(&cli, option).as_deref(), Some("value"), "{words:?}");
             }
         }
     }

@@ -1,5 +1,5 @@
 //! `gpu-node-exporter topology`: the machine around the GPUs, drawn, and how to bind work to it. Needs no daemon and
-//! changes nothing: the driver and the machine are asked in processes of their own, with deadlines.
+//! changes nothing: the driver and the machine are answers in processes of their own, with deadlines.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 
-use super::doctor::ask::{Aim, does_not_return, label};
 use super::doctor::daemon::Daemon;
+use super::doctor::driver_query::{QueryScope, does_not_return, label};
 use super::{Outcome, checked_config, json};
 use crate::log;
 use host::Host;
@@ -24,7 +24,7 @@ use topology::discover::Origin;
 use topology::map::{DriverGpu, DriverMigDevice, Map};
 use topology::{latency, svg, text};
 
-/// What is asked of the driver; the rest costs time.
+/// What is answers of the driver; the rest costs time.
 const WANTED: [MetricId; 4] =
     [m::gpu_devices.id(), m::gpu_info.id(), m::gpu_mig_mode_enabled.id(), m::gpu_mig_info.id()];
 
@@ -92,7 +92,7 @@ fn draw(config: &Config, arguments: &TopologyArguments) -> Result<String, String
     let mut topology = found.topology;
     // The machine of a file has no driver here.
     let gpus = match origin {
-        Origin::Live(_) => ask_driver(config, &mut topology.notes),
+        Origin::Live(_) => query_driver(config, &mut topology.notes),
         _ => Vec::new(),
     };
     let mut map = Map::new(topology, &gpus);
@@ -101,7 +101,7 @@ fn draw(config: &Config, arguments: &TopologyArguments) -> Result<String, String
     }
     if arguments.latency {
         let host = Host::new(&config.host.root);
-        let measuring = |what: &str| progress(&format!("measuring: {what}"));
+        let measuring = |step: &str| progress(&format!("measuring: {step}"));
         map.latency = Some(latency::measure(&map.topology, &host, measuring));
         progress("");
     }
@@ -113,19 +113,19 @@ fn draw(config: &Config, arguments: &TopologyArguments) -> Result<String, String
 }
 
 /// The GPUs and MIG devices that the driver lists. Notes say what could not be known.
-fn ask_driver(config: &Config, notes: &mut Vec<String>) -> Vec<DriverGpu> {
-    let asked = match Daemon::ask(config).ask_driver(config, Aim::Only(&WANTED)) {
-        Ok(asked) => asked,
+fn query_driver(config: &Config, notes: &mut Vec<String>) -> Vec<DriverGpu> {
+    let answers = match Daemon::connect(config).query_driver(config, QueryScope::Only(&WANTED)) {
+        Ok(answers) => answers,
         Err(why) => {
             notes.push(format!("the driver: {}", why.text));
             return Vec::new();
         }
     };
-    if let Some((_, text)) = asked.away.as_ref().filter(|_| !asked.up) {
+    if let Some((_, text)) = answers.away.as_ref().filter(|_| !answers.up) {
         notes.push(format!("the driver does not answer, so this is drawn from PCI alone: {text}"));
     }
-    notes.extend(asked.hung.iter().map(does_not_return));
-    for (index, text) in &asked.attach_failed {
+    notes.extend(answers.hung.iter().map(does_not_return));
+    for (index, text) in &answers.attach_failed {
         notes.push(format!("the driver gives no handle to GPU {index}: {text}"));
     }
     let gpu = |(gpu, row): (&Gpu, &Row)| DriverGpu {
@@ -134,9 +134,9 @@ fn ask_driver(config: &Config, notes: &mut Vec<String>) -> Vec<DriverGpu> {
         model: label(row, "model"),
         pci_address: label(row, "pci_address"),
         minor: label(row, "minor_number").parse().ok(),
-        slices: asked.mig_devices(gpu).into_iter().map(slice).collect(),
+        slices: answers.mig_devices(gpu).into_iter().map(slice).collect(),
     };
-    asked.gpus().into_iter().map(gpu).collect()
+    answers.gpus().into_iter().map(gpu).collect()
 }
 
 fn slice((instance, row): (&ComputeInstance, &Row)) -> DriverMigDevice {

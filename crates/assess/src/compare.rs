@@ -24,8 +24,8 @@ const COMPARED: [(ComparedFigure, &str, &str); 4] = [
 ];
 
 impl ComparedFigure {
-    fn of(self, run: &RunCounts) -> Option<f64> {
-        let figures = RunFigures::of(run);
+    fn value(self, run: &RunCounts) -> Option<f64> {
+        let figures = RunFigures::from_run(run);
         match self {
             // Of a running owner, it is the time of watching.
             ComparedFigure::Wall => run.watch.is_none().then_some(run.wall_seconds),
@@ -105,7 +105,7 @@ pub struct FigureSpread {
 }
 
 fn spread(runs: &[RunCounts], figure: ComparedFigure) -> Option<FigureSpread> {
-    let values: Vec<f64> = runs.iter().filter_map(|run| figure.of(run)).collect();
+    let values: Vec<f64> = runs.iter().filter_map(|run| figure.value(run)).collect();
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();

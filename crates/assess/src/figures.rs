@@ -40,7 +40,7 @@ pub struct RunFigures {
 }
 
 impl RunFigures {
-    pub fn of(run: &RunCounts) -> RunFigures {
+    pub fn from_run(run: &RunCounts) -> RunFigures {
         let counts = &run.counts;
         let flops = (!counts.flops.is_empty()).then(|| counts.flops.values().sum());
         let bytes = counts.memory_fills.or(counts.llc_misses).map(|lines| lines * LINE_BYTES);

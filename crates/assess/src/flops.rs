@@ -56,7 +56,7 @@ const INTEL: [(u64, u32); 8] =
 
 impl CpuModel {
     /// As `/proc/cpuinfo` has it.
-    pub fn of(cpuinfo: &str) -> CpuModel {
+    pub fn from_cpuinfo(cpuinfo: &str) -> CpuModel {
         let field = |name: &str| {
             let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
             lines.find(|(key, _)| key.trim() == name).map_or("", |(_, value)| value.trim())

@@ -157,8 +157,9 @@ fn first_version() -> u32 {
 /// All runs of a recording.
 pub fn parse(text: &str) -> Result<Vec<RunCounts>, String> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let runs: Result<Vec<RunCounts>, String> =
-        lines.map(|(at, line)| run_of(line).map_err(|error| format!("line {}: {error}", at + 1))).collect();
+    let runs: Result<Vec<RunCounts>, String> = lines
+        .map(|(at, line)| parse_line(line).map_err(|error| format!("line {}: {error}", at + 1)))
+        .collect();
     runs.and_then(|runs| if runs.is_empty() { Err("no run in it".into()) } else { Ok(runs) })
 }
 
@@ -201,7 +202,7 @@ impl PmuCounts {
     }
 }
 
-fn run_of(line: &str) -> Result<RunCounts, String> {
+fn parse_line(line: &str) -> Result<RunCounts, String> {
     let RecordedLine { recording, run } =
         serde_json::from_str::<RecordedLine<serde_json::Value>>(line).map_err(|error| error.to_string())?;
     if recording > VERSION {

@@ -9,7 +9,7 @@ use crate::verdict::{AmdahlBound, MoveJudgement, SplitAnswers, SplitMatrix, amda
 
 /// What is given beside what was counted.
 #[derive(Clone, Debug, Default)]
-pub struct Given {
+pub struct AssessInputs {
     pub split: SplitAnswers,
     /// Functions that would move.
     pub moved: Vec<String>,
@@ -35,11 +35,11 @@ pub struct AssessReport {
 }
 
 impl AssessReport {
-    pub fn of(run: RunCounts, given: &Given, gpu: GpuRoof) -> AssessReport {
-        let figures = RunFigures::of(&run);
+    pub fn new(run: RunCounts, inputs: &AssessInputs, gpu: GpuRoof) -> AssessReport {
+        let figures = RunFigures::from_run(&run);
         let judgement = judge(&run, &figures);
-        let split = split(&judgement, given.split);
-        let (amdahl, no_bound) = match amdahl(&run, &given.moved, given.gain) {
+        let split = split(&judgement, inputs.split);
+        let (amdahl, no_bound) = match amdahl(&run, &inputs.moved, inputs.gain) {
             Ok(bound) => (Some(bound), None),
             Err(why) => (None, Some(why)),
         };

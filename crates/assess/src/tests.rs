@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use super::compare::{CompareTarget, compare};
 use super::flops::{CpuModel, Precision};
 use super::recording::{self, HotFunction, HotFunctions, PmuCounts, RunCounts, SystemCounts};
-use super::report::{AssessReport, Given};
+use super::report::{AssessInputs, AssessReport};
 use super::roofline::{self, GPUS};
 use super::text;
-use super::thresholds::Says;
+use super::thresholds::Vote;
 use super::verdict::{BoundedTime, Coupling, MoveVerdict, SplitAnswers, amdahl};
 
 /// Counts by arithmetic: nothing of them was measured.
@@ -79,7 +79,7 @@ fn pointer_chase() -> RunCounts {
 }
 
 fn report(run: RunCounts) -> AssessReport {
-    AssessReport::of(run, &Given::default(), GPUS[0])
+    AssessReport::new(run, &AssessInputs::default(), GPUS[0])
 }
 
 #[test]
@@ -101,9 +101,9 @@ fn known_programs_have_the_right_verdict() {
         assert!(page.contains(verdict.text().split(':').next().unwrap()), "{page}");
     }
     let rows = |run| report(run).judgement.rows.iter().map(|row| row.says).collect::<Vec<_>>();
-    assert_eq!(rows(branchy_loop())[2], Says::Against);
-    assert_eq!(rows(pointer_chase())[3], Says::Against, "one miss in flight");
-    assert_eq!(rows(triad())[3], Says::For, "a stream");
+    assert_eq!(rows(branchy_loop())[2], Vote::Against);
+    assert_eq!(rows(pointer_chase())[3], Vote::Against, "one miss in flight");
+    assert_eq!(rows(triad())[3], Vote::For, "a stream");
 }
 
 /// Few misses in flight because it computes meanwhile, whatever the speed of its CPU, and none because they depend.
@@ -121,7 +121,7 @@ fn a_dense_product_suits_at_any_rate() {
     let chase = pointer_chase();
     let blind = PmuCounts { cycles: None, ..chase.counts.clone() };
     let report = report(RunCounts { counts: blind, ..chase });
-    assert_eq!(report.judgement.rows[3].says, Says::NotMeasured, "{:#?}", report.judgement);
+    assert_eq!(report.judgement.rows[3].says, Vote::NotMeasured, "{:#?}", report.judgement);
 }
 
 /// Where memory is saturated, each thread has few misses in flight and waits: no chain of loads.
@@ -134,7 +134,7 @@ fn a_triad_on_all_cpus_is_bound_by_memory() {
         let run = RunCounts { wall_seconds: seconds, cpu_seconds: Some(cpu), counts, ..triad() };
         let judged = report(run.clone()).judgement;
         assert_eq!(judged.verdict, MoveVerdict::MemoryBound, "{rate}: {judged:#?}");
-        assert_ne!(judged.rows[3].says, Says::Against, "{rate}: {judged:#?}");
+        assert_ne!(judged.rows[3].says, Vote::Against, "{rate}: {judged:#?}");
         // Nor a copy of the same, which has no operations.
         let copy = RunCounts { counts: PmuCounts { flops: BTreeMap::new(), ..run.counts }, ..run };
         assert_eq!(report(copy).judgement.verdict, MoveVerdict::NotJudged, "{rate}");
@@ -149,7 +149,7 @@ fn few_operations_on_hardly_any_bytes_do_not_suit() {
     assert!(judged.rows[0].value.unwrap() > 10.0, "{judged:#?}");
     assert_eq!(
         (judged.verdict, judged.rows[0].says),
-        (MoveVerdict::Borderline, Says::Between),
+        (MoveVerdict::Borderline, Vote::Between),
         "{judged:#?}"
     );
 }
@@ -160,7 +160,7 @@ fn misses_that_do_not_matter_speak_against_nothing() {
     let run = computed("in the caches", 10.0, counts(5e8, 1e10, (2e7, 5e6), 9e6), Some(1e6));
     let judged = report(run).judgement;
     assert_eq!(judged.verdict, MoveVerdict::Borderline, "{judged:#?}");
-    assert_eq!((judged.rows[2].says, judged.rows[3].says), (Says::For, Says::For), "{judged:#?}");
+    assert_eq!((judged.rows[2].says, judged.rows[3].says), (Vote::For, Vote::For), "{judged:#?}");
 }
 
 #[test]
@@ -187,8 +187,11 @@ fn a_serial_program_is_not_unsuitable_for_that_alone() {
     let report = report(RunCounts { items: None, ..dense_product() });
     assert_eq!(report.figures.threads_used, Some(1.0));
     assert_eq!(report.judgement.verdict, MoveVerdict::SuitsIfParallel);
-    let few =
-        AssessReport::of(RunCounts { items: Some(64.0), ..dense_product() }, &Given::default(), GPUS[0]);
+    let few = AssessReport::new(
+        RunCounts { items: Some(64.0), ..dense_product() },
+        &AssessInputs::default(),
+        GPUS[0],
+    );
     assert_eq!(few.judgement.verdict, MoveVerdict::TooSmall);
 }
 
@@ -214,7 +217,7 @@ fn nothing_measured_is_no_verdict() {
 #[test]
 fn masks_of_intels_floating_point_event_weigh_by_width_and_precision() {
     let cpuinfo = |vendor: &str, family: u32, model: u32, flags: &str| {
-        CpuModel::of(&format!(
+        CpuModel::from_cpuinfo(&format!(
             "processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: {model}\nflags\t\t: fpu {flags}\n\n\
              processor\t: 1\nvendor_id\t: other\n"
         ))
@@ -246,8 +249,9 @@ fn masks_of_intels_floating_point_event_weigh_by_width_and_precision() {
     assert_eq!(last_level.references ^ last_level.misses, 0x0200);
     assert_eq!((last_level.misses, last_level.memory_fills), (0xdc44, 0x4844));
     assert_eq!((zen4.flop_events()[0].config, zen4.flop_events()[0].precision), (0x0f03, Precision::Any));
-    let arm =
-        |part: &str| CpuModel::of(&format!("processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: {part}\n"));
+    let arm = |part: &str| {
+        CpuModel::from_cpuinfo(&format!("processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: {part}\n"))
+    };
     assert_eq!(arm("0xd40").flop_events().iter().map(|event| event.weight).collect::<Vec<_>>(), [1, 2]);
     assert_eq!(arm("0xd4f").flop_events().iter().map(|event| event.weight).collect::<Vec<_>>(), [1, 1]);
     assert_eq!(arm("0xd0c"), CpuModel::Other { intel: false });
@@ -256,7 +260,7 @@ fn masks_of_intels_floating_point_event_weigh_by_width_and_precision() {
 #[test]
 fn three_of_five_recommend_a_split() {
     let with = |run: RunCounts, split: SplitAnswers| {
-        AssessReport::of(run, &Given { split, ..Given::default() }, GPUS[0]).split
+        AssessReport::new(run, &AssessInputs { split, ..AssessInputs::default() }, GPUS[0]).split
     };
     let none = SplitAnswers::default();
     assert_eq!(with(dense_product(), none).split, None, "two, and three unknown");
@@ -400,7 +404,7 @@ fn recordings_are_compared_with_their_spread_and_targets() {
     for unreachable in ["wall<=-20", "utilization>=90", "llc_hit>=-0.1"] {
         assert!(unreachable.parse::<CompareTarget>().is_err(), "{unreachable}");
     }
-    // A running owner was watched as long as was asked for, whatever it did.
+    // A running owner was watched as long as was wanted for, whatever it did.
     let span = |wall: f64| RunCounts { watch: Some(1), ..run(wall, 20.0) };
     let diff = compare(&[span(10.0)], &[span(5.0)], &[target("items>=90"), target("wall<=6")]);
     assert!(!diff.met && diff.rows[..2].iter().all(|row| row.after.is_none()), "{diff:?}");

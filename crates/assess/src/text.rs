@@ -5,7 +5,7 @@ use host::terminal::{Colour, Painter, fit, printable, wrap};
 use crate::recording::HotFunctions;
 use crate::report::AssessReport;
 use crate::roofline;
-use crate::thresholds::Says;
+use crate::thresholds::Vote;
 use crate::verdict::{BoundedTime, GainedSpeedUp, MoveVerdict, TableRow};
 
 /// Functions on the page; JSON has all above the cut-off.
@@ -30,8 +30,8 @@ pub fn page(report: &AssessReport, colours: bool) -> String {
         plot.unwrap_or_else(|| "  no place on it: FLOPs or bytes were not measured\n".into()),
     );
     if !run.not_measured.is_empty() {
-        let line = |(what, why): (&String, &String)| {
-            format!("  {}\n", wrap(&printable(&format!("{what}: {why}")), COLUMNS - 2, "    "))
+        let line = |(name, reason): (&String, &String)| {
+            format!("  {}\n", wrap(&printable(&format!("{name}: {reason}")), COLUMNS - 2, "    "))
         };
         section("Not measured", run.not_measured.iter().map(line).collect());
     }
@@ -102,10 +102,10 @@ fn split(report: &AssessReport, paint: Painter) -> String {
 fn table(rows: &[TableRow], paint: Painter) -> String {
     let line = |row: &TableRow| {
         let (mark, colour, says) = match row.says {
-            Says::For => ("✓", Colour::Green, "for"),
-            Says::Between => ("~", Colour::Cyan, "between"),
-            Says::Against => ("!", Colour::Yellow, "against"),
-            Says::NotMeasured => {
+            Vote::For => ("✓", Colour::Green, "for"),
+            Vote::Between => ("~", Colour::Cyan, "between"),
+            Vote::Against => ("!", Colour::Yellow, "against"),
+            Vote::NotMeasured => {
                 ("?", Colour::Cyan, if row.value.is_some() { "not judged" } else { "not known" })
             }
         };
@@ -121,8 +121,8 @@ fn table(rows: &[TableRow], paint: Painter) -> String {
     rows.iter().map(line).collect()
 }
 
-fn format_value(what: &str, value: f64) -> String {
-    match what {
+fn format_value(row: &str, value: f64) -> String {
+    match row {
         "branch misses" => percent(value),
         "99th percentile" => seconds(value),
         "data a call" => format!("{}B", number(value)),

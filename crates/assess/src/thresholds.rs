@@ -16,7 +16,7 @@ pub struct Threshold {
 /// What a value says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Says {
+pub enum Vote {
     For,
     Between,
     Against,
@@ -24,14 +24,14 @@ pub enum Says {
 }
 
 impl Threshold {
-    pub fn judge(&self, value: Option<f64>) -> Says {
-        let Some(value) = value else { return Says::NotMeasured };
+    pub fn judge(&self, value: Option<f64>) -> Vote {
+        let Some(value) = value else { return Vote::NotMeasured };
         let (value, good, bad) =
             if self.lower_is_better { (-value, -self.good, -self.bad) } else { (value, self.good, self.bad) };
         match () {
-            () if value > good => Says::For,
-            () if value < bad => Says::Against,
-            () => Says::Between,
+            () if value > good => Vote::For,
+            () if value < bad => Vote::Against,
+            () => Vote::Between,
         }
     }
 }

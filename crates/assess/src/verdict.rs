@@ -4,14 +4,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::figures::RunFigures;
 use crate::recording::RunCounts;
-use crate::thresholds::{self as t, Says, Threshold};
+use crate::thresholds::{self as t, Threshold, Vote};
 
 /// A row of a table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TableRow {
     pub what: &'static str,
     pub value: Option<f64>,
-    pub says: Says,
+    pub says: Vote,
     /// What there is to know beside the value, as why it is not judged.
     pub note: String,
     pub threshold: Option<Threshold>,
@@ -23,7 +23,7 @@ pub struct TableRow {
 pub enum MoveVerdict {
     /// It computes much on what it loads, in parallel.
     Suits,
-    /// It computes much on what it loads; how much of it is parallel was not given.
+    /// It computes much on what it loads; how much of it is parallel was not inputs.
     SuitsIfParallel,
     /// The memory's rate is its limit.
     MemoryBound,
@@ -73,7 +73,7 @@ fn row(what: &'static str, value: Option<f64>, threshold: &Threshold) -> TableRo
 }
 
 impl TableRow {
-    fn set(&mut self, says: Says, note: impl Into<String>) {
+    fn set(&mut self, says: Vote, note: impl Into<String>) {
         (self.says, self.note) = (says, note.into());
     }
 }
@@ -87,22 +87,22 @@ pub fn judge(run: &RunCounts, figures: &RunFigures) -> MoveJudgement {
     let mut counted = [density_row(figures), branches_row(figures), access_row(figures)];
     if let Some(cpu) = run.cpu_seconds.filter(|cpu| *cpu < t::LEAST_CPU_SECONDS) {
         let note = format!("too short: {:.0} ms of CPU time", cpu * 1e3);
-        counted.iter_mut().for_each(|row| row.set(Says::NotMeasured, &note));
+        counted.iter_mut().for_each(|row| row.set(Vote::NotMeasured, &note));
     }
     if let Some(ratio) = run.counts.counted_ratio.filter(|ratio| *ratio < t::LEAST_COUNTED) {
         let note = format!("counted in {:.1} % of the time only", ratio * 100.0);
         let measured = counted.iter_mut().filter(|row| row.value.is_some());
-        measured.for_each(|row| row.set(Says::NotMeasured, &note));
+        measured.for_each(|row| row.set(Vote::NotMeasured, &note));
     }
     let [density, branches, access] = counted;
     let verdict = match (density.says, items.says) {
-        _ if branches.says == Says::Against => MoveVerdict::NotAsWritten,
-        (Says::Against, _) => MoveVerdict::MemoryBound,
-        _ if access.says == Says::Against => MoveVerdict::NotAsWritten,
-        (Says::NotMeasured, _) => MoveVerdict::NotJudged,
-        (_, Says::Against) => MoveVerdict::TooSmall,
-        (Says::For, Says::NotMeasured) => MoveVerdict::SuitsIfParallel,
-        (Says::For, Says::For) => MoveVerdict::Suits,
+        _ if branches.says == Vote::Against => MoveVerdict::NotAsWritten,
+        (Vote::Against, _) => MoveVerdict::MemoryBound,
+        _ if access.says == Vote::Against => MoveVerdict::NotAsWritten,
+        (Vote::NotMeasured, _) => MoveVerdict::NotJudged,
+        (_, Vote::Against) => MoveVerdict::TooSmall,
+        (Vote::For, Vote::NotMeasured) => MoveVerdict::SuitsIfParallel,
+        (Vote::For, Vote::For) => MoveVerdict::Suits,
         _ => MoveVerdict::Borderline,
     };
     MoveJudgement { verdict, rows: vec![density, items, branches, access] }
@@ -113,14 +113,14 @@ fn density_row(figures: &RunFigures) -> TableRow {
     let fewer_flops_than = |limit| figures.flops_per_instruction.is_some_and(|share| share < limit);
     match row.says {
         _ if fewer_flops_than(t::FLOPS_MATTER) => {
-            row.set(Says::NotMeasured, "hardly any: integers are not counted");
+            row.set(Vote::NotMeasured, "hardly any: integers are not counted");
         }
-        Says::For if fewer_flops_than(t::FLOPS_LEAD) => {
-            row.set(Says::Between, "few operations an instruction")
+        Vote::For if fewer_flops_than(t::FLOPS_LEAD) => {
+            row.set(Vote::Between, "few operations an instruction")
         }
-        Says::For => row.note = "an upper bound: bytes are a lower one".into(),
-        Says::Against if few(figures.llc_misses_per_kilo_instruction).is_some() => {
-            row.set(Says::Between, "few misses counted");
+        Vote::For => row.note = "an upper bound: bytes are a lower one".into(),
+        Vote::Against if few(figures.llc_misses_per_kilo_instruction).is_some() => {
+            row.set(Vote::Between, "few misses counted");
         }
         _ => {}
     }
@@ -129,9 +129,9 @@ fn density_row(figures: &RunFigures) -> TableRow {
 
 fn branches_row(figures: &RunFigures) -> TableRow {
     let mut row = row("branch misses", figures.branch_miss_ratio, &t::BRANCHES);
-    let is_high = row.value.is_some() && row.says > Says::For;
+    let is_high = row.value.is_some() && row.says > Vote::For;
     if let Some(rate) = few(figures.branch_misses_per_kilo_instruction).filter(|_| is_high) {
-        row.set(Says::For, format!("few: {rate:.2} in 1,000 instructions"));
+        row.set(Vote::For, format!("few: {rate:.2} in 1,000 instructions"));
     }
     row
 }
@@ -139,8 +139,8 @@ fn branches_row(figures: &RunFigures) -> TableRow {
 fn access_row(figures: &RunFigures) -> TableRow {
     let mut row = row("access pattern", figures.misses_in_flight, &t::ACCESS);
     if let Some(rate) = few(figures.llc_misses_per_kilo_instruction) {
-        row.set(Says::For, format!("few misses counted: {rate:.2} in 1,000"));
-    } else if row.says == Says::Against {
+        row.set(Vote::For, format!("few misses counted: {rate:.2} in 1,000"));
+    } else if row.says == Vote::Against {
         (row.says, row.note) = few_in_flight(figures);
     }
     row
@@ -152,21 +152,21 @@ fn few(misses: Option<f64>) -> Option<f64> {
 }
 
 /// What few misses in flight say: dependent loads only where the CPU waits for one all the time.
-fn few_in_flight(figures: &RunFigures) -> (Says, String) {
+fn few_in_flight(figures: &RunFigures) -> (Vote, String) {
     let in_flight = figures.misses_in_flight.unwrap_or(0.0);
     if in_flight < t::CHAIN_IN_FLIGHT {
         let share = (in_flight * 100.0).min(100.0);
-        return (Says::Between, format!("waits for memory {share:.0} % of it at most"));
+        return (Vote::Between, format!("waits for memory {share:.0} % of it at most"));
     }
     if figures.bytes_per_second.is_none_or(|rate| rate >= t::CHAIN_BYTES_PER_SECOND) {
-        return (Says::Between, "memory may be saturated".into());
+        return (Vote::Between, "memory may be saturated".into());
     }
     match figures.instructions_per_cycle {
-        None => (Says::NotMeasured, "instructions a cycle not measured".into()),
+        None => (Vote::NotMeasured, "instructions a cycle not measured".into()),
         Some(rate) if rate < t::CHAIN_INSTRUCTIONS_PER_CYCLE => {
-            (Says::Against, format!("dependent loads: {rate:.2} instr./cycle"))
+            (Vote::Against, format!("dependent loads: {rate:.2} instr./cycle"))
         }
-        Some(rate) => (Says::Between, format!("computes too: {rate:.2} instr./cycle")),
+        Some(rate) => (Vote::Between, format!("computes too: {rate:.2} instr./cycle")),
     }
 }
 
@@ -204,12 +204,12 @@ pub fn split(judgement: &MoveJudgement, answers: SplitAnswers) -> SplitMatrix {
         TableRow { note: note.into(), ..row(what, value, threshold) }
     };
     let (says, note) = match answers.coupling {
-        Some(Coupling::Loose) => (Says::For, "loose"),
-        Some(Coupling::Tight) => (Says::Against, "tight"),
-        None => (Says::NotMeasured, "from --coupling"),
+        Some(Coupling::Loose) => (Vote::For, "loose"),
+        Some(Coupling::Tight) => (Vote::Against, "tight"),
+        None => (Vote::NotMeasured, "from --coupling"),
     };
     let density = &judgement.rows[0];
-    let judged = density.value.filter(|_| density.says != Says::NotMeasured);
+    let judged = density.value.filter(|_| density.says != Vote::NotMeasured);
     let rows = vec![
         row("compute density", judged, &t::SPLIT_DENSITY, "not measured"),
         row("data parallelism", judgement.rows[1].value, &t::SPLIT_ITEMS, "from --items N"),
@@ -218,7 +218,7 @@ pub fn split(judgement: &MoveJudgement, answers: SplitAnswers) -> SplitMatrix {
         row("data a call", answers.exchange_bytes, &t::SPLIT_EXCHANGE, "from --exchange BYTES"),
     ];
     let count = |says| rows.iter().filter(|row| row.says == says).count();
-    let (votes, unknown) = (count(Says::For), count(Says::NotMeasured));
+    let (votes, unknown) = (count(Vote::For), count(Vote::NotMeasured));
     let split = match () {
         () if votes >= t::SPLIT_VOTES => Some(true),
         () if votes + unknown < t::SPLIT_VOTES => Some(false),
@@ -260,7 +260,7 @@ impl ShareInterval {
     }
 }
 
-/// What follows from a gain that was given.
+/// What follows from a gain that was inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct GainedSpeedUp {
     pub gain: f64,
@@ -328,7 +328,7 @@ pub fn amdahl(run: &RunCounts, chosen: &[String], gain: Option<f64>) -> Result<A
 /// What is bounded, and the CPU time's part of it: wall time only where a single thread computes all of it, or waits for
 /// something else than a CPU, which would go with the functions.
 fn bounded(run: &RunCounts) -> (BoundedTime, f64) {
-    let figures = RunFigures::of(run);
+    let figures = RunFigures::from_run(run);
     let may_be_throttled = figures.utilization_ratio.is_none_or(|ratio| ratio >= t::WAITS_FOR_CPUS);
     let is_preempted = run.system.is_none_or(|it| it.involuntary_switches > it.voluntary_switches);
     match figures.threads_used.filter(|threads| *threads <= t::ONE_THREAD && !may_be_throttled) {
@@ -343,10 +343,10 @@ fn is_placeholder(name: &str) -> bool {
     name.starts_with('[')
 }
 
-/// Whether a function is the one that is asked for: its whole name, its last part, or that without arguments.
-fn is_named(function: &str, asked: &str) -> bool {
+/// Whether a function is the one that is wanted for: its whole name, its last part, or that without arguments.
+fn is_named(function: &str, wanted: &str) -> bool {
     let plain = function.split('(').next().unwrap_or(function);
-    function == asked || plain == asked || plain.ends_with(&format!("::{asked}"))
+    function == wanted || plain == wanted || plain.ends_with(&format!("::{wanted}"))
 }
 
 /// Wilson's interval of a share of so many samples, at 95 %.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use assess::compare::CompareTarget;
-use assess::report::Given;
+use assess::report::AssessInputs;
 use assess::roofline::{GPUS, GpuRoof};
 use assess::verdict::{Coupling, SplitAnswers};
 use clap::{ArgGroup, Args, ValueEnum};
@@ -99,8 +99,8 @@ pub(crate) enum CouplingArgument {
 }
 
 impl AssessArguments {
-    pub fn given(&self) -> Given {
-        Given {
+    pub fn inputs(&self) -> AssessInputs {
+        AssessInputs {
             split: SplitAnswers {
                 p99_seconds: self.p99.map(|p99| p99.as_secs_f64()),
                 coupling: self.coupling.map(|coupling| match coupling {

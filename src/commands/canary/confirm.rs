@@ -21,20 +21,20 @@ type Figures = BTreeMap<Place, (String, Vec<(Quantity, f64)>)>;
 
 /// Judges all runs that were made, and sets their outcomes.
 pub fn judge(
-    made: &mut [RunRecord],
-    memory: &BaselineStore,
+    records: &mut [RunRecord],
+    baselines: &BaselineStore,
     devices: &[ListedDevice],
     runner: &mut Runner<'_>,
 ) {
-    let figures = figures(made, memory);
+    let figures = figures(records, baselines);
     let judged = |place: &Place, run: &CanaryRun| -> Outcome {
-        let siblings = siblings(place, run, memory, &figures);
-        judge::judge(place, run, memory, &siblings, unix_seconds()).outcome
+        let siblings = siblings(place, run, baselines, &figures);
+        judge::judge(place, run, baselines, &siblings, unix_seconds()).outcome
     };
-    for made in made.iter_mut().filter(|made| made.outcome.is_none()) {
-        let device = devices.iter().find(|device| device.place == made.place);
-        let (Some(run), Some(device)) = (&made.run, device) else { continue };
-        let mut outcome = judged(&made.place, run);
+    for record in records.iter_mut().filter(|record| record.outcome.is_none()) {
+        let device = devices.iter().find(|device| device.place == record.place);
+        let (Some(run), Some(device)) = (&record.run, device) else { continue };
+        let mut outcome = judged(&record.place, run);
         let mut again = |checks: &[CanaryCheck], which: &str| {
             let name = format!("{}, again{which}", device.place);
             judged(&device.place, &runner.run(device, None, checks, &name))
@@ -49,7 +49,7 @@ pub fn judge(
             let more: Vec<Outcome> = more.collect();
             judge::confirm(&mut outcome, &more);
         }
-        made.outcome = Some(outcome);
+        record.outcome = Some(outcome);
     }
 }
 
@@ -82,21 +82,22 @@ fn with_clock(outcome: &Outcome, mut checks: Vec<CanaryCheck>) -> Vec<CanaryChec
     checks
 }
 
-fn figures(made: &[RunRecord], memory: &BaselineStore) -> Figures {
-    let figures = made.iter().filter_map(|made| {
+fn figures(records: &[RunRecord], baselines: &BaselineStore) -> Figures {
+    let figures = records.iter().filter_map(|record| {
         let siblings = Siblings::default();
-        let update = judge::judge(&made.place, made.run.as_ref()?, memory, &siblings, unix_seconds()).update;
+        let update =
+            judge::judge(&record.place, record.run.as_ref()?, baselines, &siblings, unix_seconds()).update;
         let (_, model) = update.device?;
-        Some((made.place.clone(), (model, update.newest)))
+        Some((record.place.clone(), (model, update.newest)))
     });
     figures.collect()
 }
 
 /// The other GPUs of this command, or if they are too few those that the daemon knows.
-fn siblings(place: &Place, run: &CanaryRun, memory: &BaselineStore, figures: &Figures) -> Siblings {
+fn siblings(place: &Place, run: &CanaryRun, baselines: &BaselineStore, figures: &Figures) -> Siblings {
     let Some(device) = &run.device else { return Siblings::default() };
     let model = baseline::model(place, device);
     let others = figures.iter().filter(|(other, (of, _))| *other != place && *of == model);
     let here = Siblings::from_figures(others.map(|(_, (_, newest))| newest.as_slice()));
-    if here.is_enough() { here } else { memory.siblings(place, device) }
+    if here.is_enough() { here } else { baselines.siblings(place, device) }
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::commands::doctor::ask::{Aim, Asked, does_not_return, label};
 use crate::commands::doctor::daemon::Daemon;
+use crate::commands::doctor::driver_query::{DriverAnswers, QueryScope, does_not_return, label};
 use canary::gate::facts::{GateValue, Values, state};
 use canary::gate::{self, GateFacts, RunCondition};
 use collectors::windows::store::WindowStore;
@@ -15,7 +15,7 @@ use model::sample::{Batch, BatchKey, Missing, Row};
 use model::window;
 use settings::Config;
 
-/// What is asked of the driver; the rest costs time.
+/// What is answers of the driver; the rest costs time.
 const WANTED: [MetricId; 14] = [
     m::gpu_devices.id(),
     m::gpu_info.id(),
@@ -33,7 +33,7 @@ const WANTED: [MetricId; 14] = [
     m::gpu_mig_compute_processes.id(),
 ];
 
-/// How old values may be when they count; what was asked is asked again when it is older.
+/// How old values may be when they count; what was answers is answers again when it is older.
 const FRESH_FOR: Duration = Duration::from_secs(3600);
 
 /// A GPU or MIG device.
@@ -58,9 +58,9 @@ impl ListedDevice {
     }
 }
 
-/// What there is, and what was asked of it.
+/// What there is, and what was answers of it.
 pub(crate) struct DeviceList {
-    asked: Asked,
+    answers: DriverAnswers,
     daemon: Daemon,
     pub at: Mono,
     devices: Vec<ListedDevice>,
@@ -69,17 +69,17 @@ pub(crate) struct DeviceList {
 impl DeviceList {
     /// Asks the driver, in a process of its own.
     pub fn query(config: &Config) -> Result<DeviceList, String> {
-        let daemon = Daemon::ask(config);
-        let asked = daemon.ask_driver(config, Aim::Only(&WANTED));
-        let asked = asked.map_err(|why| format!("the driver: {}", why.text))?;
-        if let Some((_, text)) = asked.away.as_ref().filter(|_| !asked.up) {
+        let daemon = Daemon::connect(config);
+        let answers = daemon.query_driver(config, QueryScope::Only(&WANTED));
+        let answers = answers.map_err(|why| format!("the driver: {}", why.text))?;
+        if let Some((_, text)) = answers.away.as_ref().filter(|_| !answers.up) {
             return Err(format!("the driver does not answer: {text}"));
         }
-        if let Some(hung) = asked.hung.iter().find(|hung| hung.gpu().is_none()) {
+        if let Some(hung) = answers.hung.iter().find(|hung| hung.gpu().is_none()) {
             return Err(format!("{}: the driver hangs", does_not_return(hung)));
         }
-        let devices = devices(&asked);
-        Ok(DeviceList { asked, daemon, at: Mono::now(), devices })
+        let devices = devices(&answers);
+        Ok(DeviceList { answers, daemon, at: Mono::now(), devices })
     }
 
     /// Those that are meant, in order, each once.
@@ -89,7 +89,7 @@ impl DeviceList {
 
     /// The conditions for a run there now.
     pub fn conditions(&self, config: &Config, device: &ListedDevice) -> Vec<RunCondition> {
-        let mut facts = GateFacts::read(&self.asked, &device.place, FRESH_FOR);
+        let mut facts = GateFacts::read(&self.answers, &device.place, FRESH_FOR);
         facts.no_instance = device.no_instance;
         let now = unix_seconds();
         facts.maintenance = window::maintenance(&WindowStore::new(config).list(now).0, now);
@@ -126,17 +126,17 @@ fn choose(devices: &[ListedDevice], words: &[String]) -> Result<Vec<ListedDevice
 }
 
 /// Every GPU as a whole, or its MIG devices; those that the driver gives no handle to as well. By place.
-fn devices(asked: &Asked) -> Vec<ListedDevice> {
+fn devices(answers: &DriverAnswers) -> Vec<ListedDevice> {
     let mut devices = Vec::new();
-    for (gpu, row) in asked.gpus() {
+    for (gpu, row) in answers.gpus() {
         let device = |instance, no_instance| ListedDevice {
             place: Place { gpu: gpu.clone(), instance },
             model: label(row, "model"),
             pci_address: label(row, "pci_address"),
             no_instance,
         };
-        let mig = asked.value(&m::gpu_mig_mode_enabled, gpu, ()).is_some_and(|on| on > 0.0);
-        let parts = if mig { asked.mig_devices(gpu) } else { Default::default() };
+        let mig = answers.value(&m::gpu_mig_mode_enabled, gpu, ()).is_some_and(|on| on > 0.0);
+        let parts = if mig { answers.mig_devices(gpu) } else { Default::default() };
         if parts.is_empty() {
             devices.push(device(None, mig));
         }
@@ -148,10 +148,11 @@ fn devices(asked: &Asked) -> Vec<ListedDevice> {
         };
         devices.extend(parts.into_iter().map(|of| device(Some(part(of)), false)));
     }
-    for hung in asked.hung.iter().filter(|hung| hung.gpu().is_some()) {
+    for hung in answers.hung.iter().filter(|hung| hung.gpu().is_some()) {
         tracing::warn!("{}", does_not_return(hung));
     }
-    let silent = asked.attach_failed.keys().copied().chain(asked.hung.iter().filter_map(|hung| hung.gpu()));
+    let silent =
+        answers.attach_failed.keys().copied().chain(answers.hung.iter().filter_map(|hung| hung.gpu()));
     for index in silent {
         if devices.iter().all(|device| device.place.gpu.gpu != index) {
             devices.push(ListedDevice {
@@ -166,8 +167,8 @@ fn devices(asked: &Asked) -> Vec<ListedDevice> {
     devices
 }
 
-/// What a process of one's own has asked: all of it new, but without what only time tells.
-impl Values for Asked {
+/// What a process of one's own has answers: all of it new, but without what only time tells.
+impl Values for DriverAnswers {
     fn value<E: Entity, L: LabelSet>(&self, metric: &Metric<E, L>, entity: &E, labels: L) -> Option<f64> {
         let (subject, labels) = (entity.subject(), labels.texts());
         let rows = self.rows(metric.id()).filter(|(of, row)| **of == subject && row.labels == labels);

@@ -39,7 +39,7 @@ impl Exit {
     }
 
     /// What a verdict amounts to.
-    pub fn of(verdict: CanaryVerdict) -> Exit {
+    pub fn from_verdict(verdict: CanaryVerdict) -> Exit {
         use CanaryVerdict::*;
         match verdict {
             Ok | Contended | Skipped => Exit::Healthy,
@@ -109,7 +109,7 @@ impl RunRecord {
     /// What it amounts to.
     pub fn exit(&self) -> Exit {
         let Some(outcome) = &self.outcome else { return Exit::Healthy };
-        let checks = outcome.checks.iter().map(|judged| Exit::of(judged.verdict));
+        let checks = outcome.checks.iter().map(|judged| Exit::from_verdict(judged.verdict));
         let end = match (outcome.end, outcome.skip) {
             // A call of the driver does not return there, it gives no handle, or asks for a reset.
             (_, Some(CanarySkip::Unhealthy | CanarySkip::ChildAlive)) => Exit::Fault,

@@ -27,7 +27,7 @@ pub fn text(report: &Report, colours: bool) -> String {
         device(&mut out, paint, of_device);
     }
     let sum = match report.result {
-        Exit::Healthy if report.runs.iter().all(|made| made.outcome.is_none()) => return out,
+        Exit::Healthy if report.runs.iter().all(|record| record.outcome.is_none()) => return out,
         Exit::Healthy => "Nothing is wrong with what was run.",
         Exit::NothingRun => "Nothing was run.",
         Exit::Degraded => "Something is degraded: see the lines with !.",
@@ -43,7 +43,7 @@ fn device(out: &mut String, paint: Painter, runs: &[RunRecord]) {
     let Some(first) = runs.first() else { return };
     let title = format!("{}  {}  {}", first.place, first.model, first.place.device());
     *out += &format!("{}\n", paint.bold(title.trim_end()));
-    let outcomes: Vec<_> = runs.iter().filter_map(|made| made.outcome.as_ref()).collect();
+    let outcomes: Vec<_> = runs.iter().filter_map(|record| record.outcome.as_ref()).collect();
     if outcomes.is_empty() {
         conditions(out, paint, first);
         return;
@@ -80,7 +80,8 @@ fn device(out: &mut String, paint: Painter, runs: &[RunRecord]) {
 
 /// A check in all runs: the middle of its rates, and its worst verdict.
 fn line(out: &mut String, paint: Painter, all: &[&Judged], several: bool) {
-    let weight = |judged: &&&Judged| (Exit::of(judged.verdict), judged.verdict != CanaryVerdict::Ok);
+    let weight =
+        |judged: &&&Judged| (Exit::from_verdict(judged.verdict), judged.verdict != CanaryVerdict::Ok);
     let Some(worst) = all.iter().max_by_key(weight) else { return };
     let (rate, spread) = middle(&mut all.iter().filter_map(|judged| judged.rate).collect::<Vec<_>>());
     let spread = if several { format!("{spread:>9}") } else { String::new() };
@@ -95,7 +96,7 @@ fn line(out: &mut String, paint: Painter, all: &[&Judged], several: bool) {
     };
     *out += &format!(
         "  {} {:<10}{rate:>20}{spread}{:>10}{:>10}{:>10}  {}{times}\n",
-        mark(paint, Exit::of(worst.verdict)),
+        mark(paint, Exit::from_verdict(worst.verdict)),
         worst.check.known(),
         ratio(RateAgainst::Roofline),
         ratio(RateAgainst::Baseline),
@@ -123,8 +124,8 @@ fn middle(rates: &mut [Rate]) -> (String, String) {
 }
 
 /// What would keep a canary away.
-fn conditions(out: &mut String, paint: Painter, made: &RunRecord) {
-    for condition in &made.conditions {
+fn conditions(out: &mut String, paint: Painter, record: &RunRecord) {
+    for condition in &record.conditions {
         let (mark, found) = match &condition.allows {
             Allows::Yes => (mark(paint, Exit::Healthy), condition.found.clone()),
             Allows::No(reason) => {

@@ -75,7 +75,7 @@ impl fmt::Display for PageSource {
 
 impl PageSource {
     /// The page of the daemon that listens there.
-    pub fn of_daemon(listen: Listen) -> Result<PageSource, String> {
+    pub fn daemon_page(listen: Listen) -> Result<PageSource, String> {
         let ip = if listen.0.ip().is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { listen.0.ip() };
         let address = SocketAddr::new(ip, listen.0.port());
         if address.port() == 0 {
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn the_daemon_is_found_by_its_configuration() {
-        let of = |listen: &str| PageSource::of_daemon(listen.parse().unwrap()).map(|page| page.to_string());
+        let of = |listen: &str| PageSource::daemon_page(listen.parse().unwrap()).map(|page| page.to_string());
         assert_eq!(of(":9408").unwrap(), "http://127.0.0.1:9408/dcgm/metrics");
         assert_eq!(of("0.0.0.0:1").unwrap(), "http://127.0.0.1:1/dcgm/metrics");
         assert_eq!(of("[::1]:9408").unwrap(), "http://[::1]:9408/dcgm/metrics");

@@ -30,7 +30,7 @@ pub fn report(report: &CompatReport, colours: bool) -> String {
     families.sort_by_key(|family| family.states[0]);
     for family in families {
         let (sign, colour) = mark(family.states[0]);
-        out += &format!("{} {:width$}  {}\n", paint.colour(colour, sign), family.name, of_family(family));
+        out += &format!("{} {:width$}  {}\n", paint.colour(colour, sign), family.name, family_text(family));
     }
     out += &format!("\n{}\n", paint.bold("Labels of the families that both pages have"));
     for label in &diff.labels {
@@ -40,7 +40,7 @@ pub fn report(report: &CompatReport, colours: bool) -> String {
             LabelState::Extra => FamilyState::Extra,
             LabelState::Renamed { .. } | LabelState::OtherValue { .. } => FamilyState::OtherLabels,
         });
-        out += &format!("{} {:width$}  {}\n", paint.colour(colour, sign), label.name, of_label(label));
+        out += &format!("{} {:width$}  {}\n", paint.colour(colour, sign), label.name, label_text(label));
     }
     for (reason, names) in not_compared(diff) {
         out += &format!("\nValues not compared ({reason}): {}\n", names.join(", "));
@@ -69,7 +69,7 @@ fn counts(diff: &PageDiff) -> String {
     format!("{same} same, {other} other, {missing} missing, {extra} only here")
 }
 
-fn of_family(family: &FamilyDiff) -> String {
+fn family_text(family: &FamilyDiff) -> String {
     let text = |state: &FamilyState| match state {
         FamilyState::Missing => {
             format!("missing, {}", family.missing.as_ref().map(MissingReason::text).unwrap_or_default())
@@ -90,8 +90,8 @@ fn of_family(family: &FamilyDiff) -> String {
         FamilyState::OtherSeries => {
             let series = [(&family.missing_series, "missing"), (&family.extra_series, "only here")];
             let some = series.into_iter().filter(|(series, _)| series.count > 0);
-            let text = some.map(|(SeriesCount { count, example }, what)| {
-                format!("{count} series {what}, such as {example}")
+            let text = some.map(|(SeriesCount { count, example }, place)| {
+                format!("{count} series {place}, such as {example}")
             });
             text.collect::<Vec<_>>().join(", ")
         }
@@ -123,7 +123,7 @@ fn not_compared(diff: &PageDiff) -> BTreeMap<&'static str, Vec<&str>> {
     by_reason
 }
 
-fn of_label(label: &LabelDiff) -> String {
+fn label_text(label: &LabelDiff) -> String {
     let families = format!("in {} families", label.families);
     match &label.state {
         LabelState::Same => format!("same {families}"),

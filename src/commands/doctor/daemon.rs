@@ -6,7 +6,7 @@ use std::io;
 use serde_json::Value;
 
 use super::KERNEL_MESSAGES;
-use super::ask::{self, Aim, Asked};
+use super::driver_query::{self, DriverAnswers, QueryScope};
 use super::host;
 use super::report::{Finding, Verdict};
 use crate::control;
@@ -27,7 +27,7 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     /// Asks it.
-    pub fn ask(config: &Config) -> Daemon {
+    pub fn connect(config: &Config) -> Daemon {
         let Some(socket) = config.control.path() else {
             return Daemon { snapshot: Value::Null, trouble: None };
         };
@@ -46,7 +46,7 @@ impl Daemon {
         let topic = "daemon";
         if !self.answers() {
             let Some(error) = &self.trouble else {
-                let text = "not asked: control.socket is empty";
+                let text = "not answers: control.socket is empty";
                 return vec![Finding::note(topic, text)];
             };
             let fix = match error.kind() {
@@ -102,8 +102,8 @@ impl Daemon {
     }
 
     /// Asks the driver, unless that could do harm: then the finding says why not.
-    pub fn ask_driver(&self, config: &Config, aim: Aim<'_>) -> Result<Asked, Finding> {
-        let not_asked = |verdict, why| Err(Finding::new("driver", verdict, format!("not asked: {why}")));
+    pub fn query_driver(&self, config: &Config, scope: QueryScope<'_>) -> Result<DriverAnswers, Finding> {
+        let not_asked = |verdict, why| Err(Finding::new("driver", verdict, format!("not answers: {why}")));
         match self.snapshot["driver"]["state"].as_str() {
             Some("paused") => {
                 let why = "the daemon has released it, so that it can be unloaded";
@@ -117,7 +117,7 @@ impl Daemon {
             _ => {}
         }
         let (known, avoid) = self.gpus();
-        ask::query(config, aim, known, avoid)
+        driver_query::query(config, scope, known, avoid)
             .or_else(|error| not_asked(Verdict::Wrong, format!("no process could be started: {error}")))
     }
 

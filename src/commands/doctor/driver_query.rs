@@ -32,7 +32,7 @@ const LONG: Duration = Duration::from_secs(1);
 
 /// Which metrics are read.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Aim<'a> {
+pub(crate) enum QueryScope<'a> {
     /// All but these, and for so long that cheap calls are measured some ten times.
     AllBut(&'a HashSet<MetricId>),
     /// These alone, of the tiers that tell the GPUs and their users, as soon as they are known.
@@ -41,7 +41,7 @@ pub(crate) enum Aim<'a> {
 
 /// What the driver said.
 #[derive(Debug, Default)]
-pub(crate) struct Asked {
+pub(crate) struct DriverAnswers {
     /// Whether it answers.
     pub up: bool,
     /// Why it does not.
@@ -59,7 +59,7 @@ pub(crate) struct Asked {
     attached: BTreeMap<usize, Gpu>,
 }
 
-impl Asked {
+impl DriverAnswers {
     /// The rows of a metric, each with its subject.
     pub fn rows(&self, id: MetricId) -> impl Iterator<Item = (&Subject, &Row)> {
         let groups = self.batches.values().flat_map(|batch| batch.rows.groups());
@@ -168,45 +168,50 @@ impl Asked {
 
 /// Queries the driver, and shows the progress of a long query. Leaves out the GPUs to `avoid`; if there are any, attaches the
 /// other GPUs by their addresses, as listed in `known`.
-pub fn query(config: &Config, aim: Aim<'_>, known: Vec<GpuSlot>, avoid: Vec<usize>) -> io::Result<Asked> {
+pub fn query(
+    config: &Config,
+    scope: QueryScope<'_>,
+    known: Vec<GpuSlot>,
+    avoid: Vec<usize>,
+) -> io::Result<DriverAnswers> {
     use Tier::*;
-    let (tiers, shortest): (&[Tier], _) = match aim {
-        Aim::AllBut(_) => {
+    let (tiers, shortest): (&[Tier], _) = match scope {
+        QueryScope::AllBut(_) => {
             (&[Identity, Once, Fast, Normal, Samples, Slow, Rare, Nvlink], Duration::from_secs(3))
         }
-        Aim::Only(_) => (&[Identity, Normal, Slow], Duration::ZERO),
+        QueryScope::Only(_) => (&[Identity, Normal, Slow], Duration::ZERO),
     };
     let deadlines = CallDeadlines { call: config.sampler.call_timeout, init: config.sampler.init_timeout };
     let inbox = Arc::new(Inbox::default());
     let (sender, messages) = channel();
-    let settings = one_time_config(config, aim, known, avoid.clone());
+    let settings = one_time_config(config, scope, known, avoid.clone());
     let mut sampler = SamplerProcess::start(1, "error", Stderr::Null, settings, &inbox, &sender)?;
     let started = Mono::now();
     let deadline = started + deadlines.init + deadlines.call + SPARE;
-    let mut asked = Asked::default();
+    let mut answers = DriverAnswers::default();
     let mut is_over = false;
     while !is_over {
         is_over = match messages.recv_timeout(LOOK) {
-            Ok(message) => asked.handle(message),
+            Ok(message) => answers.handle(message),
             Err(RecvTimeoutError::Timeout) => false,
             Err(RecvTimeoutError::Disconnected) => true,
         };
-        asked.receive(&inbox);
+        answers.receive(&inbox);
         let now = Mono::now();
         let waited = now.since(started);
         let health = sampler.health(now, deadlines);
-        asked.hung = health.stuck;
-        let (finished, listed) = (asked.finished(&avoid, tiers), asked.devices());
+        answers.hung = health.stuck;
+        let (finished, listed) = (answers.finished(&avoid, tiers), answers.devices());
         if waited > LONG {
             let (seconds, listed) = (waited.as_secs_f64(), listed.unwrap_or_default());
             progress(&format!("asking the driver: {seconds:.0} s, {finished} of {listed} GPUs "));
         }
-        let node_hangs = asked.hung.iter().any(|hung| hung.gpu().is_none());
+        let node_hangs = answers.hung.iter().any(|hung| hung.gpu().is_none());
         let is_complete = listed == Some(finished) && waited >= shortest;
         // A process that is stopped or starved sends nothing more.
         let is_silent = health.well == 0 && health.late > 0;
-        if is_silent && asked.hung.is_empty() {
-            asked.away.get_or_insert((None, "the process that asks is starved or stopped".into()));
+        if is_silent && answers.hung.is_empty() {
+            answers.away.get_or_insert((None, "the process that asks is starved or stopped".into()));
         }
         is_over |= is_complete || node_hangs || is_silent || now >= deadline;
     }
@@ -214,16 +219,21 @@ pub fn query(config: &Config, aim: Aim<'_>, known: Vec<GpuSlot>, avoid: Vec<usiz
     sampler.abandon();
     let mut samplers = vec![sampler];
     end_all(&mut samplers, Mono::now() + END, deadlines);
-    asked.left = samplers.first().map(SamplerProcess::pid);
-    asked.receive(&inbox);
-    Ok(asked)
+    answers.left = samplers.first().map(SamplerProcess::pid);
+    answers.receive(&inbox);
+    Ok(answers)
 }
 
 /// Returns the configuration of a sampler that reads every metric soon after its start.
-fn one_time_config(config: &Config, aim: Aim<'_>, known: Vec<GpuSlot>, avoid: Vec<usize>) -> SamplerConfig {
-    let mut off: HashSet<MetricId> = match aim {
-        Aim::AllBut(off) => off.clone(),
-        Aim::Only(wanted) => {
+fn one_time_config(
+    config: &Config,
+    scope: QueryScope<'_>,
+    known: Vec<GpuSlot>,
+    avoid: Vec<usize>,
+) -> SamplerConfig {
+    let mut off: HashSet<MetricId> = match scope {
+        QueryScope::AllBut(off) => off.clone(),
+        QueryScope::Only(wanted) => {
             (0..).map(MetricId).take(METRICS.len()).filter(|id| !wanted.contains(id)).collect()
         }
     };
@@ -267,11 +277,11 @@ mod tests {
     #[test]
     fn what_was_read_before_a_change_of_the_layout_is_read_again() {
         let gpu = Gpu { gpu: 0, uuid: "GPU-0".into() };
-        let mut asked = Asked::default();
+        let mut answers = DriverAnswers::default();
         let mut visited = |tier: Tier, epoch: u64| {
             let part = BatchKey { collector: CollectorName::Nvml, gpu: Some(gpu.clone()), tier };
-            asked.batches.insert(part.clone(), Batch::new(part, epoch, Mono(0), None));
-            asked.all_of(&gpu, &[Identity, Normal, Slow])
+            answers.batches.insert(part.clone(), Batch::new(part, epoch, Mono(0), None));
+            answers.all_of(&gpu, &[Identity, Normal, Slow])
         };
         assert!(!visited(Tier::Identity, 1) && !visited(Tier::Normal, 1));
         assert!(!visited(Tier::Slow, 2), "the mode was switched: Normal has not seen the instances");
