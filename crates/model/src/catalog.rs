@@ -1,9 +1,9 @@
-//! Every entity, label and metric, declared once.
+//! Declaration of every entity, label and metric.
 //!
-//! `# HELP`, `# TYPE`, `# UNIT`, `docs/METRICS.md`, `gpu-node-exporter metrics` and the checks of names and
-//! labels elsewhere all come from here; entities, labels and groups are in `catalog/`. To add a metric: one
-//! entry below, one line where it is read (`CONTRIBUTING.md` shows it). The first line of an entry's doc comment
-//! is its `# HELP`; a second paragraph is for `docs/METRICS.md` alone.
+//! The catalogue is the source of `# HELP`, `# TYPE`, `# UNIT`, `docs/METRICS.md`, `gpu-node-exporter metrics` and the
+//! checks of names and labels elsewhere. Entities, labels and groups are in `catalog/`. A new metric needs one entry in
+//! this file and one line at the place that reads it (see `CONTRIBUTING.md`). The first line of an entry's doc comment
+//! is its `# HELP` line; a second paragraph appears only in `docs/METRICS.md`.
 
 #![warn(missing_docs)]
 
@@ -25,932 +25,952 @@ pub use schema::{Kind, MetricDef, MetricId};
 
 metrics! {
     // --- driver and inventory -------------------------------------------------------------------
-    /// 1 while the driver answers, 0 while it is absent, unloaded or silent.
+    /// 1 if the driver responds, 0 if it is absent, unloaded or unresponsive.
     ///
-    /// Absent until the first attempt has ended, and while the driver is released on request (`gpu_driver_paused`).
+    /// Absent until the first attempt has finished, and while the driver is released on request (`gpu_driver_paused`).
     gpu_driver_up: Gauge<Node>, None, Computed, "0.1.0";
-    /// 1 while the driver as a whole is stuck: its initialization does not return, or two sampler processes in a row hang.
+    /// 1 if the whole driver is stuck: its initialization does not return, or two sampler processes in a row hang.
     ///
-    /// No NVML value is published then; of two that hang, none is replaced until one has ended.
+    /// The exporter then publishes no NVML values. It starts no further sampler until one of the two hung processes has
+    /// ended.
     gpu_driver_stuck: Gauge<Node>, None, Computed, "0.1.0";
-    /// Versions of the driver and its library.
+    /// Versions of the NVIDIA driver and its libraries.
     gpu_driver_info: Info<Node, DriverInfo>, None, Identity, "0.1.0";
-    /// 1 while the driver is released on request, so that it can be unloaded.
+    /// 1 if the driver is released on request, so that it can be unloaded.
     ///
-    /// `gpu-node-exporter driver release` does it. Nothing is measured then, and `gpu_driver_up` and `gpu_up` are
-    /// absent.
+    /// `gpu-node-exporter driver release` releases it. The exporter then measures nothing, and `gpu_driver_up` and
+    /// `gpu_up` are absent.
     gpu_driver_paused: Gauge<Node>, None, Computed, "0.1.0";
-    /// Loads of the NVIDIA kernel module since the exporter started.
+    /// Number of times that the NVIDIA kernel module was loaded since the exporter started.
     gpu_driver_loads_total: Counter<Node>, None, Computed, "0.1.0";
-    /// Time at which the NVIDIA kernel module was loaded.
+    /// Unix time at which the NVIDIA kernel module was loaded.
     ///
-    /// From the kernel log, the driver's kernel threads, or the load itself. Absent if unknown.
+    /// The source is the kernel log, the driver's kernel threads, or the load itself. Absent if the time is unknown.
     gpu_driver_load_timestamp_seconds: Gauge<Node>, Seconds, Computed, "0.1.0";
     /// 1 if the loaded kernel module has the expected version.
     ///
-    /// `against`: the declared version (`driver.expected_version`), or that of libnvidia-ml on disk.
+    /// `against` names the reference: the declared version (`driver.expected_version`), or the version of libnvidia-ml
+    /// on disk.
     gpu_driver_version_matches: Gauge<Node, (VersionAgainst,)>, None, Computed, "0.1.0", at most 1.0;
-    /// 1 while NVML refuses to work because library and kernel module differ in version.
+    /// 1 if NVML refuses to work because the versions of the library and the kernel module differ.
     ///
     /// Absent while the driver is released or stuck.
     gpu_driver_library_mismatch: Gauge<Node>, None, Computed, "0.1.0", at most 1.0;
-    /// GPU resets detected.
+    /// Number of detected GPU resets.
     ///
-    /// A lost GPU answers again, or a request of the driver for a reset ends.
+    /// A reset is detected when a lost GPU responds again, or when the driver no longer requests a reset.
     gpu_resets_total: Counter<Gpu>, None, Computed, "0.1.0";
-    /// Time at which the node booted.
+    /// Unix time at which the node booted.
     gpu_host_boot_timestamp_seconds: Gauge<Node>, Seconds, Computed, "0.1.0";
-    /// GPUs that the driver lists.
+    /// Number of GPUs that the driver lists.
     gpu_devices: Gauge<Node>, None, Slow, "0.1.0";
-    /// Most GPUs listed since the node booted.
+    /// Maximum number of GPUs listed at the same time since the node booted.
     ///
-    /// Kept over restarts of the exporter. `health.expected_gpus` does not change it; `gpu_devices_missing` goes by
-    /// both.
+    /// Kept across restarts of the exporter. `health.expected_gpus` does not change the value; `gpu_devices_missing`
+    /// uses both.
     gpu_devices_expected: Gauge<Node>, None, Computed, "0.1.0";
-    /// Most GPUs ever listed on this node.
+    /// Maximum number of GPUs ever listed on this node at the same time.
     ///
-    /// Kept on disk over restarts and reboots. Falls only to a declared number: `health.expected_gpus`, or
-    /// `expected_gpus` of an open maintenance window. Absent before the driver listed any, and while the number on disk cannot
-    /// be read.
+    /// Kept on disk across restarts and reboots. The value decreases only to a declared number: `health.expected_gpus`,
+    /// or `expected_gpus` of an open maintenance window. Absent until the driver has listed a GPU, and if the number on
+    /// disk cannot be read.
     gpu_devices_highest: Gauge<Node>, None, Computed, "0.1.0";
     /// Identity of the GPU.
     ///
-    /// Stays while the GPU or the driver is stuck.
+    /// The series remains while the GPU or the driver is stuck.
     gpu_info: Info<Gpu, GpuInfo>, None, Identity, "0.1.0";
-    /// 1 while the GPU answers in time, 0 while a driver call on it is stuck, it is lost, or the driver is away.
+    /// 1 if the GPU responds in time, 0 if a driver call on it is stuck, the GPU is lost, or the driver is unavailable.
     ///
     /// A GPU whose handle was never available has an empty `uuid`.
     gpu_up: Gauge<Gpu>, None, Computed, "0.1.0";
-    /// Position of the GPU in its platform: chassis, slot, tray, node.
+    /// Position of the GPU in its platform: chassis, slot, tray and node.
     ///
-    /// An H200 gives host and module. Chassis, slot and tray are of rack systems (GB200 and later), never seen on hardware.
+    /// An H200 reports the host and the module. Only rack systems (GB200 and later) report the chassis, the slot and
+    /// the tray; these were never seen on hardware.
     gpu_platform_info: Info<Gpu, PlatformInfo>, None, Once, "0.1.0", group Limits;
-    /// Brand of the GPU, and versions of the InfoROM's objects; JSON only.
+    /// Brand of the GPU and versions of the InfoROM objects; JSON only.
     gpu_board_info: Info<Gpu, BoardInfo>, None, Once, "0.1.0", json only true;
-    /// 1 if the GPU has a licence for the vendor's virtual GPU software; JSON only.
+    /// 1 if the GPU has a license for NVIDIA vGPU software; JSON only.
     gpu_vgpu_software_licensed: Gauge<Gpu>, None, Rare, "0.1.0", at most 1.0, json only true;
-    /// CUDA cores (FP32 lanes) of the GPU.
+    /// Number of CUDA cores (FP32 lanes) of the GPU.
     gpu_cuda_cores: Gauge<Gpu>, None, Once, "0.1.0", group Limits;
     /// Width of the memory bus, in bytes per transfer.
     ///
-    /// Two transfers fit in a cycle of the memory clock.
+    /// The memory transfers data twice per cycle of the memory clock.
     gpu_memory_bus_width_bytes: Gauge<Gpu>, Bytes, Once, "0.1.0", group Limits;
 
     // --- utilization ----------------------------------------------------------------------------
-    /// Share of the driver's last sample period in which at least one kernel ran.
+    /// Fraction of the driver's last sample period in which at least one kernel ran.
     ///
-    /// The canary's kernels count too. Not how full the GPU was. Absent in MIG mode.
+    /// The canary's kernels are included. The ratio does not show how much of the GPU was in use. Absent in MIG mode.
     gpu_utilization_ratio: Gauge<Gpu>, Ratio, Normal, "0.1.0";
-    /// Share of the driver's last sample period in which device memory was read or written.
+    /// Fraction of the driver's last sample period in which device memory was read or written.
     ///
     /// Absent in MIG mode.
     gpu_memory_utilization_ratio: Gauge<Gpu>, Ratio, Normal, "0.1.0";
-    /// Utilization of the video encoder (NVENC).
+    /// Utilization of the video encoder (NVENC), from 0 to 1.
     gpu_encoder_utilization_ratio: Gauge<Gpu>, Ratio, Normal, "0.1.0", group Video;
-    /// Utilization of the video decoder (NVDEC).
+    /// Utilization of the video decoder (NVDEC), from 0 to 1.
     gpu_decoder_utilization_ratio: Gauge<Gpu>, Ratio, Normal, "0.1.0", group Video;
-    /// Utilization of the JPEG engine.
+    /// Utilization of the JPEG engine, from 0 to 1.
     gpu_jpeg_utilization_ratio: Gauge<Gpu>, Ratio, Normal, "0.1.0", group Video;
-    /// Utilization of the optical flow engine (OFA).
+    /// Utilization of the optical flow accelerator (OFA), from 0 to 1.
     gpu_ofa_utilization_ratio: Gauge<Gpu>, Ratio, Normal, "0.1.0", group Video;
 
     // --- memory ---------------------------------------------------------------------------------
-    /// Device memory of the GPU.
+    /// Total device memory of the GPU in bytes.
     gpu_memory_total_bytes: Gauge<Gpu>, Bytes, Normal, "0.1.0";
-    /// Device memory allocated by processes, without the driver's reserve.
+    /// Device memory allocated by processes in bytes, without memory reserved by the driver.
     gpu_memory_used_bytes: Gauge<Gpu>, Bytes, Normal, "0.1.0";
-    /// Free device memory.
+    /// Free device memory in bytes.
     gpu_memory_free_bytes: Gauge<Gpu>, Bytes, Normal, "0.1.0";
-    /// Device memory reserved by driver and firmware.
+    /// Device memory reserved by the driver and the firmware in bytes.
     gpu_memory_reserved_bytes: Gauge<Gpu>, Bytes, Normal, "0.1.0", group MemoryDetail;
-    /// Size of the BAR1 aperture: device memory that the CPU or PCIe devices can map.
+    /// Size of the BAR1 aperture in bytes: device memory that the CPU or PCIe devices can map.
     gpu_bar1_memory_total_bytes: Gauge<Gpu>, Bytes, Rare, "0.1.0", group MemoryDetail;
-    /// BAR1 aperture in use.
+    /// Used part of the BAR1 aperture in bytes.
     gpu_bar1_memory_used_bytes: Gauge<Gpu>, Bytes, Rare, "0.1.0", group MemoryDetail;
-    /// Free part of the BAR1 aperture.
+    /// Free part of the BAR1 aperture in bytes.
     gpu_bar1_memory_free_bytes: Gauge<Gpu>, Bytes, Rare, "0.1.0", group MemoryDetail;
 
     // --- the driver's own samples ---------------------------------------------------------------
-    /// Distribution of the driver's power samples (50 per second).
+    /// Distribution of the driver's power samples in watts (50 samples per second).
     ///
-    /// Shows bursts that no poll sees.
+    /// Shows bursts that are too short for polling.
     gpu_power_sample_watts: Histogram<Gpu>, Watts, Samples, "0.1.0", group Samples;
-    /// Distribution of the driver's utilization samples (5 per second), without those during canary runs.
+    /// Distribution of the driver's utilization samples (5 per second), without samples taken during canary runs.
     gpu_utilization_sample_ratio: Histogram<Gpu>, Ratio, Slow, "0.1.0", group Samples;
-    /// Highest power sample of the last 60 s.
+    /// Highest power sample of the last 60 s in watts.
     gpu_power_peak_watts: Gauge<Gpu>, Watts, Samples, "0.1.0";
-    /// Lowest power sample of the last 60 s.
+    /// Lowest power sample of the last 60 s in watts.
     gpu_power_minimum_watts: Gauge<Gpu>, Watts, Samples, "0.1.0", group Samples;
-    /// Highest utilization sample of the last 60 s, without those during canary runs.
+    /// Highest utilization sample of the last 60 s, without samples taken during canary runs.
     gpu_utilization_peak_ratio: Gauge<Gpu>, Ratio, Slow, "0.1.0", group Samples;
-    /// Lowest utilization sample of the last 60 s, without those during canary runs.
+    /// Lowest utilization sample of the last 60 s, without samples taken during canary runs.
     gpu_utilization_minimum_ratio: Gauge<Gpu>, Ratio, Slow, "0.1.0", group Samples;
-    /// Time in which at least one kernel ran, integrated from the driver's utilization samples.
+    /// Time in which at least one kernel ran, in seconds, integrated from the driver's utilization samples.
     ///
-    /// Its rate is the average utilization of any range, for every scraper. Time of canary runs is left out, neither
-    /// busy nor idle; it is in `gpu_canary_gpu_seconds_total`.
+    /// The rate of this counter is the average utilization over any range, for any number of scrapers. The time of
+    /// canary runs counts as neither busy nor idle; `gpu_canary_gpu_seconds_total` has that time.
     gpu_busy_seconds_total: Counter<Gpu>, Seconds, Slow, "0.1.0";
-    /// Energy, integrated from the driver's power samples.
+    /// Energy consumption of the board in joules, integrated from the driver's power samples.
     ///
-    /// Fresher than `gpu_energy_joules_total`; gaps between samples are not filled.
+    /// More current than `gpu_energy_joules_total`. Gaps between samples are not filled.
     gpu_energy_sampled_joules_total: Counter<Gpu>, Joules, Samples, "0.1.0";
 
     // --- GPM: what the units of the GPU did (Hopper and later) ----------------------------------
-    /// 1 while GPM counters are read, 0 while they are switched off or given to a profiler.
+    /// 1 if the exporter reads GPM counters, 0 if they are disabled or released to a profiler.
     gpu_gpm_enabled: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0, group Modes;
-    /// Share of the last GPM window in which the unit was active, over all units of its kind.
+    /// Fraction of the last GPM window in which the unit was active, averaged over all units of its kind.
     ///
-    /// A window is one slow interval; that of `graphics`, which is expensive, one rare interval.
+    /// A window is one slow interval. For `graphics`, which is expensive to read, a window is one rare interval.
     gpu_gpm_active_ratio: Gauge<Gpu, (GpmUnit,)>, Ratio, Slow, "0.1.0", group GpmDetail except ["sm", "sm_occupancy", "tensor", "dram", "fp64", "fp32", "fp16"];
-    /// Time the unit was active, integrated over GPM windows.
+    /// Time in which the unit was active, in seconds, integrated over GPM windows.
     gpu_gpm_active_seconds_total: Counter<Gpu, (GpmUnit,)>, Seconds, Slow, "0.1.0", group GpmDetail;
-    /// Bytes over PCIe, integrated from GPM's rate.
+    /// Number of bytes transferred over PCIe, integrated from the GPM rate.
     ///
-    /// NVML's own byte counters have 32 bits and wrap within 78 ms at full rate.
+    /// The byte counters of NVML have 32 bits and wrap within 78 ms at the full rate.
     gpu_gpm_pcie_bytes_total: Counter<Gpu, (Direction,)>, Bytes, Slow, "0.1.0";
-    /// Bytes over all NVLinks, integrated from GPM's rate.
+    /// Number of bytes transferred over all NVLinks, integrated from the GPM rate.
     gpu_gpm_nvlink_bytes_total: Counter<Gpu, (Direction,)>, Bytes, Slow, "0.1.0", group GpmDetail;
-    /// Bytes a second over PCIe in the last GPM window; JSON only.
+    /// PCIe throughput in the last GPM window, in bytes per second; JSON only.
     gpu_gpm_pcie_bytes_per_second: Gauge<Gpu, (Direction,)>, BytesPerSecond, Slow, "0.1.0", json only true;
-    /// Bytes a second over all NVLinks in the last GPM window; JSON only.
+    /// Throughput of all NVLinks in the last GPM window, in bytes per second; JSON only.
     gpu_gpm_nvlink_bytes_per_second: Gauge<Gpu, (Direction,)>, BytesPerSecond, Slow, "0.1.0", json only true;
-    /// Estimated floating-point operations per second.
+    /// Estimated number of floating-point operations per second.
     ///
-    /// Activity of the pipe times multiprocessors, operations per cycle and SM clock. An active pipe need not do
-    /// useful work.
+    /// The estimate is the activity of the pipe, multiplied by the number of multiprocessors, the operations per cycle
+    /// and the SM clock. An active pipe does not necessarily do useful work.
     gpu_flops_estimate: Gauge<Gpu, (FlopPipe,)>, None, Computed, "0.1.0", group GpmDetail;
-    /// Share of the last GPM window in which the unit of the GPU instance was active.
+    /// Fraction of the last GPM window in which the unit of the GPU instance was active.
     gpu_mig_gpm_active_ratio: Gauge<GpuInstance, (GpmUnit,)>, Ratio, Slow, "0.1.0", group GpmDetail except ["graphics", "sm"];
-    /// Time the unit of the GPU instance was active, integrated over GPM windows.
+    /// Time in which the unit of the GPU instance was active, in seconds, integrated over GPM windows.
     gpu_mig_gpm_active_seconds_total: Counter<GpuInstance, (GpmUnit,)>, Seconds, Slow, "0.1.0", group GpmDetail except ["graphics"];
-    /// Bytes of the GPU instance over PCIe, integrated from GPM's rate.
+    /// Number of bytes that the GPU instance transferred over PCIe, integrated from the GPM rate.
     gpu_mig_gpm_pcie_bytes_total: Counter<GpuInstance, (Direction,)>, Bytes, Slow, "0.1.0", group GpmDetail;
-    /// Bytes of the GPU instance over all NVLinks, integrated from GPM's rate.
+    /// Number of bytes that the GPU instance transferred over all NVLinks, integrated from the GPM rate.
     gpu_mig_gpm_nvlink_bytes_total: Counter<GpuInstance, (Direction,)>, Bytes, Slow, "0.1.0", group GpmDetail;
-    /// Bytes a second of the GPU instance over PCIe in the last GPM window; JSON only.
+    /// PCIe throughput of the GPU instance in the last GPM window, in bytes per second; JSON only.
     gpu_mig_gpm_pcie_bytes_per_second: Gauge<GpuInstance, (Direction,)>, BytesPerSecond, Slow, "0.1.0", json only true;
-    /// Bytes a second of the GPU instance over all NVLinks in the last GPM window; JSON only.
+    /// NVLink throughput of the GPU instance in the last GPM window, in bytes per second; JSON only.
     gpu_mig_gpm_nvlink_bytes_per_second: Gauge<GpuInstance, (Direction,)>, BytesPerSecond, Slow, "0.1.0", json only true;
 
     // --- power and energy -----------------------------------------------------------------------
-    /// Power draw of the board, averaged by the driver (over 1 s on Ampere and later).
+    /// Power draw of the board in watts, averaged by the driver (over 1 s on Ampere and later).
     gpu_power_watts: Gauge<Gpu>, Watts, Normal, "0.1.0";
-    /// Instant power draw of the board (NVML field 186).
+    /// Instantaneous power draw of the board in watts (NVML field 186).
     gpu_power_instant_watts: Gauge<Gpu>, Watts, Slow, "0.1.0", group Samples;
-    /// Power limits of the board.
+    /// Power limits of the board in watts.
     ///
-    /// The enforced one is read every 10 s, the others once a minute.
+    /// The exporter reads the enforced limit every 10 s and the others every minute.
     gpu_power_limit_watts: Gauge<Gpu, (PowerLimit,)>, Watts, Rare, "0.1.0", group Limits except ["enforced", "default"];
-    /// Energy used by the board since the driver was loaded.
+    /// Energy consumption of the board in joules since the driver was loaded.
     ///
-    /// Read once a minute, because the call takes 5 ms: use rates over five minutes and more.
+    /// Read once a minute, because the call takes 5 ms. Calculate rates over five minutes or more.
     gpu_energy_joules_total: Counter<Gpu>, Joules, Rare, "0.1.0";
 
     // --- temperature ----------------------------------------------------------------------------
-    /// Temperature of the GPU core or of its memory.
+    /// Temperature of the GPU core or of its memory in degrees Celsius.
     ///
     /// The core is read every second, the memory every 10 s.
     gpu_temperature_celsius: Gauge<Gpu, (Sensor,)>, Celsius, Normal, "0.1.0";
-    /// Temperature limits of this GPU.
+    /// Temperature thresholds of the GPU in degrees Celsius.
     gpu_temperature_threshold_celsius: Gauge<Gpu, (TemperatureThreshold,)>, Celsius, Once, "0.1.0", group Limits except ["slowdown", "memory_max", "gpu_max"];
-    /// Degrees left until thermal slowdown.
+    /// Difference between the current temperature and the thermal slowdown threshold in degrees Celsius.
     ///
-    /// The lower of the thresholds `slowdown` and `gpu_max` less the temperature, each second. Where the driver gives no
-    /// threshold, its own margin, once a minute.
+    /// The lower one of the thresholds `slowdown` and `gpu_max`, minus the temperature, every second. If the driver
+    /// reports no threshold, this is the margin that the driver reports, once a minute.
     gpu_temperature_margin_celsius: Gauge<Gpu>, Celsius, Normal, "0.1.0";
 
     // --- clocks ---------------------------------------------------------------------------------
-    /// Current clock.
+    /// Current clock frequency in hertz.
     gpu_clock_hertz: Gauge<Gpu, (ClockDomain,)>, Hertz, Normal, "0.1.0", group Clocks except ["sm", "memory"];
-    /// Highest clock that the GPU allows.
+    /// Maximum clock frequency that the GPU supports, in hertz.
     gpu_clock_max_hertz: Gauge<Gpu, (ClockDomain,)>, Hertz, Once, "0.1.0", group Clocks except ["sm", "memory"];
-    /// 1 while the driver names this reason for a lower clock.
+    /// 1 if the driver currently reports this reason for a lower clock.
     ///
-    /// `gpu_idle` is no fault.
+    /// The reason `gpu_idle` is not a fault.
     gpu_clock_event_active: Gauge<Gpu, (ClockEvent,)>, None, Fast, "0.1.0", group InactiveStates;
-    /// Time the clocks were held down for this reason.
+    /// Time in which the clocks were throttled for this reason, in seconds.
     ///
-    /// The driver's nanosecond counter where there is one, else integrated ten times a second. Slowdown by heat or
-    /// power brake of less than a tenth of a second may come a minute late.
+    /// Taken from the driver's nanosecond counter if there is one, otherwise integrated ten times a second. Thermal or
+    /// power brake slowdowns shorter than a tenth of a second may appear a minute late.
     gpu_clock_event_seconds_total: Counter<Gpu, (ClockEvent,)>, Seconds, Slow, "0.1.0", group Clocks except ["sw_power_cap", "hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"];
-    /// Time the clocks were held down by this policy, as counted by the driver.
+    /// Time in which this policy throttled the clocks, in seconds, as counted by the driver.
     gpu_violation_seconds_total: Counter<Gpu, (PerfPolicy,)>, Seconds, Rare, "0.1.0", group Clocks;
-    /// Time the clocks were held down by heat, as counted by the driver; JSON only.
+    /// Time in which heat throttled the clocks, in seconds, as counted by the driver; JSON only.
     ///
-    /// Overlaps the seconds of both thermal reasons in `gpu_clock_event_seconds_total`.
+    /// Overlaps with the seconds of both thermal reasons in `gpu_clock_event_seconds_total`.
     gpu_thermal_violation_seconds_total: Counter<Gpu>, Seconds, Rare, "0.1.0", json only true;
-    /// Times that the driver began to name this reason for a lower clock; JSON only.
+    /// Number of times that the driver started to report this reason for a lower clock; JSON only.
     ///
-    /// Seen ten times a second. A reason that holds at the first look does not count.
+    /// Checked ten times a second. A reason that is active at the first check is not counted.
     gpu_clock_event_starts_total: Counter<Gpu, (ClockEvent,)>, None, Computed, "0.1.0", json only true;
-    /// Looks at the clock in the last minutes that found this reason; JSON only.
+    /// Number of recent clock samples in which the driver reported this reason; JSON only.
     ///
-    /// One look every 30 s, in a window of `dcgm.clock_events_window`.
+    /// The exporter takes one sample every 30 s, in a window of `dcgm.clock_events_window`.
     gpu_clock_event_window_samples: Gauge<Gpu, (ClockEvent,)>, None, Computed, "0.1.0", json only true;
-    /// Performance state, 0 (fastest) to 15.
+    /// Performance state of the GPU, from 0 (fastest) to 15.
     gpu_performance_state: Gauge<Gpu>, None, Normal, "0.1.0", at most 15.0, group Modes;
 
     // --- errors ---------------------------------------------------------------------------------
-    /// 1 if ECC is on.
+    /// 1 if ECC is enabled.
     gpu_ecc_mode_enabled: Gauge<Gpu>, None, Rare, "0.1.0", at most 1.0;
-    /// 1 if ECC will be on after the next reboot or reset.
+    /// 1 if ECC will be enabled after the next reboot or reset.
     gpu_ecc_mode_pending_enabled: Gauge<Gpu>, None, Rare, "0.1.0", at most 1.0, group Modes;
-    /// ECC errors of all memories together, as counted by the driver.
+    /// Number of ECC errors in all memories, as counted by the driver.
     gpu_ecc_total_errors: Gauge<Gpu, (EccCounter, EccError)>, None, Normal, "0.1.0";
-    /// ECC errors by memory location.
+    /// Number of ECC errors by memory location.
     gpu_ecc_errors: Gauge<Gpu, (EccCounter, EccError, EccMemory)>, None, Slow, "0.1.0", group EccLocations;
-    /// Rows of device memory remapped to spare rows.
+    /// Number of rows of device memory that were remapped to spare rows.
     gpu_remapped_rows: Gauge<Gpu, (RemapCause,)>, None, Slow, "0.1.0";
-    /// 1 while a row remap waits for a GPU reset.
+    /// 1 if a row remap requires a GPU reset to take effect.
     gpu_row_remap_pending: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0;
-    /// 1 if a row remap has failed: the board is a candidate for return.
+    /// 1 if a row remap has failed, which makes the board a candidate for return.
     gpu_row_remap_failure: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0;
 
-    /// SRAM errors by kind (NVML SRAM ECC status).
+    /// Number of SRAM errors by kind (NVML SRAM ECC status).
     gpu_ecc_sram_errors: Gauge<Gpu, (EccCounter, SramError)>, None, Slow, "0.1.0", group EccLocations;
-    /// Uncorrected SRAM errors over the GPU's life, by unit.
+    /// Number of uncorrected SRAM errors over the lifetime of the GPU, by unit.
     gpu_ecc_sram_uncorrected_errors: Gauge<Gpu, (SramUnit,)>, None, Slow, "0.1.0", group EccLocations;
-    /// 1 if uncorrected SRAM errors exceed the vendor's threshold: the board is a candidate for return.
+    /// 1 if uncorrected SRAM errors exceed NVIDIA's threshold, which makes the board a candidate for return.
     gpu_ecc_sram_threshold_exceeded: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0;
-    /// Banks of device memory by spare rows left.
+    /// Number of device memory banks by remaining spare rows.
     gpu_row_remap_banks: Gauge<Gpu, (SpareRows,)>, None, Slow, "0.1.0", group EccLocations except ["low", "none"];
-    /// Retired pages of device memory (before Ampere).
+    /// Number of retired pages of device memory (before Ampere).
     gpu_retired_pages: Gauge<Gpu, (RetirementCause,)>, None, Rare, "0.1.0", group EccLocations;
-    /// 1 while page retirement waits for a reboot (before Ampere).
+    /// 1 if page retirement requires a reboot to take effect (before Ampere).
     gpu_retired_pages_pending: Gauge<Gpu>, None, Rare, "0.1.0", at most 1.0;
-    /// 1 while a repair by spare memory channels or TPCs waits for a GPU reset.
+    /// 1 if a repair with spare memory channels or TPCs requires a GPU reset to take effect.
     gpu_repair_pending: Gauge<Gpu, (RepairPart,)>, None, Rare, "0.1.0", at most 1.0;
-    /// 1 for the recovery action that the driver asks for (NVML field 230).
+    /// 1 for the recovery action that the driver requests (NVML field 230).
     gpu_recovery_action: Gauge<Gpu, (RecoveryAction,)>, None, Slow, "0.1.0", group InactiveStates;
-    /// 1 if NVML event notification is registered for this GPU.
+    /// 1 if the exporter receives NVML events of this GPU.
     gpu_driver_events_registered: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0, group Events;
-    /// NVML events of this GPU.
+    /// Number of NVML events of this GPU.
     ///
-    /// Events of single-bit ECC errors and clock changes are not registered: counters have them.
+    /// The exporter does not register for events of single-bit ECC errors and clock changes, because counters cover
+    /// them.
     gpu_driver_events_total: Counter<Gpu, (DriverEvent,)>, None, Computed, "0.1.0", group Events;
 
     // --- faults and health ----------------------------------------------------------------------
-    /// Xid faults by recommended action.
+    /// Number of Xid faults by recommended action.
     ///
-    /// A fault reported by NVML and by the kernel log counts once.
+    /// A fault that both NVML and the kernel log report is counted once.
     gpu_xid_faults_total: Counter<Gpu, (FaultAction,)>, None, Computed, "0.1.0", group Events;
-    /// Xid faults by code.
+    /// Number of Xid faults by code.
     ///
-    /// Codes of severity `page` start at 0; others appear with their first fault.
+    /// The series of codes with severity `page` start at 0. The series of other codes appear with their first fault.
     gpu_xid_errors_total: Counter<Gpu, (XidCode, Severity, FaultAction)>, None, Computed, "0.1.0";
-    /// Time of the newest Xid fault of this GPU.
+    /// Unix time of the most recent Xid fault of this GPU.
     gpu_xid_last_event_timestamp_seconds: Gauge<Gpu>, Seconds, Computed, "0.1.0";
-    /// Code of the newest Xid fault of this GPU.
+    /// Code of the most recent Xid fault of this GPU.
     ///
-    /// Absent before the first. `/api/v1/events` has the others.
+    /// Absent before the first fault. `/api/v1/events` lists all faults.
     gpu_xid_last_code: Gauge<Gpu>, None, Computed, "0.1.0";
-    /// Xid faults of the last minutes, by code; JSON only.
+    /// Number of recent Xid faults by code; JSON only.
     ///
-    /// In a window of `dcgm.xid_window`.
+    /// The window is `dcgm.xid_window`.
     gpu_xid_window_errors: Gauge<Gpu, (XidCode,)>, None, Computed, "0.1.0", json only true;
-    /// Xid faults in the kernel log of GPUs that the driver does not list.
+    /// Number of Xid faults in the kernel log of GPUs that the driver does not list.
     gpu_xid_unknown_gpu_total: Counter<Node, (XidCode, Severity, FaultAction)>, None, Computed, "0.1.0";
-    /// NVSwitch faults in the kernel log, by code.
+    /// Number of NVSwitch faults in the kernel log by code.
     gpu_nvswitch_sxid_errors_total: Counter<Node, (SwitchName, SxidCode, Severity, FaultAction)>, None, Computed, "0.1.0";
-    /// 1 from an SXid of severity `page` until the driver is loaded again, the node boots, or `nvswitch clear`.
+    /// 1 from an SXid of severity `page` until the driver is reloaded, the node reboots, or `nvswitch clear` runs.
     ///
-    /// Kept over restarts of the exporter. A reset of the switches shows nowhere, so `gpu-node-exporter nvswitch clear` tells
-    /// the exporter. No series without a fault.
+    /// Kept across restarts of the exporter. The exporter cannot detect a reset of the switches: run `gpu-node-exporter
+    /// nvswitch clear` after a reset. Without a fault there is no series.
     gpu_nvswitch_fault_active: Gauge<Node, (SwitchName, SxidCode, FaultAction)>, None, Computed, "0.1.0", at most 1.0;
-    /// Time of the newest event in `/api/v1/events`.
+    /// Unix time of the most recent event in `/api/v1/events`.
     gpu_last_event_timestamp_seconds: Gauge<Node>, Seconds, Computed, "0.1.0", group Events;
-    /// 1 if nothing is known against the GPU, 0 otherwise.
+    /// 1 if no fault of the GPU is known, 0 otherwise.
     ///
-    /// Absent while the driver is away, released or stuck as a whole, so that a driver upgrade is no broken GPU, and while
-    /// nothing was read of the GPU for too long without an error: the exporter may have been held up.
+    /// Absent while the driver is unavailable, released or stuck as a whole, so that a driver upgrade does not look
+    /// like a broken GPU. Also absent if no value of the GPU was read for too long without an error, because the
+    /// exporter itself may have been delayed.
     gpu_healthy: Gauge<Gpu>, None, Computed, "0.1.0";
-    /// 1 for each reason why the GPU is not healthy.
+    /// 1 for each reason why the GPU is unhealthy.
     ///
-    /// `lost`: it answers with errors only. `stuck`: a driver call on it does not return. `recovery_action`: the
-    /// driver asks for one. `fatal_xid`: an Xid of severity `page` since the last reset or driver load, or the kernel log
-    /// calls it fallen off the bus.
-    /// `uncontained_ecc`: Xid 95, or a memory error (48, 171, 172) without Xid 94 within 5 s. `row_remap_failure`: a
-    /// row remap failed. `missing`: the driver does not list it any more. `canary`: a run ended with
-    /// `wrong_result`, until `gpu-node-exporter canary clear` or another board, or the newest run of a check with
-    /// `driver_fault` or `hung`, until a reset or driver load; or its process hangs. Absent with `gpu_healthy`.
+    /// `lost`: the GPU returns only errors. `stuck`: a driver call on the GPU does not return. `recovery_action`: the
+    /// driver requests one. `fatal_xid`: an Xid of severity `page` since the last reset or driver load, or the kernel
+    /// log reports that the GPU has fallen off the bus. `uncontained_ecc`: Xid 95, or a memory error (48, 171, 172)
+    /// without Xid 94 within 5 s. `row_remap_failure`: a row remap failed. `missing`: the driver no longer lists the
+    /// GPU. `canary`: a run ended with `wrong_result`, until `gpu-node-exporter canary clear` or a board replacement;
+    /// or the most recent run of a check ended with `driver_fault` or `hung`, until a reset or driver load; or the
+    /// canary process hangs. Absent together with `gpu_healthy`.
     gpu_unhealthy_reason: Gauge<Gpu, (UnhealthyReason,)>, None, Computed, "0.1.0", group InactiveStates;
-    /// Faults that made the GPU unhealthy since the exporter saw it first.
+    /// Number of times that the GPU became unhealthy since the exporter first detected it.
     ///
-    /// Counts changes of `gpu_healthy` to 0, kept on disk by UUID over restarts and reboots: a gauge, because a number that is
-    /// restored may be less than the last one. Compare it with an earlier one; `rate` and `increase` are wrong. A GPU that fails again before
-    /// it was healthy for a minute was not back. A GPU that only does not answer, or is not listed, counts after 60 s: a reset
-    /// of a peer holds NVML for 45 s. In a maintenance window, while the driver is released, and for 60 s after them, a GPU
-    /// that is lost or does not answer does not count: a planned reset looks so. Absent while the number on disk cannot be
+    /// Counts transitions of `gpu_healthy` to 0 and is kept on disk by UUID across restarts and reboots. It is a gauge,
+    /// because a restored number can be lower than the last one: compare two values, and do not use `rate` or
+    /// `increase`. A GPU that fails again before it was healthy for a minute does not count again. A GPU that only does
+    /// not respond, or is not listed, counts after 60 s, because a reset of a peer blocks NVML for 45 s. During a
+    /// maintenance window, while the driver is released, and for 60 s afterwards, a GPU that is lost or does not
+    /// respond does not count, because a planned reset has the same symptoms. Absent if the number on disk cannot be
     /// read.
     gpu_unhealthy_incidents: Gauge<Gpu>, None, Computed, "0.1.0";
-    /// Expected GPUs that the driver does not list.
+    /// Number of expected GPUs that the driver does not list.
     ///
-    /// Expected: as configured, or the most listed since the node booted. Absent while the driver is away.
+    /// The expected number is the configured one, or the maximum number listed since the node booted. Absent while the
+    /// driver is unavailable.
     gpu_devices_missing: Gauge<Node>, None, Computed, "0.1.0";
-    /// GPUs that `health.expected_gpus` declares.
+    /// Number of GPUs that `health.expected_gpus` declares.
     ///
-    /// Others on PCI belong to someone else, as with vfio-pci. Absent where nothing is declared.
+    /// Further GPUs on PCI belong to other software such as vfio-pci. Absent if no number is declared.
     gpu_devices_declared: Gauge<Node>, None, Computed, "0.1.0";
 
     // --- NVLink and fabric ----------------------------------------------------------------------
-    /// 1 if the link is up.
+    /// 1 if the NVLink is up.
     gpu_nvlink_up: Gauge<Link>, None, Slow, "0.1.0", at most 1.0, group NvlinkLinks;
-    /// An active link and its remote end.
+    /// Active NVLink and its remote end.
     gpu_nvlink_info: Info<Link, NvLinkInfo>, None, Rare, "0.1.0", json only true;
-    /// Speed of the slowest active link, in each direction.
+    /// Speed of the slowest active NVLink in bytes per second, per direction.
     gpu_nvlink_speed_bytes_per_second: Gauge<Gpu>, BytesPerSecond, Rare, "0.1.0", group LinkDetail;
-    /// Data over the link, without protocol.
+    /// Number of data bytes transferred over the NVLink, without protocol overhead.
     gpu_nvlink_link_bytes_total: Counter<Link, (Direction,)>, Bytes, Nvlink, "0.1.0", group NvlinkLinks;
-    /// NVLink errors of all links of the GPU.
+    /// Number of NVLink errors on all links of the GPU.
     ///
-    /// The kinds of NVLink 5 (Blackwell) were simulated alone, never seen on hardware.
+    /// The error kinds of NVLink 5 (Blackwell) were only simulated, never seen on hardware.
     gpu_nvlink_errors_total: Counter<Gpu, (NvLinkError,)>, None, Nvlink, "0.1.0";
-    /// NVLink errors of one link; only links with errors have series.
+    /// Number of NVLink errors of a single link; only links with errors have series.
     ///
-    /// A link without a series had none, as long as `gpu_nvlink_errors_total` has this kind.
+    /// A link without a series has had no errors, provided that `gpu_nvlink_errors_total` has this kind.
     gpu_nvlink_link_errors_total: Counter<Link, (NvLinkError,)>, None, Nvlink, "0.1.0", group NvlinkLinks except ["dl_replay", "dl_recovery", "dl_crc_flit", "link_recovery", "link_recovery_failed"];
-    /// Share of wrong bits on the link (NVLink 5).
+    /// Fraction of wrong bits on the link (NVLink 5).
     ///
-    /// Simulated alone, never seen on hardware.
+    /// Only simulated, never seen on hardware.
     gpu_nvlink_link_bit_error_ratio: Gauge<Link, (NvLinkBitErrors,)>, Ratio, Nvlink, "0.1.0", group NvlinkLinks;
-    /// Codewords that the link received, by corrected symbols (NVLink 5, FEC history).
+    /// Number of codewords that the link received, by number of corrected symbols (NVLink 5, FEC history).
     ///
-    /// Simulated alone, never seen on hardware.
+    /// Only simulated, never seen on hardware.
     gpu_nvlink_link_fec_codewords_total: Counter<Link, (SymbolErrors,)>, None, Nvlink, "0.1.0", group NvlinkLinks;
-    /// Errors on the lanes of all links of the GPU, corrected by the links.
+    /// Number of errors on the lanes of all links of the GPU that the links corrected.
     ///
-    /// Healthy links have some: watch the rate.
+    /// Healthy links have some errors: watch the rate.
     gpu_nvlink_lane_errors_total: Counter<Gpu, (NvLinkLaneError,)>, None, Nvlink, "0.1.0", group LinkDetail;
-    /// Data over all links of the GPU, without protocol.
+    /// Number of data bytes transferred over all NVLinks of the GPU, without protocol overhead.
     gpu_nvlink_bytes_total: Counter<Gpu, (Direction,)>, Bytes, Slow, "0.1.0";
-    /// Data a second over all links of the GPU between the newest two readings, without protocol; JSON only.
+    /// Throughput of all NVLinks between the last two readings, without protocol overhead; JSON only.
     gpu_nvlink_bytes_per_second: Gauge<Gpu, (Direction,)>, BytesPerSecond, Slow, "0.1.0", json only true;
-    /// Bytes over all links of the GPU, with protocol.
+    /// Number of bytes transferred over all NVLinks of the GPU, including protocol overhead.
     gpu_nvlink_raw_bytes_total: Counter<Gpu, (Direction,)>, Bytes, Slow, "0.1.0", group LinkDetail;
-    /// NVLinks of the GPU.
+    /// Number of NVLinks of the GPU.
     gpu_nvlink_links: Gauge<Gpu>, None, Once, "0.1.0", at most 64.0;
-    /// Active NVLinks of the GPU.
+    /// Number of active NVLinks of the GPU.
     gpu_nvlink_links_up: Gauge<Gpu>, None, Slow, "0.1.0", at most 64.0;
-    /// Path to each other GPU of the node (peer-to-peer matrix); JSON only.
+    /// Path to every other GPU of the node (peer-to-peer matrix); JSON only.
     gpu_peer_info: Info<Gpu, PeerInfo>, None, Once, "0.1.0", json only true;
-    /// 1 for the GPU's state of joining the NVLink fabric.
+    /// 1 for the current registration state of the GPU in the NVLink fabric.
     gpu_fabric_state: Gauge<Gpu, (FabricState,)>, None, Slow, "0.1.0", group InactiveStates;
-    /// 1 for each fault that the NVLink fabric reports of this GPU.
+    /// 1 for each fault that the NVLink fabric reports for this GPU.
     gpu_fabric_fault: Gauge<Gpu, (FabricFault,)>, None, Slow, "0.1.0";
-    /// NVML return code of joining the fabric; 0 is success.
+    /// NVML return code of the registration in the NVLink fabric; 0 means success.
     ///
     /// Valid once the state is `completed`.
     gpu_fabric_status: Gauge<Gpu>, None, Slow, "0.1.0";
-    /// Health mask of the NVLink fabric as NVML gives it; JSON only.
+    /// Health mask of the NVLink fabric as reported by NVML; JSON only.
     gpu_fabric_health_mask: Gauge<Gpu>, None, Slow, "0.1.0", json only true;
-    /// Health of the NVLink fabric as NVML sums it up; JSON only.
+    /// Health summary of the NVLink fabric as reported by NVML; JSON only.
     ///
-    /// 1: healthy, 2: unhealthy, 3: limited capacity. Absent where the driver does not know it.
+    /// 1 means healthy, 2 unhealthy, 3 limited capacity. Absent if the driver has no summary.
     gpu_fabric_health_summary: Gauge<Gpu>, None, Slow, "0.1.0", at most 3.0, json only true;
-    /// NVLink fabric of the GPU.
+    /// NVLink cluster and clique of the GPU.
     gpu_fabric_info: Info<Gpu, FabricInfo>, None, Rare, "0.1.0", group LinkDetail;
-    /// An NVSwitch of the node, where the node's kernel drives the switches.
+    /// NVSwitch of the node, if the kernel of this node drives the switches.
     gpu_nvswitch_info: Info<Node, NvSwitchInfo>, None, Rare, "0.1.0";
 
     // --- PCIe -----------------------------------------------------------------------------------
     /// Current PCIe generation of the link.
     ///
-    /// Idle GPUs may lower it to save power.
+    /// Idle GPUs may lower the generation to save power.
     gpu_pcie_link_generation: Gauge<Gpu>, None, Slow, "0.1.0", at most 16.0;
-    /// Highest PCIe generation that GPU and slot support.
+    /// Maximum PCIe generation that the GPU and the slot support.
     gpu_pcie_link_max_generation: Gauge<Gpu>, None, Once, "0.1.0", at most 16.0;
     /// Current number of PCIe lanes.
     gpu_pcie_link_width_lanes: Gauge<Gpu>, Lanes, Slow, "0.1.0";
-    /// Most PCIe lanes that GPU and slot support.
+    /// Maximum number of PCIe lanes that the GPU and the slot support.
     gpu_pcie_link_max_width_lanes: Gauge<Gpu>, Lanes, Once, "0.1.0";
-    /// PCIe replays: packets sent again because of link errors.
+    /// Number of PCIe replays, which resend packets after link errors.
     gpu_pcie_replays_total: Counter<Gpu>, None, Rare, "0.1.0";
-    /// PCIe errors counted by the GPU.
+    /// Number of PCIe errors counted by the GPU.
     gpu_pcie_errors_total: Counter<Gpu, (PcieError,)>, None, Rare, "0.1.0";
-    /// Transitions of the PCIe link from L0 to recovery.
+    /// Number of transitions of the PCIe link from L0 to recovery.
     gpu_pcie_recoveries_total: Counter<Gpu>, None, Rare, "0.1.0", group LinkDetail;
-    /// PCIe errors of the GPU's function counted by the kernel (AER).
+    /// Number of PCIe errors of the GPU counted by the kernel (AER).
     ///
     /// Absent in virtual machines.
     gpu_pcie_aer_errors_total: Counter<Gpu, (AerSeverity,)>, None, Rare, "0.1.0";
 
-    /// Bytes a second over PCIe, with protocol, in the 20 ms that NVML measures for each reading.
+    /// PCIe throughput in bytes per second, including protocol overhead, over NVML's 20 ms measurement.
     ///
-    /// Only with `sampler.pcie_throughput`, for GPUs without GPM. 20 ms of each minute tell how large the traffic is, and
-    /// never how many bytes were moved: `gpu_gpm_pcie_bytes_total` counts all of them. NVML's KB is taken as 1024 bytes.
+    /// Only with `sampler.pcie_throughput`, for GPUs without GPM. A sample of 20 ms per minute shows the order of
+    /// magnitude of the traffic, not the number of bytes transferred: `gpu_gpm_pcie_bytes_total` counts all bytes. The
+    /// exporter interprets the KB of NVML as 1024 bytes.
     gpu_pcie_throughput_bytes_per_second: Gauge<Gpu, (Direction,)>, BytesPerSecond, Rare, "0.1.0";
 
     // --- modes and processes --------------------------------------------------------------------
-    /// 1 if persistence mode is on.
+    /// 1 if persistence mode is enabled.
     gpu_persistence_mode_enabled: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0, group Modes;
     /// 1 for the current compute mode.
     gpu_compute_mode: Gauge<Gpu, (ComputeMode,)>, None, Slow, "0.1.0", group Modes;
-    /// Processes on the GPU, without the canary's.
+    /// Number of processes on the GPU, without the canary.
     ///
     /// Compute processes are listed every second, the others every 10 s.
     gpu_processes: Gauge<Gpu, (ProcessType,)>, None, Normal, "0.1.0", group InactiveStates except ["compute"];
-    /// 1 if MIG mode is on.
+    /// 1 if MIG mode is enabled.
     gpu_mig_mode_enabled: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0;
-    /// 1 if MIG mode will be on after the next reset.
+    /// 1 if MIG mode will be enabled after the next reset.
     gpu_mig_mode_pending_enabled: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0;
 
     // --- processes, one by one (opt-in) ---------------------------------------------------------
-    /// A process on the GPU, other than the canary's.
+    /// Process on the GPU, other than the canary.
     gpu_process_info: Info<Process, ProcessInfo>, None, Slow, "0.1.0", group Process;
-    /// Device memory of the process.
+    /// Device memory of the process in bytes.
     gpu_process_memory_used_bytes: Gauge<Process>, Bytes, Slow, "0.1.0", group Process;
-    /// Share of the last slow interval in which the process used the engine.
+    /// Fraction of the last slow interval in which the process used the engine.
     gpu_process_utilization_ratio: Gauge<Process, (Engine,)>, Ratio, Slow, "0.1.0", group Process;
-    /// Processes without series of their own, because of `processes.max_per_gpu`.
+    /// Number of processes without series of their own, because of `processes.max_per_gpu`.
     gpu_processes_dropped: Gauge<Gpu>, None, Slow, "0.1.0", group Process;
 
     // --- video and virtual GPUs -----------------------------------------------------------------
-    /// Encoder (NVENC) sessions.
+    /// Number of encoder (NVENC) sessions.
     gpu_encoder_sessions: Gauge<Gpu>, None, Slow, "0.1.0", group Video;
-    /// Frames per second, averaged over the encoder sessions.
+    /// Average number of frames per second over all encoder sessions.
     gpu_encoder_frames_per_second: Gauge<Gpu>, None, Slow, "0.1.0", group Video;
-    /// Latency of encoding a frame, averaged over the encoder sessions.
+    /// Average latency of encoding a frame over all encoder sessions, in seconds.
     gpu_encoder_latency_seconds: Gauge<Gpu>, Seconds, Slow, "0.1.0", group Video;
-    /// Frame buffer capture (FBC) sessions.
+    /// Number of frame buffer capture (FBC) sessions.
     gpu_fbc_sessions: Gauge<Gpu>, None, Slow, "0.1.0", group Video;
-    /// Frames per second, averaged over the capture sessions.
+    /// Average number of frames per second over all capture sessions.
     gpu_fbc_frames_per_second: Gauge<Gpu>, None, Slow, "0.1.0", group Video;
-    /// Latency of capturing a frame, averaged over the capture sessions.
+    /// Average latency of capturing a frame over all capture sessions, in seconds.
     gpu_fbc_latency_seconds: Gauge<Gpu>, Seconds, Slow, "0.1.0", group Video;
-    /// A virtual GPU.
+    /// Identity of a virtual GPU.
     gpu_vgpu_info: Info<Vgpu, VgpuInfo>, None, Slow, "0.1.0";
-    /// Device memory used by the virtual GPU.
+    /// Device memory used by the virtual GPU in bytes.
     gpu_vgpu_memory_used_bytes: Gauge<Vgpu>, Bytes, Slow, "0.1.0", group Vgpu;
-    /// Share of the engine's last sample period used by the virtual GPU.
+    /// Fraction of the engine's last sample period that the virtual GPU used.
     gpu_vgpu_utilization_ratio: Gauge<Vgpu, (Engine,)>, Ratio, Slow, "0.1.0", group Vgpu;
-    /// 1 if the virtual GPU has a licence.
+    /// 1 if the virtual GPU has a license.
     gpu_vgpu_licensed: Gauge<Vgpu>, None, Slow, "0.1.0", at most 1.0, group Vgpu;
 
     // --- MIG ------------------------------------------------------------------------------------
     /// Identity of a MIG device.
     gpu_mig_info: Info<ComputeInstance, MigInfo>, None, Normal, "0.1.0";
-    /// Device memory of the GPU instance.
+    /// Total device memory of the GPU instance in bytes.
     gpu_mig_memory_total_bytes: Gauge<GpuInstance>, Bytes, Normal, "0.1.0";
-    /// Used device memory of the GPU instance.
+    /// Used device memory of the GPU instance in bytes.
     gpu_mig_memory_used_bytes: Gauge<GpuInstance>, Bytes, Normal, "0.1.0";
-    /// Free device memory of the GPU instance.
+    /// Free device memory of the GPU instance in bytes.
     gpu_mig_memory_free_bytes: Gauge<GpuInstance>, Bytes, Normal, "0.1.0";
-    /// Memory of the GPU instance reserved by driver and firmware.
+    /// Device memory of the GPU instance reserved by the driver and the firmware, in bytes.
     gpu_mig_memory_reserved_bytes: Gauge<GpuInstance>, Bytes, Normal, "0.1.0", group MemoryDetail;
 
-    /// First memory slice of the GPU instance.
+    /// Index of the first memory slice of the GPU instance.
     gpu_mig_placement_start: Gauge<GpuInstance>, None, Normal, "0.1.0", at most 64.0;
-    /// Memory slices of the GPU instance.
+    /// Number of memory slices of the GPU instance.
     gpu_mig_placement_slices: Gauge<GpuInstance>, None, Normal, "0.1.0", at most 64.0;
-    /// NVML's id of the GPU instance's profile, as `nvidia-smi mig -lgip` prints it.
+    /// NVML id of the profile of the GPU instance, as shown by `nvidia-smi mig -lgip`.
     gpu_mig_profile_id: Gauge<GpuInstance>, None, Normal, "0.1.0", json only true;
-    /// Multiprocessors of the GPU instance.
+    /// Number of multiprocessors of the GPU instance.
     gpu_mig_multiprocessors: Gauge<GpuInstance>, None, Normal, "0.1.0";
-    /// Share of the GPU instance's multiprocessors in the compute instance.
+    /// Fraction of the multiprocessors of the GPU instance that belong to the compute instance.
     gpu_mig_compute_sm_share_ratio: Gauge<ComputeInstance>, Ratio, Normal, "0.1.0", group MigDetail;
-    /// Processes on the compute instance, without the canary's.
+    /// Number of processes on the compute instance, without the canary.
     gpu_mig_compute_processes: Gauge<ComputeInstance>, None, Slow, "0.1.0";
-    /// GPU instances of this profile that can be created now.
+    /// Number of GPU instances of this profile that can currently be created.
     gpu_mig_profile_free: Gauge<Gpu, (ProfileName,)>, None, Slow, "0.1.0", at most 64.0;
-    /// GPU instances of this profile that fit on an empty GPU.
+    /// Number of GPU instances of this profile that fit on an empty GPU.
     gpu_mig_profile_capacity: Gauge<Gpu, (ProfileName,)>, None, Slow, "0.1.0", at most 64.0;
-    /// Compute slices of the GPU.
+    /// Number of compute slices of the GPU.
     gpu_mig_slices: Gauge<Gpu>, None, Slow, "0.1.0", at most 64.0;
-    /// Compute slices in GPU instances.
+    /// Number of compute slices that belong to GPU instances.
     gpu_mig_slices_used: Gauge<Gpu>, None, Slow, "0.1.0", at most 64.0;
-    /// Free compute slices that no further GPU instance can use: stranded until the layout changes.
+    /// Number of free compute slices that no further GPU instance can use until the layout changes.
     gpu_mig_slices_unplaceable: Gauge<Gpu>, None, Slow, "0.1.0", at most 64.0;
-    /// MIG devices of this profile in the declared layout.
+    /// Number of MIG devices of this profile in the declared layout.
     gpu_mig_layout_declared: Gauge<Gpu, (ProfileName,)>, None, Computed, "0.1.0", at most 64.0;
-    /// 1 if the MIG layout is the declared one.
+    /// 1 if the MIG layout matches the declared one.
     ///
     /// Absent without a declared layout.
     gpu_mig_layout_matches: Gauge<Gpu>, None, Computed, "0.1.0", at most 1.0;
 
     // --- canary ---------------------------------------------------------------------------------
-    /// 1 for the verdict of the newest judged run of this check.
+    /// 1 for the verdict of the most recent judged run of this check.
     ///
-    /// The series of `ok` is there once the check was judged, that of another verdict from its first time on. Absent
-    /// while the GPU does not answer or is in MIG mode (`gpu_mig_canary_verdict`).
+    /// The series of `ok` appears once the check was judged, the series of other verdicts with their first occurrence.
+    /// Absent while the GPU does not respond or is in MIG mode (`gpu_mig_canary_verdict`).
     gpu_canary_verdict: Gauge<Gpu, (CanaryCheck, CanaryVerdict)>, None, Computed, "0.1.0", at most 1.0;
-    /// Rate of the check in its newest valid run, relative to the reference.
+    /// Rate of the check in its most recent valid run, relative to the reference.
     gpu_canary_rate_ratio: Gauge<Gpu, (CanaryCheck, RateAgainst)>, Ratio, Computed, "0.1.0", at most 100.0;
-    /// Clock of the multiprocessors during `sm_rate`: cycles counted by the GPU over its own time.
+    /// Clock of the multiprocessors during `sm_rate` in hertz: cycles counted by the GPU per unit of its own time.
     gpu_canary_sm_clock_hertz: Gauge<Gpu>, Hertz, Computed, "0.1.0";
-    /// Multiply-adds (FMA) per multiprocessor and cycle in the newest valid run.
+    /// Number of multiply-adds (FMA) per multiprocessor and cycle in the most recent valid run.
     gpu_canary_work_per_cycle: Gauge<Gpu, (CanaryCheck,)>, None, Computed, "0.1.0", group CanaryDetail;
-    /// Results that differ from the CPU's, or words that differ from what was written.
+    /// Number of results that differ from the CPU's results, or of words that differ from the written words.
     gpu_canary_mismatches_total: Counter<Gpu, (MismatchKind,)>, None, Computed, "0.1.0";
-    /// A slow or wrong multiprocessor of the newest judged run; at most eight.
+    /// Slow or wrong multiprocessors of the most recent judged run; at most eight.
     gpu_canary_bad_sm_info: Info<Gpu, BadSmInfo>, None, Computed, "0.1.0";
-    /// CUDA driver errors in canary runs, without those of the environment.
+    /// Number of CUDA driver errors in canary runs, without errors caused by the environment.
     gpu_canary_cuda_errors_total: Counter<Gpu, (CudaError,)>, None, Computed, "0.1.0";
-    /// Canary samples discarded because another process used the GPU.
+    /// Number of canary samples discarded because another process used the GPU.
     gpu_canary_discarded_total: Counter<Gpu>, None, Computed, "0.1.0", group CanaryDetail;
-    /// Time at which a canary run last ended; on a GPU in MIG mode, of any instance.
+    /// Unix time at which a canary run last ended; in MIG mode, on any instance.
     gpu_canary_last_run_timestamp_seconds: Gauge<Gpu>, Seconds, Computed, "0.1.0";
-    /// Time of the first wrong result of the canary on this board that is not cleared.
+    /// Unix time of the first canary result on this board that was wrong and is not cleared.
     ///
-    /// Absent without one. It outlasts later runs, resets and reboots; `gpu-node-exporter canary clear` ends it.
+    /// Absent without such a result. The series outlasts later runs, resets and reboots; `gpu-node-exporter canary
+    /// clear` removes it.
     gpu_canary_wrong_result_timestamp_seconds: Gauge<Gpu>, Seconds, Computed, "0.1.0";
-    /// Time at which a run last ended with every check `ok`; on a GPU in MIG mode, of any instance.
+    /// Unix time at which a run last ended with every check `ok`; in MIG mode, on any instance.
     gpu_canary_last_success_timestamp_seconds: Gauge<Gpu>, Seconds, Computed, "0.1.0";
-    /// Time at which the next canary run is due; on a GPU in MIG mode, the first of its instances.
+    /// Unix time at which the next canary run is due; in MIG mode, the first of all instances.
     ///
-    /// Absent if none is planned.
+    /// Absent if no run is planned.
     gpu_canary_next_due_timestamp_seconds: Gauge<Gpu>, Seconds, Computed, "0.1.0";
-    /// GPU time used by the canary's kernels and copies.
+    /// GPU time used by the kernels and copies of the canary, in seconds.
     gpu_canary_gpu_seconds_total: Counter<Gpu>, Seconds, Computed, "0.1.0";
-    /// 1 while the canary's process hangs in this step.
+    /// 1 if the canary process hangs in this step.
     ///
-    /// Each series appears with its first time.
+    /// A series appears when the canary first hangs in the step.
     gpu_canary_hung: Gauge<Gpu, (CanaryStep,)>, None, Computed, "0.1.0", at most 1.0;
     /// 1 for the configured mode of the canary.
     gpu_canary_mode: Gauge<Node, (CanaryMode,)>, None, Computed, "0.1.0", at most 1.0, group InactiveStates;
-    /// Largest share of a GPU's time for the canary (`canary.max_duty_ratio`).
+    /// Maximum fraction of a GPU's time that the canary may use (`canary.max_duty_ratio`).
     gpu_canary_duty_budget_ratio: Gauge<Node>, Ratio, Computed, "0.1.0";
-    /// Canary runs, by end.
+    /// Number of canary runs by end.
     gpu_canary_runs_total: Counter<Node, (CanaryEnd,)>, None, Computed, "0.1.0";
-    /// Due canary runs that were postponed or impossible, by reason.
+    /// Number of due canary runs that were postponed or impossible, by reason.
     gpu_canary_skipped_total: Counter<Node, (CanarySkip,)>, None, Computed, "0.1.0";
-    /// Canary processes alive, those stuck in the driver included.
+    /// Number of running canary processes, including processes that are stuck in the driver.
     ///
     /// At most one per GPU.
     gpu_canary_processes: Gauge<Node>, None, Computed, "0.1.0";
-    /// Canary processes killed.
+    /// Number of canary processes that were killed.
     gpu_canary_kills_total: Counter<Node>, None, Computed, "0.1.0";
-    /// Duration of canary steps, all GPUs together.
+    /// Duration of canary steps on all GPUs, in seconds.
     gpu_canary_step_duration_seconds: Histogram<Node, (CanaryStep,)>, Seconds, Computed, "0.1.0", group CanaryDetail;
-    /// Rates of valid canary runs relative to the GPU's own baseline, all GPUs together.
+    /// Rates of valid canary runs on all GPUs, relative to the baseline of the GPU.
     gpu_canary_sample_rate_ratio: Histogram<Node, (CanaryCheck,)>, Ratio, Computed, "0.1.0", at most 100.0, group CanaryDetail;
-    /// 1 for the verdict of the newest judged run of this check on the GPU instance.
+    /// 1 for the verdict of the most recent judged run of this check on the GPU instance.
     ///
-    /// If it has several compute instances, the worst of theirs.
+    /// The worst verdict, if the GPU instance has several compute instances.
     gpu_mig_canary_verdict: Gauge<GpuInstance, (CanaryCheck, CanaryVerdict)>, None, Computed, "0.1.0", at most 1.0;
-    /// Rate of the check in its newest valid run on the GPU instance, relative to the reference.
+    /// Rate of the check in its most recent valid run on the GPU instance, relative to the reference.
     ///
-    /// If it has several compute instances, the lowest of theirs.
+    /// The lowest rate, if the GPU instance has several compute instances.
     gpu_mig_canary_rate_ratio: Gauge<GpuInstance, (CanaryCheck, RateAgainst)>, Ratio, Computed, "0.1.0", at most 100.0, group MigDetail;
-    /// Time at which a canary run on the GPU instance last ended.
+    /// Unix time at which a canary run on the GPU instance last ended.
     gpu_mig_canary_last_run_timestamp_seconds: Gauge<GpuInstance>, Seconds, Computed, "0.1.0";
-    /// Time at which the GPU was last in use, by a process or by utilization above 0.
+    /// Unix time at which the GPU was last in use, by a process or by utilization above 0.
     ///
-    /// In MIG mode by processes alone. The canary does not count. Absent before the first use.
+    /// Only by processes in MIG mode. The canary does not count. Absent before the first use.
     gpu_last_busy_timestamp_seconds: Gauge<Gpu>, Seconds, Computed, "0.1.0";
 
     // --- the host around the GPUs ---------------------------------------------------------------
-    /// Parts of the machine, counted by hwloc.
+    /// Number of parts of the machine by kind, counted by hwloc.
     gpu_host_objects: Gauge<Node, (HostObject,)>, None, Computed, "0.1.0";
-    /// Location of the GPU: NUMA node, near CPUs, PCIe path, and its fair share of CPUs.
+    /// Location of the GPU: NUMA node, nearby CPUs, PCIe path, and its fair share of the CPUs.
     ///
-    /// `gpu-node-exporter topology` draws it.
+    /// `gpu-node-exporter topology` draws the topology.
     gpu_host_topology_info: Info<Gpu, TopologyInfo>, None, Computed, "0.1.0";
-    /// Location of the MIG compute instance: NUMA node, and its share of the GPU's CPUs.
+    /// Location of the MIG compute instance: NUMA node, and its share of the CPUs of the GPU.
     gpu_mig_host_topology_info: Info<ComputeInstance, MigTopologyInfo>, None, Computed, "0.1.0";
-    /// 1 if the machine matches its first observed or its declared topology.
+    /// 1 if the machine matches its first observed topology or its declared topology.
     ///
-    /// Compared: packages, NUMA nodes, memory (to 2 %), and the places and links of GPUs and network devices.
-    /// `/api/v1/topology` has the differences.
+    /// The comparison covers packages, NUMA nodes, memory (to 2 %), and the positions and links of GPUs and network
+    /// devices. `/api/v1/topology` lists the differences.
     gpu_host_topology_matches: Gauge<Node, (TopologyAgainst,)>, None, Computed, "0.1.0", at most 1.0;
-    /// Highest PCIe generation of the port (slot, switch) above the GPU.
+    /// Maximum PCIe generation of the port (slot or switch) above the GPU.
     ///
-    /// That of the GPU itself is in `gpu_pcie_link_max_generation`.
+    /// `gpu_pcie_link_max_generation` has the generation that the GPU supports.
     gpu_host_pcie_port_max_generation: Gauge<Gpu>, None, Computed, "0.1.0", group Limits;
-    /// Most PCIe lanes of the port above the GPU.
+    /// Maximum number of PCIe lanes of the port above the GPU.
     gpu_host_pcie_port_max_width_lanes: Gauge<Gpu>, Lanes, Computed, "0.1.0";
-    /// 1 if the PCIe link runs at the best that GPU and port support.
+    /// 1 if the PCIe link runs at the maximum that the GPU and the port support.
     ///
-    /// The width must match always. Some models lower the generation at rest: 1 once the best was reached, 0 if it is
-    /// not reached after 30 s of work, absent before.
+    /// The width must always match. Some models lower the generation when idle: the value is 1 once the maximum was
+    /// reached, 0 if it is not reached after 30 s of work, and absent before.
     gpu_host_pcie_link_matches: Gauge<Gpu, (LinkAspect,)>, None, Computed, "0.1.0", at most 1.0;
     /// Network device nearest to the GPU.
     ///
-    /// With node_exporter: `gpu_host_nic_info * on (instance, device) group_left ()
-    /// node_network_transmit_bytes_total`.
+    /// With node_exporter: `gpu_host_nic_info * on (instance, device) group_left () node_network_transmit_bytes_total`.
     gpu_host_nic_info: Info<Gpu, NicInfo>, None, Computed, "0.1.0";
     /// 1 if the network device nearest to a GPU can carry traffic.
     gpu_host_nic_up: Gauge<Node, (Nic,)>, None, Computed, "0.1.0", at most 1.0;
-    /// Link rate of the network device nearest to a GPU, one way.
+    /// Link rate of the network device nearest to a GPU, in bytes per second and direction.
     gpu_host_nic_speed_bytes_per_second: Gauge<Node, (Nic,)>, BytesPerSecond, Computed, "0.1.0";
-    /// Bytes over the network device nearest to a GPU.
+    /// Number of bytes transferred by the network device nearest to a GPU.
     ///
-    /// Port `1` and so on: RDMA, and all traffic of InfiniBand. A port with the name of the interface: traffic of the kernel
-    /// over Ethernet. Absent where the kernel has no counter.
+    /// A port number such as `1` covers RDMA, and all traffic of InfiniBand. A port with the name of the interface
+    /// covers kernel traffic over Ethernet. Absent if the kernel has no counter.
     gpu_host_network_bytes_total: Counter<Node, (Nic, NetworkPort, Direction)>, Bytes, Computed, "0.1.0";
-    /// Errors of the network device nearest to a GPU.
+    /// Number of errors of the network device nearest to a GPU.
     ///
     /// InfiniBand adapters without extended counters stop at 65,535 until they are reset.
     gpu_host_network_errors_total: Counter<Node, (Nic, NetworkPort, NetworkError)>, None, Computed, "0.1.0";
-    /// Losses of the link (flaps) of the network device nearest to a GPU.
+    /// Number of link losses (flaps) of the network device nearest to a GPU.
     ///
     /// InfiniBand adapters without extended counters stop at 255 until they are reset.
     gpu_host_network_flaps_total: Counter<Node, (Nic, NetworkPort)>, None, Computed, "0.1.0";
-    /// 1 while this service of the vendor runs on the host.
+    /// 1 if this NVIDIA service runs on the host.
     ///
-    /// Known by its process. Only services that are expected or were seen since the exporter started. The fabric manager is
-    /// expected where the kernel drives NVSwitches, or where a GPU has an NVLink fabric and the service's unit is enabled.
-    /// Elsewhere it counts as seen after 20 s: without switches it starts and ends.
-    /// Absent where the host's processes cannot be seen.
+    /// Detected by its process. Only services that are expected, or that were seen since the exporter started, have
+    /// series. The fabric manager is expected if the kernel drives NVSwitches, or if a GPU has an NVLink fabric and the
+    /// unit of the service is enabled. Elsewhere it counts as seen after 20 s, because it starts and exits on a node
+    /// without switches. Absent if the exporter cannot see the processes of the host.
     gpu_host_service_up: Gauge<Node, (HostService,)>, None, Computed, "0.1.0", at most 1.0;
-    /// Events counted on the CPUs, all processes and the kernel together.
+    /// Number of events counted on the CPUs for all processes and the kernel.
     ///
-    /// Scaled where the counters were shared. Only events that can be counted here (`gpu_host_cpu_event_state`).
+    /// Scaled if the counters were shared. Only events that can be counted on this node have series
+    /// (`gpu_host_cpu_event_state`).
     gpu_host_cpu_events_total: Counter<CpuGroup, (PerfEvent,)>, None, Computed, "0.1.0", at most 1e24, group CpuEvents;
-    /// CPU time by mode, all processes together, since the exporter started.
+    /// CPU time of all processes by mode, in seconds, since the exporter started.
     ///
-    /// The sum of the modes is one second per second and CPU.
+    /// The sum over the modes grows by one second per second and CPU.
     gpu_host_cpu_seconds_total: Counter<CpuGroup, (CpuMode,)>, Seconds, Computed, "0.1.0", at most 1e15;
-    /// 1 for the state of each configured CPU event: countable here, or why not.
+    /// 1 for the state of each configured CPU event: countable on this node, or the reason why not.
     gpu_host_cpu_event_state: Gauge<Node, (PerfEvent, PerfState)>, None, Computed, "0.1.0", at most 1.0, group CpuEvents;
-    /// Share of the last interval in which the CPU event was counted.
+    /// Fraction of the last interval in which the CPU event was counted.
     ///
-    /// Published counts are scaled by it. 1: the counters were not shared.
+    /// Published counts are scaled by this ratio. 1 means that the counters were not shared.
     gpu_host_cpu_event_running_ratio: Gauge<Node, (PerfEvent,)>, Ratio, Computed, "0.1.0", group CpuEvents;
 
     // --- owners ---------------------------------------------------------------------------------
     /// Identity of an owner of work on the GPU.
     ///
-    /// The owner `other` is all owners of the GPU that have no series of their own.
-    /// Join on `gpu`, `uuid`, `gpu_instance` and `owner`. Stays with the owner's counters for `owners.retention` after its
-    /// end.
+    /// The owner `other` combines all owners of the GPU that have no series of their own. Join on `gpu`, `uuid`,
+    /// `gpu_instance` and `owner`. The series remains with the owner's counters for `owners.retention` after the owner
+    /// has ended.
     gpu_owner_info: Info<OwnedGpu, OwnerInfo>, None, Computed, "0.1.0";
-    /// Processes of the owner on the GPU; 0 after its end.
+    /// Number of processes of the owner on the GPU; 0 after the owner has ended.
     gpu_owner_processes: Gauge<OwnedGpu>, None, Computed, "0.1.0";
-    /// Device memory of the owner's processes.
+    /// Device memory of the owner's processes in bytes.
     gpu_owner_memory_used_bytes: Gauge<OwnedGpu>, Bytes, Computed, "0.1.0";
-    /// GPU time allocated to the owner: seconds with a process on the GPU, divided by its owners.
+    /// GPU time allocated to the owner: seconds with a process on the GPU, divided by its number of owners.
     ///
-    /// On a MIG instance times its share of the GPU's compute slices.
+    /// On a MIG instance, the time is multiplied by the instance's share of the compute slices of the GPU.
     gpu_owner_allocated_seconds_total: Counter<OwnedGpu>, Seconds, Computed, "0.1.0";
-    /// GPU time in which the GPU worked for the owner.
+    /// Time in which the GPU worked for the owner, in seconds.
     ///
-    /// From the driver's utilization samples (on a MIG instance from GPM, times its share of the GPU's compute
-    /// slices), divided equally among the owners present. At most the allocated seconds. The canary's work is not in
-    /// it.
+    /// Taken from the driver's utilization samples (on a MIG instance from GPM, multiplied by its share of the compute
+    /// slices of the GPU) and divided equally among the owners present. At most the allocated seconds. The work of the
+    /// canary is not included.
     gpu_owner_busy_seconds_total: Counter<OwnedGpu>, Seconds, Computed, "0.1.0";
-    /// Energy of the GPU attributed to the owner.
+    /// Energy consumption of the GPU attributed to the owner, in joules.
     ///
-    /// From the driver's power samples, divided as the busy time (while the GPU is idle, as the allocated time). Of a
-    /// MIG instance its share of the GPU's compute slices.
+    /// Taken from the driver's power samples and divided like the busy time, or like the allocated time while the GPU
+    /// is idle. For a MIG instance, its share of the compute slices of the GPU.
     gpu_owner_energy_joules_total: Counter<OwnedGpu>, Joules, Computed, "0.1.0";
-    /// Share of the CPUs of the owner's processes that are not on the NUMA node near the GPU.
+    /// Fraction of the CPUs of the owner's processes that are not on the NUMA node near the GPU.
     ///
-    /// CPUs used in the last minute, else those allowed. Absent where the machine does not say what is near.
+    /// Based on the CPUs used in the last minute, or else on the allowed CPUs. Absent if the machine does not report
+    /// which NUMA node is near.
     gpu_owner_cpu_remote_ratio: Gauge<OwnedGpu>, Ratio, Computed, "0.1.0";
-    /// Share of the CPUs of the owner's processes outside the last-level caches in the share of its GPUs or MIG instances.
+    /// Fraction of the owner's CPUs outside the last-level caches of the CPU shares of its GPUs or MIG instances.
     ///
-    /// CPUs used in the last minute, else those allowed. Only for an owner whose CPUs are within the near NUMA node and leave
-    /// out at least one of its last-level caches.
+    /// Based on the CPUs used in the last minute, or else on the allowed CPUs. Only for an owner whose CPUs are within
+    /// the near NUMA node and leave out at least one of its last-level caches.
     gpu_owner_cpu_remote_cache_ratio: Gauge<OwnedGpu>, Ratio, Computed, "0.1.0";
-    /// Share of the owner's host memory that is not on the NUMA node near the GPU.
+    /// Fraction of the owner's host memory that is not on the NUMA node near the GPU.
     gpu_owner_memory_remote_ratio: Gauge<OwnedGpu>, Ratio, Computed, "0.1.0";
     /// 1 for the bottleneck of the owner's work on the GPU.
     ///
-    /// `docs/BOTTLENECKS.md` has each cause's formula and its series. `unknown` where too little is measured to prove one.
+    /// `docs/BOTTLENECKS.md` has the formula and the series of each cause. `unknown` means that the measurements are
+    /// insufficient to prove a cause.
     gpu_bottleneck: Gauge<OwnedGpu, (Cause,)>, None, Computed, "0.1.0", at most 1.0, group InactiveStates except ["none"];
-    /// GPU time allocated to the owner, by class.
+    /// GPU time allocated to the owner by class, in seconds.
     ///
-    /// The sum of all classes is `gpu_owner_allocated_seconds_total`. `docs/HEARTBEAT.md` has each class's formula.
+    /// The sum of all classes is `gpu_owner_allocated_seconds_total`. `docs/HEARTBEAT.md` has the formula of each
+    /// class.
     gpu_owner_gpu_seconds_total: Counter<OwnedGpu, (GpuTimeClass,)>, Seconds, Computed, "0.1.0", group InactiveStates except ["computing"];
-    /// Step of the owner's work on the GPU: the period of its power.
+    /// Duration of a step of the owner's work on the GPU in seconds, measured as the period of its power draw.
     ///
-    /// Absent where no period is found, as of inference and irregular work, and for an owner that shares the GPU.
+    /// Absent if no period is found, as with inference and irregular work, and for an owner that shares the GPU.
     gpu_owner_step_seconds: Gauge<OwnedGpu>, Seconds, Computed, "0.1.0";
-    /// Confidence of `gpu_owner_step_seconds`: the share of the power's variance that the period explains.
+    /// Confidence of `gpu_owner_step_seconds`: the fraction of the variance of the power that the period explains.
     gpu_owner_step_confidence_ratio: Gauge<OwnedGpu, (StepPeriod,)>, Ratio, Computed, "0.1.0", at most 1.0;
-    /// Standard deviation of the step's length, as a share of the step.
+    /// Standard deviation of the step duration, as a fraction of the step.
     gpu_owner_step_jitter_ratio: Gauge<OwnedGpu>, Ratio, Computed, "0.1.0";
-    /// Steps of the owner's work on the GPU.
+    /// Number of steps of the owner's work on the GPU.
     ///
-    /// Time with a known step, divided by that step.
+    /// The time with a known step, divided by the duration of the step.
     gpu_owner_steps_total: Counter<OwnedGpu>, None, Computed, "0.1.0";
-    /// Step now, as a multiple of the step in the owner's best hour on the GPU.
+    /// Current step duration as a multiple of the step duration in the owner's best hour on the GPU.
     gpu_owner_step_slowdown_ratio: Gauge<OwnedGpu>, Ratio, Computed, "0.1.0", at most 1000.0;
-    /// Share of the time by which the owner's slow rank waits less than its other GPUs on the node.
+    /// Fraction of the time by which the owner's slow rank waits less than its other GPUs on the node.
     ///
     /// Only on the GPU of the slow rank.
     gpu_owner_slow_rank_ratio: Gauge<OwnedGpu>, Ratio, Computed, "0.1.0";
-    /// 1 on the GPU of the missing rank, which the owner's other GPUs on the node wait for.
+    /// 1 on the GPU of the missing rank, for which the owner's other GPUs on the node wait.
     ///
     /// Only on the GPUs of an owner that is wedged.
     gpu_owner_missing_rank: Gauge<OwnedGpu>, None, Computed, "0.1.0", at most 1.0;
-    /// Time of the last progress of an owner that is wedged or stalled, since 1970.
+    /// Unix time of the last progress of an owner that is wedged or stalled.
     gpu_owner_last_progress_timestamp_seconds: Gauge<OwnedGpu>, Seconds, Computed, "0.1.0";
-    /// Rank of the owner's process on the GPU in its largest NCCL communicator, as NCCL numbers it (`owners.nccl_ras`).
+    /// Rank of the owner's process on the GPU in its largest NCCL communicator (`owners.nccl_ras`).
     gpu_owner_nccl_rank: Gauge<OwnedGpu>, None, Computed, "0.1.0";
-    /// Collectives that the owner's process on the GPU launched, as NCCL counts them (`owners.nccl_ras`).
+    /// Number of collectives that the owner's process on the GPU launched, as counted by NCCL (`owners.nccl_ras`).
     gpu_owner_nccl_collectives_total: Counter<OwnedGpu>, None, Computed, "0.1.0";
-    /// Questions to the RAS sockets of NCCL jobs, by outcome (`owners.nccl_ras`).
+    /// Number of requests to the RAS sockets of NCCL jobs by outcome (`owners.nccl_ras`).
     gpu_exporter_nccl_ras_requests_total: Counter<Node, (RasOutcome,)>, None, Computed, "0.1.0";
-    /// Ends of the owner with the GPU's memory at least 98 % full.
+    /// Number of times that the owner ended while the memory of the GPU was at least 98 % full.
     ///
-    /// NVML does not report failed CUDA allocations: a suspicion, not a count of them.
+    /// This is an indication, not a count of failed CUDA allocations, which NVML does not report.
     gpu_owner_ended_at_full_memory_total: Counter<OwnedGpu>, None, Computed, "0.1.0";
     /// Smallest MIG profile that fits the owner's 95th percentiles of memory and of active multiprocessors.
     ///
-    /// Only after 24 hours of data; formula in `docs/OWNERS.md`.
+    /// Only after 24 hours of data. `docs/OWNERS.md` has the formula.
     gpu_owner_mig_profile_hint_info: Info<OwnedGpu, (ProfileName,)>, None, Computed, "0.1.0";
-    /// Processes of the owner killed by the OOM killer.
+    /// Number of processes of the owner killed by the OOM killer.
     ///
-    /// The larger of the control group's count and the kernel log's.
+    /// The larger one of the counts of the control group and of the kernel log.
     gpu_owner_host_oom_kills_total: Counter<Owner>, None, Computed, "0.1.0";
-    /// CPU time of the owner on the host, since its first reading.
+    /// CPU time of the owner on the host since its first reading, in seconds.
     ///
-    /// Of its control group; of its GPU processes where it has no group of its own. Read every 10 s. With
-    /// `gpu_owner_busy_seconds_total`: host time for each second of GPU work.
+    /// The time of its control group, or of its GPU processes if it has no control group of its own. Read every 10 s.
+    /// Divide by `gpu_owner_busy_seconds_total` for the host time per second of GPU work.
     gpu_owner_cpu_seconds_total: Counter<Owner, (CpuTimeMode,)>, Seconds, Computed, "0.1.0";
-    /// Start of the owner's first GPU process, since 1970.
+    /// Unix time at which the owner's first GPU process started.
     ///
-    /// Of the processes that the GPUs list without a pause. The duration of a job is `time()` minus this.
+    /// Covers the processes that the GPUs list without interruption. The duration of a job is `time()` minus this
+    /// value.
     gpu_owner_start_timestamp_seconds: Gauge<Owner>, Seconds, Computed, "0.1.0";
-    /// Events counted on the CPUs for the owner's control group (`cpu.per_owner`).
+    /// Number of events counted on the CPUs for the owner's control group (`cpu.per_owner`).
     gpu_owner_cpu_events_total: Counter<Owner, (PerfEvent,)>, None, Computed, "0.1.0", at most 1e24;
-    /// Time from a process's start to its first context on a GPU, and to its first work there.
+    /// Time from the start of a process to its first context on a GPU and to its first work there, in seconds.
     ///
-    /// The context is seen once a second, the work by utilization samples of 200 ms every 2 to 5 s.
+    /// The exporter checks for contexts once a second, and for work by utilization samples of 200 ms every 2 to 5 s.
     gpu_owner_start_seconds: Histogram<Node, (StartPhase,)>, Seconds, Computed, "0.1.0", group OwnerDetail;
-    /// Devices that the kubelet can allocate, by resource.
+    /// Number of devices that the kubelet can allocate, by resource.
     gpu_kubelet_allocatable_devices: Gauge<Node, (Resource,)>, None, Computed, "0.1.0";
-    /// Devices that the kubelet has allocated, by resource.
+    /// Number of devices that the kubelet has allocated, by resource.
     ///
     /// A time-shared device counts once per share, as in `gpu_kubelet_allocatable_devices`.
     gpu_kubelet_allocated_devices: Gauge<Node, (Resource,)>, None, Computed, "0.1.0";
-    /// 1 for each pod's container and each Slurm job that was given the GPU or MIG instance, used or not.
+    /// 1 for each container of a pod and each Slurm job to which the GPU or MIG instance is allocated, used or not.
     ///
-    /// Pods as the kubelet lists them, for 10 min after its last answer too. Slurm jobs as far as the environments of their processes name GPUs
-    /// (`owners.slurm_environment`); `gpu_slurm_jobs` counts those that do not. At most `owners.max_series` series.
+    /// Pods as listed by the kubelet, and for 10 min after its last answer. Slurm jobs if the environments of their
+    /// processes name GPUs (`owners.slurm_environment`); `gpu_slurm_jobs` counts the others. At most
+    /// `owners.max_series` series.
     gpu_allocation_info: Info<AllocatedGpu, AllocationInfo>, None, Computed, "0.1.0";
-    /// 1 for each job that a file of `dcgm.hpc_job_dir` gives the GPU or MIG instance, of at most 32 each.
+    /// 1 for each job to which a file in `dcgm.hpc_job_dir` maps the GPU or MIG instance, at most 32 per instance.
     gpu_hpc_job_info: Info<AllocatedGpu, HpcJobInfo>, None, Computed, "0.1.0", json only true;
-    /// 1 for each pod's container that was given the GPU or MIG instance by a claim of dynamic resource allocation.
+    /// 1 for each container of a pod that got the GPU or MIG instance through a dynamic resource claim.
     ///
-    /// Each series has a `gpu_allocation_info` beside it.
+    /// Every series has a corresponding `gpu_allocation_info`.
     gpu_claim_info: Info<AllocatedGpu, ClaimInfo>, None, Computed, "0.1.0", json only true;
-    /// Slurm jobs with processes in control groups of their own, by what is known of their GPUs; absent without such.
+    /// Number of Slurm jobs with their own control groups, by knowledge of their GPUs; absent without such jobs.
     gpu_slurm_jobs: Gauge<Node, (SlurmGpus,)>, None, Computed, "0.1.0", group OwnerDetail;
 
     // --- planned work ---------------------------------------------------------------------------
-    /// 1 while a window of this kind is open.
+    /// 1 if a window of this kind is open.
     ///
-    /// It mutes alerts: `unless on (cluster, job, instance) gpu_window_active{kind="maintenance"} == 1`.
+    /// Use it to mute alerts: `unless on (cluster, job, instance) gpu_window_active{kind="maintenance"} == 1`.
     gpu_window_active: Gauge<Node, (WindowKind,)>, None, Computed, "0.1.0", at most 1.0;
-    /// A window of planned work: open, to come, or ended within the last hour.
+    /// Window of planned work that is open, in the future, or ended within the last hour.
     gpu_window_info: Info<Window, WindowInfo>, None, Computed, "0.1.0";
-    /// Start of the window.
+    /// Unix time at which the window starts.
     gpu_window_start_timestamp_seconds: Gauge<Window>, Seconds, Computed, "0.1.0";
-    /// End of the window.
+    /// Unix time at which the window ends.
     gpu_window_end_timestamp_seconds: Gauge<Window>, Seconds, Computed, "0.1.0";
 
     // --- the exporter itself --------------------------------------------------------------------
     /// Build of the running exporter.
     gpu_exporter_build_info: Info<Node, BuildInfo>, None, Computed, "0.1.0";
-    /// 1 if the collector's newest visits succeeded within their deadlines.
+    /// 1 if the most recent visits of the collector succeeded within their deadlines.
     gpu_exporter_collector_up: Gauge<Node, (CollectorName,)>, None, Computed, "0.1.0";
-    /// Time at which the collector last delivered values.
+    /// Unix time at which the collector last delivered values.
     gpu_exporter_collector_last_success_timestamp_seconds: Gauge<Node, (CollectorName,)>, Seconds, Computed, "0.1.0";
-    /// Time at which the values of this tier of this GPU were read.
+    /// Unix time at which the values of this tier of this GPU were read.
     gpu_exporter_sample_timestamp_seconds: Gauge<Gpu, (Tier,)>, Seconds, Computed, "0.1.0", group ExporterDetail except ["normal", "slow", "rare"];
-    /// Age of the driver call on this GPU that has lasted for longer than `sampler.call_timeout`.
+    /// Age of a driver call on this GPU that exceeds `sampler.call_timeout`, in seconds.
     ///
-    /// Absent without one.
+    /// Absent without such a call.
     gpu_exporter_driver_call_stuck_seconds: Gauge<Gpu, (Call,)>, Seconds, Computed, "0.1.0";
-    /// Age of the driver call for no single GPU that has lasted for longer than `sampler.call_timeout`.
+    /// Age of a driver call for no single GPU that exceeds `sampler.call_timeout`, in seconds.
     ///
-    /// `nvmlInitWithFlags` is the initialization. Absent without one.
+    /// `nvmlInitWithFlags` is the initialization. Absent without such a call.
     gpu_exporter_node_call_stuck_seconds: Gauge<Node, (Call,)>, Seconds, Computed, "0.1.0";
-    /// Driver calls, by tier.
+    /// Number of driver calls by tier.
     gpu_exporter_driver_calls_total: Counter<Node, (Call, Tier)>, None, Computed, "0.1.0", group DriverCalls;
-    /// Time inside driver calls, by tier.
+    /// Time spent in driver calls by tier, in seconds.
     gpu_exporter_driver_call_seconds_total: Counter<Node, (Call, Tier)>, Seconds, Computed, "0.1.0", group DriverCalls;
-    /// Duration of single driver calls.
+    /// Duration of single driver calls in seconds.
     gpu_exporter_driver_call_duration_seconds: Histogram<Node>, Seconds, Computed, "0.1.0", group DriverCalls;
-    /// Failed driver calls for this GPU, without unsupported ones.
+    /// Number of failed driver calls for this GPU, without unsupported calls.
     ///
     /// `gpu_exporter_driver_error_kinds_total` has the kinds of failure.
     gpu_exporter_driver_errors_total: Counter<Gpu>, None, Computed, "0.1.0", group DriverCalls;
-    /// Failed driver calls, by kind of failure.
+    /// Number of failed driver calls by kind of failure.
     ///
-    /// Those for a GPU, and those for none, as loading the library and listing GPUs.
+    /// Includes calls for no single GPU, such as loading the library and listing the GPUs.
     gpu_exporter_driver_error_kinds_total: Counter<Node, (DriverError,)>, None, Computed, "0.1.0", group InactiveStates;
-    /// Readings of the driver that were blank or out of range.
+    /// Number of driver readings dropped because they were blank or out of range.
     gpu_exporter_readings_dropped_total: Counter<Gpu, (DropReason,)>, None, Computed, "0.1.0", group InactiveStates;
-    /// GPUs without this metric, because hardware or driver does not support it.
+    /// Number of GPUs without this metric, because the hardware or the driver does not support it.
     ///
-    /// Such a metric has no series there; neither zero nor a failure. `/api/v1/snapshot` names the GPUs.
+    /// Such a metric has no series for the GPU, and it is neither zero nor a failure. `/api/v1/snapshot` names the
+    /// GPUs.
     gpu_exporter_metric_unsupported: Gauge<Node, (MetricName,)>, None, Computed, "0.1.0";
-    /// Readings of driver counters that went backwards without a reason; the older value stays.
+    /// Number of driver counter readings that decreased without a reason and were ignored.
     gpu_exporter_reading_regressions_total: Counter<Gpu>, None, Computed, "0.1.0", group InactiveStates;
-    /// Sampler processes alive, those stuck in the driver included.
+    /// Number of running sampler processes, including processes that are stuck in the driver.
     ///
     /// Never more than two.
     gpu_exporter_samplers: Gauge<Node>, None, Computed, "0.1.0", group ExporterDetail;
-    /// Sampler processes started.
+    /// Number of sampler processes that were started.
     gpu_exporter_sampler_starts_total: Counter<Node>, None, Computed, "0.1.0";
-    /// Sampler processes ended or abandoned, by reason.
+    /// Number of sampler processes that ended or were abandoned, by reason.
     gpu_exporter_sampler_ends_total: Counter<Node, (SamplerEnd,)>, None, Computed, "0.1.0";
-    /// Batches discarded as outdated.
+    /// Number of batches discarded as outdated.
     ///
-    /// They belonged to an older epoch of their GPU or to an abandoned sampler, or came behind a newer batch.
+    /// A batch is outdated if it belongs to an older epoch of its GPU or to an abandoned sampler, or if it arrives
+    /// after a newer batch.
     gpu_exporter_batches_discarded_total: Counter<Node>, None, Computed, "0.1.0", group ExporterDetail;
-    /// Events of the exporter's collectors lost to a full queue.
+    /// Number of collector events lost because of a full queue.
     gpu_exporter_events_lost_total: Counter<Node>, None, Computed, "0.1.0";
-    /// 1 if all state is kept over restarts: faults, baselines and positions.
+    /// 1 if all state is kept across restarts: faults, baselines and positions.
     ///
-    /// `state.dir` can be written, all was read at the start, no file there is set aside (`*.corrupt`, `*.unread`), and nothing
-    /// waits to be saved. Looked at every minute.
+    /// Requires that `state.dir` is writable, that all state was read at the start, that no file in it is set aside
+    /// (`*.corrupt`, `*.unread`), and that no state is waiting to be saved. Checked every minute.
     gpu_exporter_state_writable: Gauge<Node>, None, Computed, "0.1.0", at most 1.0;
     /// 1 if the last load of the configuration was successful.
     ///
-    /// At the start, on SIGHUP and when a file changes. After a failure the configuration before stays in use as a whole; the log names the errors. A load with new values of keys that need a restart is successful: the log names the keys.
+    /// The exporter loads the configuration when it starts, on SIGHUP and when a file changes. After a failure, the
+    /// whole previous configuration stays in use, and the log names the errors. A load that changes keys which need a
+    /// restart is successful, and the log names the keys.
     gpu_exporter_config_last_reload_successful: Gauge<Node>, None, Computed, "0.1.0", at most 1.0;
-    /// Time of the last successful load of the configuration.
+    /// Unix time of the last successful load of the configuration.
     gpu_exporter_config_last_reload_success_timestamp_seconds: Gauge<Node>, Seconds, Computed, "0.1.0";
-    /// Owner lookups, by result.
+    /// Number of owner lookups by result.
     ///
-    /// `gone`: the process ended before. `late`: past `owners.read_timeout`.
+    /// `gone` means that the process ended before the lookup, `late` that the lookup exceeded `owners.read_timeout`.
     gpu_exporter_owner_lookups_total: Counter<Node, (OwnerLookup,)>, None, Computed, "0.1.0";
-    /// Owners without series of their own, because of `owners.max_series` or the quota of their namespace or user.
+    /// Number of owners without series, due to `owners.max_series` or the quota of their namespace or user.
     ///
-    /// They share the owner `other`.
+    /// These owners share the owner `other`.
     gpu_exporter_owners_dropped: Gauge<Node>, None, Computed, "0.1.0";
-    /// Failed requests to the kubelet.
+    /// Number of failed requests to the kubelet.
     gpu_exporter_kubelet_errors_total: Counter<Node, (KubeletError,)>, None, Computed, "0.1.0", group ExporterDetail;
-    /// Devices of dynamic claims that identify no GPU or MIG instance here; absent while no pod has such a claim.
+    /// Number of devices in dynamic resource claims that identify no GPU or MIG instance of this node.
     ///
-    /// Their pods have no `gpu_allocation_info`.
+    /// Absent if no pod has such a claim. The pods of unresolved devices have no `gpu_allocation_info`.
     gpu_exporter_claims_unresolved: Gauge<Node, (ClaimUnresolved,)>, None, Computed, "0.1.0";
-    /// Samples taken from the driver's buffers, without utilization samples during canary runs.
+    /// Number of samples read from the driver's buffers, without utilization samples during canary runs.
     gpu_exporter_samples_total: Counter<Gpu, (SampleBuffer,)>, None, Computed, "0.1.0", group ExporterDetail;
-    /// Gaps between samples of the driver's buffers: overwritten before they were read, or never taken.
+    /// Number of gaps between samples of the driver's buffers: overwritten before they were read, or never taken.
     gpu_exporter_sample_gaps_total: Counter<Gpu, (SampleBuffer,)>, None, Computed, "0.1.0", group ExporterDetail;
-    /// Time in gaps between samples of the driver's buffers.
+    /// Time in gaps between samples of the driver's buffers, in seconds.
     gpu_exporter_sample_gap_seconds_total: Counter<Gpu, (SampleBuffer,)>, Seconds, Computed, "0.1.0", group InactiveStates;
-    /// Faults and driver events lost to a full queue.
+    /// Number of faults and driver events lost because of a full queue.
     gpu_exporter_facts_lost_total: Counter<Node, (FaultSource,)>, None, Computed, "0.1.0";
-    /// Recordings of faults, by outcome.
+    /// Number of fault recordings by outcome.
     ///
-    /// `gpu-node-exporter snapshot --recording FILE` reads one; `suppressed` counts faults, the others count files.
+    /// `gpu-node-exporter snapshot --recording FILE` reads a recording. `suppressed` counts faults, the other outcomes
+    /// count files.
     gpu_exporter_recordings_total: Counter<Node, (RecordingOutcome,)>, None, Computed, "0.1.0";
-    /// Records read from the kernel log, by outcome.
+    /// Number of records read from the kernel log by outcome.
     ///
-    /// `old` records are from before the exporter started watching: in the list of events, in no counter.
+    /// Records of outcome `old` are from before the exporter started to read the log. They appear in the list of
+    /// events, but in no other counter.
     gpu_exporter_kmsg_records_total: Counter<Node, (KmsgOutcome,)>, None, Computed, "0.1.0", group Events;
-    /// Overruns of the kernel log's reader: records in between are lost.
+    /// Number of times that the kernel log overwrote records before the exporter read them.
     gpu_exporter_kmsg_overruns_total: Counter<Node>, None, Computed, "0.1.0";
-    /// Snapshots published.
+    /// Number of published snapshots.
     gpu_exporter_publications_total: Counter<Node>, None, Computed, "0.1.0";
-    /// Duration of making the newest snapshot.
+    /// Duration of creating the most recent snapshot in seconds.
     gpu_exporter_publish_duration_seconds: Gauge<Node>, Seconds, Computed, "0.1.0";
-    /// Series on `/metrics`.
+    /// Number of series on `/metrics`.
     gpu_exporter_series: Gauge<Node>, None, Computed, "0.1.0";
-    /// Series dropped because of `metrics.max_series`, once per snapshot.
+    /// Number of series dropped because of `metrics.max_series`, counted once per snapshot.
     gpu_exporter_series_dropped_total: Counter<Node>, None, Computed, "0.1.0";
-    /// HTTP responses by status.
+    /// Number of HTTP responses by status code.
     gpu_exporter_http_requests_total: Counter<Node, (HttpStatus,)>, None, Computed, "0.1.0", group InactiveStates except ["200"];
-    /// Open HTTP connections.
+    /// Number of open HTTP connections.
     gpu_exporter_http_connections: Gauge<Node>, None, Computed, "0.1.0", group ExporterDetail;
-    /// HTTP connections refused because `http.max_connections` others worked.
+    /// Number of HTTP connections refused because `http.max_connections` other connections were active.
     gpu_exporter_http_connections_refused_total: Counter<Node>, None, Computed, "0.1.0";
-    /// Waiting HTTP connections closed to make room for others, because of `http.max_connections`.
+    /// Number of idle HTTP connections closed to make room for others, because of `http.max_connections`.
     gpu_exporter_http_connections_evicted_total: Counter<Node>, None, Computed, "0.1.0", group ExporterDetail;
-    /// TLS handshakes that failed.
+    /// Number of failed TLS handshakes.
     ///
     /// Only with TLS.
     gpu_exporter_http_handshakes_failed_total: Counter<Node>, None, Computed, "0.1.0", group ExporterDetail;
-    /// 1 if the web configuration and its certificates on the disk are in use, 0 if they are bad and earlier ones are in use.
+    /// 1 if the web configuration and certificates on disk are in use, 0 if they are invalid and older ones are in use.
     ///
-    /// Only with `http.web_config_file`. The log says what is wrong.
+    /// Only with `http.web_config_file`. The log names the error.
     gpu_exporter_web_config_last_reload_successful: Gauge<Node>, None, Computed, "0.1.0", at most 1.0;
-    /// End of the validity of the server's certificate, in seconds since 1970.
+    /// Unix time at which the certificate of the server expires.
     ///
     /// Only with TLS.
     gpu_exporter_certificate_expiry_timestamp_seconds: Gauge<Node>, Seconds, Computed, "0.1.0";
-    /// CPU time of the exporter's processes, ended ones included.
+    /// CPU time of the exporter's processes in seconds, including ended processes.
     gpu_exporter_cpu_seconds_total: Counter<Node, (Role,)>, Seconds, Computed, "0.1.0";
-    /// Resident memory of the exporter's processes; shared pages count in each.
+    /// Resident memory of the exporter's processes in bytes; shared pages count in each process.
     gpu_exporter_resident_memory_bytes: Gauge<Node, (Role,)>, Bytes, Computed, "0.1.0";
-    /// CPU time of the serving process.
+    /// Total user and system CPU time of the serving process in seconds.
     process_cpu_seconds_total: Counter<Node>, Seconds, Computed, "0.1.0", group ExporterDetail;
-    /// Resident memory of the serving process.
+    /// Resident memory size of the serving process in bytes.
     process_resident_memory_bytes: Gauge<Node>, Bytes, Computed, "0.1.0", group ExporterDetail;
-    /// Virtual memory of the serving process.
+    /// Virtual memory size of the serving process in bytes.
     process_virtual_memory_bytes: Gauge<Node>, Bytes, Computed, "0.1.0", group ExporterDetail;
-    /// Open file descriptors of the serving process.
+    /// Number of open file descriptors of the serving process.
     process_open_fds: Gauge<Node>, None, Computed, "0.1.0";
-    /// Largest number of open file descriptors of the serving process.
+    /// Maximum number of open file descriptors of the serving process.
     process_max_fds: Gauge<Node>, None, Computed, "0.1.0";
-    /// Threads of the serving process.
+    /// Number of threads of the serving process.
     process_threads: Gauge<Node>, None, Computed, "0.1.0";
-    /// Start time of the serving process.
+    /// Unix time at which the serving process started.
     process_start_time_seconds: Gauge<Node>, Seconds, Computed, "0.1.0";
 }
 
-/// The definition behind an id, if this build has it.
+/// Returns the definition of a metric, if this build has one with this id.
 pub fn def(id: MetricId) -> Option<&'static MetricDef> {
     METRICS.get(usize::from(id.0))
 }
 
-/// A number that two processes share only if their catalogues are the same, entry for entry.
+/// Returns a number that is equal in two processes only if all entries of their catalogues are equal.
 pub fn fingerprint() -> u64 {
     let mut hash = DefaultHasher::new();
     for metric in METRICS {

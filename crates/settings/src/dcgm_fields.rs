@@ -1,12 +1,12 @@
-//! The fields of dcgm-exporter's page: the default of its release, or a file.
+//! Fields of the dcgm-exporter page: the default fields of the release, or the fields of a file.
 
 use dcgm::list::{FieldList, Problem};
 
 use super::load::{ConfigErrors, Loaded};
 
 impl Loaded {
-    /// The fields of dcgm-exporter's page. An error if their file cannot be read; what is wrong with its rows is in
-    /// [`Loaded::dcgm_warnings`].
+    /// Returns the fields of the dcgm-exporter page, or an error if their file cannot be read. [`Loaded::dcgm_warnings`]
+    /// reports errors in single rows.
     pub fn dcgm_fields(&self) -> Result<FieldList, ConfigErrors> {
         let settings = &self.config.dcgm;
         if settings.fields_file.as_os_str().is_empty() {
@@ -20,7 +20,8 @@ impl Loaded {
         })
     }
 
-    /// What the page lacks of its list: a line a row, and a last one that counts them.
+    /// Returns a warning for every row of the list that the page omits, followed by a summary, and a warning if the list
+    /// contains profiling fields while GPM is disabled.
     pub fn dcgm_warnings(&self, fields: &FieldList) -> Vec<String> {
         let file = self.config.dcgm.fields_file.as_path();
         let line = |problem: &Problem| format!("{}: {problem}", file.display());
@@ -30,23 +31,25 @@ impl Loaded {
             0 => {}
             count => lines.push(self.error(
                 "dcgm.fields_file",
-                format_args!("{}: {count} problems, {served} fields are served", file.display()),
+                format_args!("{}: {count} problems; {served} fields are served", file.display()),
             )),
         }
         if !self.config.gpm.enabled && !file.as_os_str().is_empty() {
             let names: Vec<&str> = fields.profiling().map(|column| column.name.as_str()).collect();
             if !names.is_empty() {
-                let (names, next) = (names.join(", "), "set it to true, or remove them");
-                lines.push(self.error("gpm.enabled", format_args!("false: no value of {names}; {next}")));
+                let (names, next) = (names.join(", "), "set the key to true, or remove the fields");
+                lines.push(
+                    self.error("gpm.enabled", format_args!("false, so that {names} have no values; {next}")),
+                );
             }
         }
         lines
     }
 
-    /// The error of a list of which no family is left.
+    /// Returns the error if the list has no field that can be served.
     pub fn dcgm_error(&self, fields: &FieldList) -> Option<String> {
         let file = self.config.dcgm.fields_file.display();
-        let why = "none of its rows can be served, so that the page is empty; correct the file";
+        let why = "no row can be served, so the page is empty; correct the file";
         fields.is_empty().then(|| self.error("dcgm.fields_file", format_args!("{file}: {why}")))
     }
 }

@@ -1,47 +1,48 @@
-//! The keys by name, and the TOML file that documents them.
+//! Lookup of keys by name, and the TOML file that documents all keys.
 
 use super::Config;
 use super::key::{Key, Section};
 use super::settings::SECTIONS;
 
-/// All settings, in the order of the file.
+/// Returns all settings, in the order of the file.
 pub(super) fn keys() -> impl Iterator<Item = &'static Key> {
     SECTIONS.iter().flat_map(|section| section.keys)
 }
 
-/// The setting of this name.
+/// Returns the setting with this name.
 pub(super) fn key(name: &str) -> Option<&'static Key> {
     keys().find(|key| key.name == name)
 }
 
-/// Line width of comments.
+/// Maximum line width of comments.
 pub(super) const WIDTH: usize = 105;
 
 const HEADER: &str = "\
-# gpu-node-exporter: every key at its default. Generated from crates/settings/src/settings.rs.
+# gpu-node-exporter: all keys with their defaults. Generated from crates/settings/src/settings.rs.
 #
-# A file needs only the keys it changes. Environment variables take precedence over the file, flags over
-# both. The variable of log.level is GPU_NODE_EXPORTER__LOG__LEVEL, with two underscores before the section
-# and before the key; commas separate the items of a list. Durations are such as \"100ms\", \"10s\" or \"5m\".
+# A configuration file needs only the keys that it changes. Environment variables override the file, and
+# flags override both. The variable for log.level is GPU_NODE_EXPORTER__LOG__LEVEL, with two underscores
+# before the section and before the key. Commas separate the items of a list. Write durations as \"100ms\",
+# \"10s\" or \"5m\".
 #
 # Check a file:  gpu-node-exporter check-config --config FILE
-# Apply it:      saving the file or `systemctl reload gpu-node-exporter` applies it, but for keys that need
-#                `systemctl restart gpu-node-exporter`
+# Apply it:      save the file, or run `systemctl reload gpu-node-exporter`. Keys marked \"Needs a restart.\"
+#                require `systemctl restart gpu-node-exporter`.
 
 ";
 
-/// The keys that a new configuration changes.
+/// Keys whose values differ in a new configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangedKeys {
-    /// Those that apply at once.
+    /// Keys that apply immediately.
     pub applied: Vec<&'static str>,
-    /// Those that keep their values until a restart.
+    /// Keys that keep their values until a restart.
     pub waiting: Vec<&'static str>,
 }
 
 impl Config {
-    /// Takes over each value of a new configuration that can change while the daemon runs. The others stay as they
-    /// are, so that no part of the daemon sees them changed.
+    /// Adopts the values of a new configuration that can change while the daemon runs. All other values remain, so that
+    /// no part of the daemon uses their new values.
     pub fn apply(&mut self, new: &Config) -> ChangedKeys {
         let mut changed = ChangedKeys::default();
         let mut before = self.clone();
@@ -55,7 +56,7 @@ impl Config {
         changed
     }
 
-    /// The file with every key at its default, and the meaning of each key.
+    /// Returns the shipped file, which documents every key and sets it to its default.
     pub fn commented() -> String {
         let key_comment = |key: &Key| {
             let floor = key.floor.iter().map(|(floor, _)| format!(", at least {floor}"));
@@ -67,7 +68,7 @@ impl Config {
         format!("{HEADER}{text}")
     }
 
-    /// The configuration as TOML, with a text above each section, above each key and after each key.
+    /// Returns the configuration as TOML, with the given texts above sections, above keys and after keys.
     pub(super) fn to_toml(
         &self,
         section_comment: impl Fn(&Section) -> String,
@@ -85,7 +86,7 @@ impl Config {
     }
 }
 
-/// The text in comment lines, each paragraph wrapped for itself; an empty line ends a paragraph.
+/// Wraps a text into comment lines. An empty line separates paragraphs.
 fn comment(text: &str) -> String {
     let mut out = String::new();
     for paragraph in text.trim_end().split("\n\n") {

@@ -1,4 +1,4 @@
-//! The table of settings that `settings!` generates, and the TOML that comes from it.
+//! Types of the table of settings, and the `settings!` macro that generates the table.
 
 use ::config::Value;
 
@@ -13,26 +13,25 @@ pub(super) struct Section {
 
 type Comparison = fn(&Config) -> bool;
 
-/// One setting.
 pub(super) struct Key {
-    /// `section.key`.
+    /// Full name in the form `section.key`.
     pub name: &'static str,
     pub doc: &'static str,
-    /// What the key accepts, for messages.
+    /// Returns a description of the accepted values, for error messages.
     pub expected: fn() -> String,
-    /// Stores the value; false for a value of the wrong type or out of range.
+    /// Stores the value. Returns false if the value has the wrong type or is out of range.
     pub set: fn(&mut Config, &Value) -> bool,
-    /// The value in TOML.
+    /// Returns the value in TOML.
     pub toml: fn(&Config) -> String,
-    /// The setting that must not be greater, if any, and whether it is.
+    /// Optional setting that must not be greater than this one, and the function that checks whether it is.
     pub floor: &'static [(&'static str, Comparison)],
-    /// Whether a new value applies without a restart.
+    /// True if a new value applies without a restart.
     pub is_live: bool,
-    /// Takes the value of another configuration; gives whether it was another one.
+    /// Copies the value from another configuration. Returns true if the values differed.
     pub adopt: fn(&mut Config, &Config) -> bool,
 }
 
-/// Declares sections and their keys: the structs with their defaults, and [`SECTIONS`].
+/// Declares sections and their keys as structs with defaults, and the table [`SECTIONS`].
 macro_rules! settings {
     ($($(#[doc = $about:literal])+ $section:ident: $Section:ident {
         $($(#[doc = $doc:literal])+ $(@$live:ident)? $key:ident: $type:ty = $default:expr $(, $rule:expr)? $(, >= $floor:ident)?;)+
@@ -51,7 +50,7 @@ macro_rules! settings {
             }
         )+
 
-        /// The whole configuration.
+        /// All sections of the configuration.
         #[derive(Clone, Debug, Default, PartialEq)]
         pub struct Config {
             $($(#[doc = $about])+ pub $section: $Section,)+

@@ -1,7 +1,7 @@
-//! The configuration: defaults, then a file, environment variables and flags, each over the one before.
+//! Configuration from defaults, a file, environment variables and flags. Later layers override earlier ones.
 //!
-//! [`settings`] declares every key once. [`load`](mod@load) reads the layers and checks each key on its own, so that
-//! one run names all errors.
+//! [`settings`] declares every key. [`load`](mod@load) reads the layers and checks every key separately, so that one run
+//! reports all errors.
 
 #![forbid(unsafe_code)]
 
@@ -28,7 +28,7 @@ pub use underscore::environment_warnings;
 pub use value::{HideOwners, Listen};
 
 impl Config {
-    /// The groups of metrics that `/metrics` serves: that of single processes follows the setting that reads them.
+    /// Returns the groups of metrics that `/metrics` serves. `processes.per_process` adds the group of single processes.
     pub fn served_groups(&self) -> Vec<MetricGroup> {
         let wanted = &self.metrics.groups;
         let on = |group: &MetricGroup| {
@@ -39,7 +39,7 @@ impl Config {
         MetricGroup::ALL.iter().copied().filter(on).collect()
     }
 
-    /// The metrics that are switched off.
+    /// Returns the metrics that the configuration disables.
     pub fn switched_off(&self) -> HashSet<MetricId> {
         let metrics = METRICS.iter().zip((0..).map(MetricId));
         let left_out = metrics.filter(|(metric, _)| !self.metrics.publishes(metric.name)).map(|(_, id)| id);
@@ -49,7 +49,7 @@ impl Config {
 }
 
 impl Metrics {
-    /// Whether the configuration publishes the metric of this name.
+    /// Returns true if the configuration publishes the metric with this name.
     pub fn publishes(&self, name: &str) -> bool {
         let any = |patterns: &[glob::Pattern]| patterns.iter().any(|pattern| pattern.matches(name));
         any(&self.include) && !any(&self.exclude)
@@ -57,19 +57,19 @@ impl Metrics {
 }
 
 impl Control {
-    /// The socket's path; `None` if there is to be no socket.
+    /// Returns the path of the control socket, or `None` if the socket is disabled.
     pub fn path(&self) -> Option<&Path> {
         named(&self.socket)
     }
 }
 
 impl Health {
-    /// The path of the socket for everyone; `None` if there is to be none.
+    /// Returns the path of the health socket for all users, or `None` if the socket is disabled.
     pub fn path(&self) -> Option<&Path> {
         named(&self.socket)
     }
 
-    /// The path of the socket for NVRx; `None` if there is to be none.
+    /// Returns the path of the health socket for NVRx, or `None` if the socket is disabled.
     pub fn nvrx_path(&self) -> Option<&Path> {
         named(&self.nvrx_socket)
     }

@@ -1,4 +1,4 @@
-//! Reads the layers over each other, and collects every error with the file, variable or flag it is in.
+//! Reads the layers of the configuration, and collects every error with the file, variable or flag that contains it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,17 +12,18 @@ use super::key::Key;
 use super::settings::{RENAMED, SECTIONS};
 use model::plain_file::read_text;
 
-/// The configuration file without `--config`, if there is one.
+/// Path of the configuration file without `--config`. The file is optional.
 pub const DEFAULT_FILE: &str = "/etc/gpu-node-exporter/config.toml";
 
-/// Longest configuration file or MIG layout, in bytes: some twenty times the file with every key and its meaning.
+/// Maximum size of a configuration file or MIG layout file in bytes, about twenty times the size of the shipped file.
 pub(super) const MAX_BYTES: usize = 1024 * 1024;
 
 /// Prefix of all environment variables. Two underscores, because Kubernetes sets variables such as
 /// `GPU_NODE_EXPORTER_PORT` for a Service of this name.
 pub const ENV_PREFIX: &str = "GPU_NODE_EXPORTER__";
 
-/// Names the configuration file where no flag does: so a command in the daemon's container has the daemon's settings.
+/// Variable with the path of the configuration file, used without `--config`. It gives commands in the daemon's container
+/// the settings of the daemon.
 const FILE_VARIABLE: &str = "GPU_NODE_EXPORTER__CONFIG";
 
 /// Command-line options that override settings.
@@ -53,7 +54,7 @@ pub struct Overrides {
 }
 
 impl Overrides {
-    /// With the configuration file of the variable, if no flag names one.
+    /// Uses the configuration file of the environment variable if no flag names a file.
     pub fn or_variable(mut self) -> Self {
         self.config = self
             .config
@@ -61,7 +62,7 @@ impl Overrides {
         self
     }
 
-    /// The given flags: flag, key, value.
+    /// Returns the flags with values, as flag, key and value.
     fn given(&self) -> impl Iterator<Item = (&'static str, &'static str, &String)> {
         [
             ("--listen", "http.listen", &self.listen),
@@ -76,29 +77,28 @@ impl Overrides {
     }
 }
 
-/// Every error of a configuration, one line each. Never empty.
+/// All errors of a configuration, one per line. Never empty.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{}", .0.join("\n"))]
 pub struct ConfigErrors(pub Vec<String>);
 
-/// A checked configuration.
+/// Configuration after all checks.
 #[derive(Clone, Debug, Default)]
 pub struct Loaded {
-    /// The configuration.
     pub config: Config,
-    /// File, environment variable or flag of each key that is set.
+    /// File, environment variable or flag that sets a key, by key.
     pub origins: BTreeMap<&'static str, String>,
-    /// Whether there is a configuration file.
+    /// True if the configuration file exists.
     pub has_file: bool,
 }
 
 impl Loaded {
-    /// Checks that every pattern of `[metrics]` matches one of these names.
+    /// Returns an error for every pattern of `[metrics]` that matches none of these names.
     pub fn check_patterns(&self, names: &[&str]) -> Result<(), ConfigErrors> {
         let metrics = &self.config.metrics;
         let include = metrics.include.iter().map(|pattern| ("metrics.include", pattern));
         let patterns = include.chain(metrics.exclude.iter().map(|pattern| ("metrics.exclude", pattern)));
-        // "*" is right even without metrics.
+        // "*" is valid even without metrics.
         let unmatched =
             patterns.filter(|(_, p)| p.as_str() != "*" && !names.iter().any(|name| p.matches(name)));
         let errors = unmatched.map(|(key, pattern)| {
@@ -110,13 +110,13 @@ impl Loaded {
         no_errors(errors.collect())
     }
 
-    /// The configuration as TOML, with a comment on the origin of each key that is set.
+    /// Returns the configuration as TOML, with the origin of every configured key in a comment.
     pub fn to_toml(&self) -> String {
         let origin = |key: &Key| self.origins.get(key.name).map(|origin| format!("  # {origin}"));
         self.config.to_toml(|_| String::new(), |_| String::new(), |key| origin(key).unwrap_or_default())
     }
 
-    /// An error about a key.
+    /// Formats an error message about a key, with the origin of its value.
     pub(super) fn error(&self, key: &str, message: impl std::fmt::Display) -> String {
         format!("{key} ({}): {message}", self.origin(key))
     }
@@ -125,7 +125,7 @@ impl Loaded {
         self.origins.get(key).map_or("default", String::as_str)
     }
 
-    /// The error of two listeners on one port.
+    /// Returns the error if both listeners use the same port.
     fn listen_error(&self) -> Option<String> {
         let (own, dcgm) = (self.config.http.listen, self.config.dcgm.listen?);
         if !own.overlaps(dcgm) {
@@ -134,11 +134,11 @@ impl Loaded {
         let (origin, next) = (self.origin("http.listen"), "choose another port for one of them");
         Some(self.error(
             "dcgm.listen",
-            format_args!("\"{dcgm}\" is where http.listen ({origin}), \"{own}\", listens too; {next}"),
+            format_args!("\"{dcgm}\" overlaps with http.listen ({origin}), which is \"{own}\"; {next}"),
         ))
     }
 
-    /// The error of a key that is less than another one must be.
+    /// Returns the error if the value of a key is less than its minimum, which is the value of another key.
     fn floor_error(&self, key: &Key) -> Option<String> {
         let (floor, _) = key.floor.iter().find(|(_, is_greater)| is_greater(&self.config))?;
         let value = |name| super::file::key(name).map(|key| (key.toml)(&self.config)).unwrap_or_default();
@@ -151,13 +151,13 @@ impl Loaded {
     }
 }
 
-/// Reads file, environment and flags over the defaults. Gives the keys that are right, and every error: with one, it is
-/// no configuration to serve with.
+/// Reads the defaults, the file, the environment and the flags. Returns the valid keys and all errors. The daemon must not
+/// serve with a configuration that has errors.
 pub fn load(overrides: &Overrides) -> (Loaded, Vec<String>) {
     load_from(overrides, Path::new(DEFAULT_FILE), Environment::default())
 }
 
-/// As [`load`], with another default file and environment.
+/// Same as [`load`], with another default file and environment.
 pub(super) fn load_from(
     overrides: &Overrides,
     default_file: &Path,
@@ -171,13 +171,16 @@ pub(super) fn load_from(
             layers.file(path, &text);
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound && overrides.config.is_none() => {}
-        Err(e) => layers.errors.push(format!("cannot read the configuration file {}: {e}", path.display())),
+        Err(e) => layers.errors.push(format!(
+            "failed to read the configuration file {}: {e}; correct the path or the file",
+            path.display()
+        )),
     }
     layers.environment(environment);
     for (flag, key, value) in overrides.given() {
         layers.set(key, &value.as_str().into(), format!("flag {flag}"));
     }
-    // Whether one value is less than another means something only once both are right.
+    // Comparing two values only makes sense if both are valid.
     if layers.errors.is_empty() {
         layers.errors = keys().filter_map(|key| layers.loaded.floor_error(key)).collect();
         layers.errors.extend(layers.loaded.listen_error());
@@ -189,7 +192,7 @@ fn no_errors(errors: Vec<String>) -> Result<(), ConfigErrors> {
     if errors.is_empty() { Ok(()) } else { Err(ConfigErrors(errors)) }
 }
 
-/// The layers so far, and their errors.
+/// Result of the layers that were read so far.
 #[derive(Default)]
 struct Layers {
     loaded: Loaded,
@@ -280,7 +283,7 @@ fn syntax_error(path: &Path, text: &str, error: ConfigError) -> String {
     format!("{}{position}: not valid TOML: {}", path.display(), message.replace('\n', ", "))
 }
 
-/// A value for a message.
+/// Formats a value for an error message.
 fn describe(value: &Value) -> String {
     match &value.kind {
         ValueKind::Nil => "nothing".into(),
@@ -291,22 +294,22 @@ fn describe(value: &Value) -> String {
     }
 }
 
-/// By key, so that messages have the same sequence each time.
+/// Sorts a table by key, so that the order of messages is always the same.
 fn sorted(table: Map<String, Value>) -> BTreeMap<String, Value> {
     table.into_iter().collect()
 }
 
-/// The name most similar to the wanted one, if any is similar enough.
+/// Returns the name that is most similar to the wanted one, if any name is similar enough.
 pub(super) fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     names
         .map(|name| (similarity(wanted, name), name))
-        // Of names alike, the first one.
+        // The first name wins if several are equally similar.
         .reduce(|best, next| if next.0 > best.0 { next } else { best })
         .filter(|(similarity, _)| *similarity > 0.6)
         .map(|(_, name)| name)
 }
 
-/// From 0 to 1. A right key in a wrong section, or in none, is nearly right.
+/// Returns the similarity of two names from 0 to 1. A correct key without a section or in the wrong section scores 0.99.
 fn similarity(wanted: &str, name: &str) -> f64 {
     let last = |key: &str| key.rsplit('.').next().map(str::to_owned);
     if last(wanted) == last(name) { 0.99 } else { strsim::normalized_damerau_levenshtein(wanted, name) }

@@ -1,7 +1,7 @@
-//! The declared MIG layout: a file in the format of nvidia-mig-parted (`version: v1`).
+//! The declared MIG layout, from a file in the format of nvidia-mig-parted (`version: v1`).
 //!
-//! As in nvidia-mig-parted, the last entry of a layout that matches a GPU applies. An entry matches the GPUs with an
-//! index in `devices` and PCI ids in `device-filter`.
+//! As in nvidia-mig-parted, the last entry of a layout that matches a GPU applies. An entry matches a GPU if `devices`
+//! contains its index and `device-filter` contains its PCI ids.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,13 +11,13 @@ use serde::Deserialize;
 
 use super::load::{ConfigErrors, Loaded, MAX_BYTES, nearest};
 
-/// MIG devices by profile, as `1g.18gb` or `1c.3g.71gb`.
+/// Number of MIG devices by profile, such as `1g.18gb` or `1c.3g.71gb`.
 type Profiles = BTreeMap<String, u32>;
 
-/// Maximum MIG devices of one profile in a layout: more than any GPU has slices.
+/// Maximum number of MIG devices of one profile in a layout. No GPU has as many slices.
 const MAX_DEVICES: u32 = 64;
 
-/// The MIG layout of this node.
+/// Declared MIG layout of this node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeclaredLayout {
     entries: Vec<Entry>,
@@ -25,38 +25,38 @@ pub struct DeclaredLayout {
 
 #[derive(Clone, Debug, PartialEq)]
 struct Entry {
-    /// Empty for any GPU.
+    /// PCI ids of the matching GPUs; empty for any GPU.
     filter: Vec<PciIds>,
-    /// NVML indexes; `None` for all.
+    /// NVML indexes of the matching GPUs; `None` for all GPUs.
     devices: Option<Vec<u32>>,
-    /// `None` for MIG mode off.
+    /// Declared MIG devices; `None` if MIG mode must be disabled.
     profiles: Option<Profiles>,
 }
 
-/// PCI ids of a GPU: device id in the upper 16 bits, vendor id in the lower 16.
+/// PCI ids of a GPU, with the device id in the upper 16 bits and the vendor id in the lower 16 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PciIds {
-    /// Ids of the device.
     device: u32,
-    /// Ids of the subsystem, if the driver reports them.
+    /// PCI ids of the subsystem, if the driver reports them.
     subsystem: Option<u32>,
 }
 
-/// The layout of one GPU.
+/// Declared layout of one GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Wanted<'a> {
-    /// No entry matches.
+    /// No entry matches the GPU.
     Nothing,
-    /// Depends on PCI ids that are unknown.
+    /// The layout depends on PCI ids, which the driver does not report.
     Unknown,
-    /// MIG mode off.
+    /// MIG mode must be disabled.
     Off,
-    /// MIG mode on, with exactly these MIG devices.
+    /// MIG mode must be enabled, with exactly these MIG devices.
     Devices(&'a Profiles),
 }
 
 impl DeclaredLayout {
-    /// The layout of the GPU with this NVML index.
+    /// Returns the declared layout of the GPU with this NVML index. `device` and `subsystem` are its PCI ids as parsed by
+    /// [`pci_id`].
     pub fn wanted(&self, index: u32, device: Option<u32>, subsystem: Option<u32>) -> Wanted<'_> {
         self.wanted_for(index, device.map(|device| PciIds { device, subsystem }))
     }
@@ -76,8 +76,8 @@ impl DeclaredLayout {
         Wanted::Nothing
     }
 
-    /// The layout of this name in the text of a file; the only layout for an empty name.
-    /// The error is the setting that is wrong, and why.
+    /// Returns the layout with this name from the text of a file, or the only layout if the name is empty. An error consists
+    /// of the key of the wrong setting and the message.
     fn parse(text: &str, name: &str) -> Result<DeclaredLayout, (&'static str, String)> {
         let file_error = |why: String| {
             let next = "correct the file; its format is that of nvidia-mig-parted";
@@ -88,23 +88,26 @@ impl DeclaredLayout {
         match (name, names.as_slice()) {
             (_, []) => Err(file_error("mig-configs is empty".into())),
             ("", [only]) => Ok(layouts.remove(only).unwrap_or_default()),
-            ("", _) => Err(("mig.layout", format!("several layouts; choose one of {}", names.join(", ")))),
+            ("", _) => Err((
+                "mig.layout",
+                format!("the file has several layouts; choose one of {}", names.join(", ")),
+            )),
             (name, _) => layouts.remove(name).ok_or_else(|| {
                 let next = match nearest(name, names.iter().map(String::as_str)) {
                     Some(nearest) => format!("did you mean {nearest:?}?"),
                     None => format!("choose one of {}", names.join(", ")),
                 };
-                ("mig.layout", format!("no layout {name:?}; {next}"))
+                ("mig.layout", format!("the file has no layout {name:?}; {next}"))
             }),
         }
     }
 }
 
-/// All layouts in the text of a file.
+/// Parses all layouts in the text of a file.
 fn layouts(text: &str) -> Result<BTreeMap<String, DeclaredLayout>, String> {
     let file: File = yaml_serde::from_str(text).map_err(|e| e.to_string())?;
     if file.version != "v1" {
-        return Err(format!("version is \"v1\", not {:?}", file.version));
+        return Err(format!("version must be \"v1\", not {:?}", file.version));
     }
     let layout = |(name, entries): (String, Vec<RawEntry>)| {
         if entries.is_empty() {
@@ -118,7 +121,7 @@ fn layouts(text: &str) -> Result<BTreeMap<String, DeclaredLayout>, String> {
 }
 
 impl Loaded {
-    /// Reads the declared layout, if the configuration names a file.
+    /// Reads the declared layout. Returns `None` if the configuration names no file.
     pub fn declared_layout(&self) -> Result<Option<DeclaredLayout>, ConfigErrors> {
         let mig = &self.config.mig;
         let path: &Path = &mig.layout_file;
@@ -132,7 +135,7 @@ impl Loaded {
         let file = path.display();
         let text = read_text(path, MAX_BYTES).map_err(|e| {
             let next = "correct the path, or set \"\" for no declared layout";
-            error("mig.layout_file", format!("cannot read {file}: {e}; {next}"))
+            error("mig.layout_file", format!("failed to read {file}: {e}; {next}"))
         })?;
         let layout = DeclaredLayout::parse(&text, &mig.layout);
         layout.map(Some).map_err(|(key, why)| error(key, format!("{file}: {why}")))
@@ -158,7 +161,7 @@ struct RawEntry {
 #[derive(Deserialize)]
 #[serde(
     untagged,
-    expecting = "device-filter is a PCI id in quotes, such as \"0x233510DE\", or a list of PCI ids"
+    expecting = "device-filter must be a PCI id in quotes, such as \"0x233510DE\", or a list of PCI ids"
 )]
 enum OneOrMany {
     One(String),
@@ -166,7 +169,7 @@ enum OneOrMany {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "devices is \"all\", or a list of GPU indexes such as [0, 1]")]
+#[serde(untagged, expecting = "devices must be \"all\", or a list of GPU indexes such as [0, 1]")]
 enum AllOrList {
     Word(String),
     List(Vec<u32>),
@@ -182,7 +185,7 @@ impl RawEntry {
         let filter = filter.iter().filter(|text| !text.is_empty()).map(|text| PciIds::parse(text));
         let devices = match self.devices {
             AllOrList::Word(word) if word == "all" => None,
-            AllOrList::Word(word) => return Err(format!("devices is \"all\" or a list, not {word:?}")),
+            AllOrList::Word(word) => return Err(format!("devices must be \"all\" or a list, not {word:?}")),
             AllOrList::List(list) => Some(list),
         };
         let profiles = match (self.mig_enabled, self.mig_devices) {
@@ -206,7 +209,7 @@ impl RawEntry {
 }
 
 impl PciIds {
-    /// The ids in `0x233510DE`, or in `0x233510DE:0x18BE10DE` with the subsystem.
+    /// Parses `0x233510DE`, or `0x233510DE:0x18BE10DE` with the ids of the subsystem.
     fn parse(text: &str) -> Result<PciIds, String> {
         let ids: Option<Vec<u32>> = text.splitn(2, ':').map(pci_id).collect();
         let ids = ids.map(|ids| PciIds { device: ids[0], subsystem: ids.get(1).copied() });
@@ -218,13 +221,13 @@ impl PciIds {
     }
 }
 
-/// The number of a PCI id as `0x233510DE`.
+/// Parses a PCI id such as `0x233510DE`.
 pub fn pci_id(text: &str) -> Option<u32> {
     let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"))?;
     u32::from_str_radix(digits, 16).ok()
 }
 
-/// Whether a text has the format of a MIG profile: `1g.18gb`, `1c.3g.71gb`, `1g.18gb+me`, `1g.18gb-me`.
+/// Returns true if a text has the format of a MIG profile, such as `1g.18gb`, `1c.3g.71gb`, `1g.18gb+me` or `1g.18gb-me`.
 fn is_profile(text: &str) -> bool {
     let number = |text: &str, unit| {
         let digits = text.strip_suffix(unit);
@@ -325,18 +328,24 @@ mig-configs:
         assert_eq!(DeclaredLayout::parse(one, "").unwrap().wanted_for(0, None), Wanted::Off);
         assert_eq!(
             wrong(FILE, ""),
-            "several layouts; choose one of all-balanced, all-disabled, all-enabled, custom"
+            "the file has several layouts; choose one of all-balanced, all-disabled, all-enabled, custom"
         );
-        assert_eq!(wrong(FILE, "all-balance"), "no layout \"all-balance\"; did you mean \"all-balanced\"?");
-        assert_eq!(wrong(one, "x"), "no layout \"x\"; choose one of current");
+        assert_eq!(
+            wrong(FILE, "all-balance"),
+            "the file has no layout \"all-balance\"; did you mean \"all-balanced\"?"
+        );
+        assert_eq!(wrong(one, "x"), "the file has no layout \"x\"; choose one of current");
     }
 
     #[test]
     fn what_is_wrong_is_named() {
         let entry = |entry: &str| format!("version: v1\nmig-configs: {{a: [{{{entry}}}]}}");
         for (text, said) in [
-            (entry("devices: some, mig-enabled: false"), "a: devices is \"all\" or a list, not \"some\""),
-            (entry("devices: 1, mig-enabled: false"), "devices is \"all\", or a list of GPU indexes"),
+            (
+                entry("devices: some, mig-enabled: false"),
+                "a: devices must be \"all\" or a list, not \"some\"",
+            ),
+            (entry("devices: 1, mig-enabled: false"), "devices must be \"all\", or a list of GPU indexes"),
             (entry("devices: all, mig-enabled: true"), "a: mig-enabled is true, but mig-devices is missing"),
             (
                 entry("devices: all, mig-enabled: false, mig-devices: {1g.5gb: 1}"),
@@ -350,14 +359,14 @@ mig-configs:
             (entry("devices: all, mig-enabled: true, mig-devices: {1g.5gb: -1}"), "-1"),
             (
                 entry("device-filter: 0x233510DE, devices: all, mig-enabled: false"),
-                "device-filter is a PCI id in quotes",
+                "device-filter must be a PCI id in quotes",
             ),
             (
                 entry("device-filter: \"2335\", devices: all, mig-enabled: false"),
                 "a: \"2335\" is not a PCI id such as \"0x233510DE\"",
             ),
             (entry("device: all, mig-enabled: false"), "unknown field `device`"),
-            ("version: v2\nmig-configs: {a: []}".into(), "version is \"v1\", not \"v2\""),
+            ("version: v2\nmig-configs: {a: []}".into(), "version must be \"v1\", not \"v2\""),
             ("version: v1\nmig-configs: {a: []}".into(), "a has no entries"),
             ("version: v1\nmig-configs: {}".into(), "mig-configs is empty"),
             ("version: v1".into(), "missing field `mig-configs`"),

@@ -249,7 +249,8 @@ fn an_explicit_file_must_be_readable() {
     let errors = checked(&flags, "/nonexistent".as_ref(), &[]).unwrap_err().to_string();
     assert_eq!(
         errors,
-        "cannot read the configuration file /nonexistent/c.toml: No such file or directory (os error 2)"
+        "failed to read the configuration file /nonexistent/c.toml: No such file or directory (os error 2); \
+         correct the path or the file"
     );
     // The default file may be absent, but if it is there it counts.
     let dir = TempDir::new().unwrap();
@@ -343,8 +344,8 @@ fn the_second_listener_is_off_or_elsewhere() {
     for (dcgm, http) in [(":9400", ":9400"), (":9400", "10.0.0.1:9400"), ("[::1]:9400", "[::1]:9400")] {
         let said = second(dcgm, http).unwrap_err().to_string();
         let expected = [
-            format!("\"{dcgm}\" is where http.listen (in "),
-            format!("\"{http}\", listens too; choose another port"),
+            format!("\"{dcgm}\" overlaps with http.listen (in "),
+            format!("which is \"{http}\"; choose another port"),
         ];
         assert!(expected.iter().all(|part| said.contains(part)), "{said}");
         assert!(said.starts_with("dcgm.listen (in ") && said.lines().count() == 1, "{said}");

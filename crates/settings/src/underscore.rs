@@ -1,14 +1,14 @@
-//! Environment variables that look like ours and are not: one underscore in front of the section instead of two.
+//! Warnings about environment variables with one underscore in front of the section instead of two.
 
 use std::ffi::OsString;
 
 use super::file::keys;
 use super::load::{ENV_PREFIX, nearest};
 
-/// What variables of ours begin with, and those that Kubernetes sets for a Service whose name begins like this.
+/// Common prefix of the exporter's variables and of the variables that Kubernetes sets for a Service of this name.
 const PREFIX: &str = "GPU_NODE_EXPORTER_";
 
-/// A warning for each variable of this process that may have been meant for a setting.
+/// Returns a warning for every variable of this process that was probably intended as a setting.
 pub fn environment_warnings() -> Vec<String> {
     warnings(std::env::vars_os())
 }
@@ -24,8 +24,9 @@ fn is_ours(name: &str) -> bool {
     !name.starts_with(ENV_PREFIX) && name.strip_prefix(PREFIX).is_some_and(|rest| !is_of_service(rest))
 }
 
-/// Whether Kubernetes sets such a variable: after the rest of a Service's name, if there is one, `SERVICE_HOST`,
-/// `SERVICE_PORT`, `SERVICE_PORT_METRICS`, `PORT`, `PORT_9408_TCP`, `PORT_9408_TCP_ADDR` and so on.
+/// Returns true if Kubernetes sets the variable for a Service. Such a name consists of an optional rest of the Service's
+/// name and `SERVICE_HOST`, `SERVICE_PORT`, `SERVICE_PORT_METRICS`, `PORT`, `PORT_9408_TCP`, `PORT_9408_TCP_ADDR` or
+/// similar.
 fn is_of_service(rest: &str) -> bool {
     let words: Vec<&str> = rest.split('_').collect();
     (0..words.len()).any(|name| match words[name..] {
@@ -37,7 +38,7 @@ fn is_of_service(rest: &str) -> bool {
 
 fn warning(name: &str) -> String {
     let wanted = name.strip_prefix(PREFIX).unwrap_or(name).trim_matches('_').to_lowercase();
-    // With the section in front or without.
+    // The name may include the section or not.
     let flat = |key: &str| key.replace('.', "_");
     let exact = keys()
         .map(|key| key.name)
@@ -45,7 +46,7 @@ fn warning(name: &str) -> String {
     let near = || nearest(&wanted.replacen('_', ".", 1), keys().map(|key| key.name));
     let meant = exact.or_else(near).map(|key| key.to_uppercase().replace('.', "__"));
     let meant = meant.map(|meant| format!("; did you mean {ENV_PREFIX}{meant}?")).unwrap_or_default();
-    format!("environment variable {name} is ignored: settings begin with {ENV_PREFIX}{meant}")
+    format!("environment variable {name} is ignored: variables for settings start with {ENV_PREFIX}{meant}")
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Types of settings: how their values are read, shown and limited.
+//! Types of settings, which define how values are read, shown and limited.
 
 use std::fmt;
 use std::net::{AddrParseError, IpAddr, Ipv6Addr, SocketAddr};
@@ -16,43 +16,43 @@ use dcgm::page::Values;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{CanaryCheck, CanaryMode, MetricGroup, PerfEvent};
 
-/// Longest path of a Unix socket: `sun_path` without its final NUL.
+/// Maximum length of the path of a Unix socket: `sun_path` without its final NUL.
 const SOCKET_PATH_BYTES: usize = 107;
 /// Maximum length of a label's value, in characters.
 const LABEL_CHARS: usize = 64;
 
-/// A type of settings.
+/// Type that a setting can have.
 pub(super) trait Setting: Sized {
-    /// What limits values beyond their type.
+    /// Rule that limits the values further than the type.
     type Rule;
-    /// Whether TOML has the value without quotes.
+    /// True if the value has no quotes in TOML.
     const BARE: bool = false;
 
-    /// What the rule allows, for messages.
+    /// Returns a description of the values that the rule allows, for error messages.
     fn expected(rule: &Self::Rule) -> String;
-    /// The value of a text, if the rule allows it.
+    /// Parses a text. Returns `None` if the text is invalid or the rule does not allow the value.
     fn parse(text: &str, rule: &Self::Rule) -> Option<Self>;
-    /// The text of a value.
+    /// Returns the text of the value.
     fn text(&self) -> String;
 
-    /// The value from a file, a variable or a flag, if the rule allows it.
+    /// Reads a value from a file, a variable or a flag. Returns `None` if the rule does not allow the value.
     fn read(value: &Value, rule: &Self::Rule) -> Option<Self> {
         match &value.kind {
             ValueKind::String(text) if !text.contains('\0') => Self::parse(text, rule),
             ValueKind::I64(_) | ValueKind::Boolean(_) if Self::BARE => Self::parse(&value.to_string(), rule),
-            // With its point: 9.0 is no whole number.
+            // The debug format keeps the decimal point: 9.0 is not a whole number.
             ValueKind::Float(number) if Self::BARE => Self::parse(&format!("{number:?}"), rule),
             _ => None,
         }
     }
 
-    /// The value in TOML.
+    /// Returns the value in TOML.
     fn toml(&self) -> String {
         if Self::BARE { self.text() } else { toml::Value::from(self.text()).to_string() }
     }
 }
 
-/// Types with a range.
+/// Implements [`Setting`] for types with a range.
 macro_rules! ranged {
     ($type:ty, $bare:literal, $name:literal, $parse:expr, $text:expr) => {
         impl Setting for $type {
@@ -77,7 +77,7 @@ ranged!(u32, true, "a whole number", str::parse, u32::from);
 ranged!(f64, true, "a number", str::parse, f64::from);
 ranged!(Duration, false, "a duration", humantime::parse_duration, humantime::format_duration);
 
-/// Types without a range.
+/// Implements [`Setting`] for types without a range.
 macro_rules! plain {
     ($type:ty, $bare:literal, $expected:literal) => {
         impl Setting for $type {
@@ -170,7 +170,7 @@ fn one_of<'a>(words: impl Iterator<Item = &'a str>) -> String {
     format!("one of {}", words.map(quoted).collect::<Vec<_>>().join(", "))
 }
 
-/// Which paths a setting accepts.
+/// Rule for the paths that a setting accepts.
 pub(super) enum PathRule {
     Required,
     Optional,
@@ -207,13 +207,14 @@ impl Setting for PathBuf {
 pub struct Listen(pub SocketAddr);
 
 impl Listen {
-    /// Whether two sockets cannot listen on both: one port, and one address or all of them.
+    /// Returns true if two sockets cannot listen on both addresses: the ports are equal, and the addresses are equal or one
+    /// of them stands for all addresses.
     pub fn overlaps(self, other: Self) -> bool {
         let all = self.0.ip().is_unspecified() || other.0.ip().is_unspecified();
         self.0.port() != 0 && self.0.port() == other.0.port() && (all || self.0.ip() == other.0.ip())
     }
 
-    /// `:PORT`: `[::]:PORT`, and IPv4 too where the socket's owner clears `IPV6_V6ONLY`.
+    /// Returns the address for `:PORT`, which is `[::]:PORT`. The socket also accepts IPv4 if its owner clears `IPV6_V6ONLY`.
     pub(super) const fn all(port: u16) -> Self {
         Self(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port))
     }
@@ -237,7 +238,7 @@ impl FromStr for Listen {
     }
 }
 
-/// None for an empty text.
+/// An empty text means `None`.
 impl Setting for Option<Listen> {
     type Rule = ();
 
@@ -254,9 +255,9 @@ impl Setting for Option<Listen> {
     }
 }
 
-/// A value with a name.
+/// Type whose values have names.
 pub(super) trait Word: Copy + PartialEq {
-    /// All values.
+    /// Returns all values with their names.
     fn all() -> impl Iterator<Item = (&'static str, Self)>;
 }
 
@@ -278,7 +279,7 @@ words! {
     Values, name;
 }
 
-/// Who does not get names of owners.
+/// Clients from which the exporter hides the names of owners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HideOwners {
     Never,

@@ -1,66 +1,67 @@
-//! Every entity, declared once: what a metric can be about.
+//! Declaration of every entity that a metric can describe.
 
 use std::sync::Arc;
 
 use super::schema::{self, entities};
 
 entities! {
-    /// The node.
+    /// The node that runs the exporter.
     Node {}
-    /// A GPU: the whole board, also in MIG mode.
+    /// A whole GPU, also in MIG mode.
     Gpu {
-        /// NVML's index, for people; it can change at a reboot.
+        /// NVML index, for people; it can change after a reboot.
         gpu: u32,
-        /// NVML's UUID: the identity.
+        /// NVML UUID, which identifies the GPU.
         uuid: Arc<str>
     }
-    /// A MIG GPU instance, with memory and bandwidth of its own.
+    /// A MIG GPU instance, with its own memory and bandwidth.
     GpuInstance {
-        /// NVML's index of the GPU.
+        /// NVML index of the GPU.
         gpu: u32,
-        /// UUID of the GPU (the instance's own is `mig_uuid` on `gpu_mig_info`).
+        /// UUID of the GPU (`gpu_mig_info` has the UUID of the MIG device as `mig_uuid`).
         uuid: Arc<str>,
-        /// NVML's GPU instance id.
+        /// NVML id of the GPU instance.
         gpu_instance: u32,
-        /// Profile, as `3g.71gb`.
+        /// Profile of the GPU instance, such as `3g.71gb`.
         profile: Arc<str>
     }
-    /// A MIG compute instance: the share of a GPU instance that a process sees as its device.
+    /// A MIG compute instance: the part of a GPU instance that a process uses as its device.
     ComputeInstance {
-        /// NVML's index of the GPU.
+        /// NVML index of the GPU.
         gpu: u32,
         /// UUID of the GPU.
         uuid: Arc<str>,
-        /// NVML's GPU instance id.
+        /// NVML id of the GPU instance.
         gpu_instance: u32,
         /// Profile of the GPU instance.
         profile: Arc<str>,
-        /// NVML's compute instance id.
+        /// NVML id of the compute instance.
         compute_instance: u32
     }
     /// An NVLink of a GPU.
     Link {
-        /// NVML's index of the GPU.
+        /// NVML index of the GPU.
         gpu: u32,
         /// UUID of the GPU.
         uuid: Arc<str>,
-        /// NVML's number of the link.
+        /// NVML number of the link.
         link: u32
     }
     /// A process on a GPU; only with `processes.per_process`.
     Process {
-        /// NVML's index of the GPU.
+        /// NVML index of the GPU.
         gpu: u32,
         /// UUID of the GPU.
         uuid: Arc<str>,
-        /// Process id, as the host sees it.
+        /// Process id in the PID namespace of the host.
         pid: u32
     }
-    /// A group of CPUs: those of one NUMA node that share a last-level cache. The sum over either label is that of the NUMA node or of the cache.
+    /// The CPUs of one NUMA node that share a last-level cache. Sum over `l3` for a NUMA node, or over `numa_node` for
+    /// a cache.
     CpuGroup {
-        /// The kernel's number of the NUMA node.
+        /// Number of the NUMA node in the kernel.
         numa_node: Arc<str>,
-        /// Number of the last-level cache, counted in the order of the first CPU.
+        /// Number of the last-level cache, in the order of the first CPU of each cache.
         l3: Arc<str>
     }
     /// An owner of GPU work on this node.
@@ -70,22 +71,22 @@ entities! {
     }
     /// An owner's share of a GPU or MIG GPU instance.
     OwnedGpu {
-        /// NVML's index of the GPU.
+        /// NVML index of the GPU.
         gpu: u32,
         /// UUID of the GPU.
         uuid: Arc<str>,
-        /// NVML's GPU instance id; empty on a whole GPU.
+        /// NVML id of the GPU instance; empty for a whole GPU.
         gpu_instance: Arc<str>,
         /// Name of the owner; `gpu_owner_info` has its parts.
         owner: Arc<str>
     }
-    /// A GPU or MIG GPU instance that a pod or a Slurm job was given.
+    /// A GPU or MIG GPU instance that is allocated to a pod or a Slurm job.
     AllocatedGpu {
-        /// NVML's index of the GPU.
+        /// NVML index of the GPU.
         gpu: u32,
         /// UUID of the GPU.
         uuid: Arc<str>,
-        /// NVML's GPU instance id; empty on a whole GPU.
+        /// NVML id of the GPU instance; empty for a whole GPU.
         gpu_instance: Arc<str>
     }
     /// A window of planned work.
@@ -95,7 +96,7 @@ entities! {
     }
     /// A virtual GPU on a virtualization host.
     Vgpu {
-        /// NVML's index of the GPU.
+        /// NVML index of the GPU.
         gpu: u32,
         /// UUID of the GPU.
         uuid: Arc<str>,
@@ -105,14 +106,14 @@ entities! {
 }
 
 impl GpuInstance {
-    /// The GPU of the instance.
+    /// Returns the GPU that contains the instance.
     pub fn parent(&self) -> Gpu {
         Gpu { gpu: self.gpu, uuid: self.uuid.clone() }
     }
 }
 
 impl OwnedGpu {
-    /// What an owner has of a GPU, or of one of its GPU instances.
+    /// Creates the entity for an owner's share of a GPU, or of one of its GPU instances.
     pub fn new(gpu: &Gpu, gpu_instance: Option<u32>, owner: &Arc<str>) -> OwnedGpu {
         OwnedGpu {
             gpu: gpu.gpu,
@@ -124,7 +125,7 @@ impl OwnedGpu {
 }
 
 impl AllocatedGpu {
-    /// A GPU, or one of its GPU instances.
+    /// Creates the entity for a GPU, or for one of its GPU instances.
     pub fn new(gpu: &Gpu, gpu_instance: Option<u32>) -> AllocatedGpu {
         AllocatedGpu {
             gpu: gpu.gpu,
@@ -135,7 +136,7 @@ impl AllocatedGpu {
 }
 
 impl Subject {
-    /// The GPU this is, or is a part of.
+    /// Returns the index and UUID of the GPU that this entity is, or belongs to.
     pub fn gpu(&self) -> Option<(u32, &Arc<str>)> {
         match self {
             Subject::Node(_) | Subject::CpuGroup(_) | Subject::Owner(_) | Subject::Window(_) => None,

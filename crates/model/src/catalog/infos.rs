@@ -1,48 +1,49 @@
-//! The labels of every metric that is an identity, `gpu_..._info`.
+//! Labels of the `_info` metrics.
 
 use super::schema::{self, info_labels};
 
 info_labels! {
-    /// Labels of `gpu_host_topology_info`.
+    /// Labels of the metric `gpu_host_topology_info`.
     TopologyInfo {
         /// NUMA node near the GPU; empty if unknown (in a guest).
         numa_node,
-        /// CPUs near it, as `0-7,16-23`.
+        /// CPUs near the GPU, such as `0-7,16-23`.
         cpus,
-        /// Number of the last-level cache of its share of CPUs.
+        /// Number of the last-level cache of the GPU's CPU share.
         l3,
-        /// Package (socket) of its NUMA node.
+        /// Package (socket) of the NUMA node.
         package,
-        /// PCI address of the root port above it.
+        /// PCI address of the root port above the GPU.
         root_port,
-        /// PCI address of the lowest switch above it; empty without one.
+        /// PCI address of the lowest switch above the GPU; empty without a switch.
         pcie_switch,
-        /// Its share of the near CPUs, divided fairly among the GPUs.
+        /// The GPU's share of the nearby CPUs, which are divided fairly among the GPUs.
         share,
     }
-    /// Labels of `gpu_mig_host_topology_info`.
+    /// Labels of the metric `gpu_mig_host_topology_info`.
     MigTopologyInfo {
-        /// UUID of the MIG device, as CUDA_VISIBLE_DEVICES takes it.
+        /// UUID of the MIG device, as used in CUDA_VISIBLE_DEVICES.
         mig_uuid,
-        /// NUMA node near it; empty if unknown.
+        /// NUMA node near the MIG device; empty if unknown.
         numa_node,
-        /// Its share of the GPU's CPUs.
+        /// The MIG device's share of the CPUs of the GPU.
         share,
     }
-    /// Labels of `gpu_host_nic_info`: the network device nearest the GPU.
+    /// Labels of the metric `gpu_host_nic_info`: the network device nearest to the GPU.
     NicInfo {
-        /// Network device, as `mlx5_0` or, without RDMA, the interface.
+        /// Network device, such as `mlx5_0`, or the interface if the device has no RDMA.
         nic,
-        /// Name of the interface, as node_exporter's label `device` has it.
+        /// Name of the interface, as in the label `device` of node_exporter.
         device,
-        /// PCI address.
+        /// PCI address of the network device.
         pci_address,
         /// Distance: `switch` (below the same switch), `root_port`, `numa_node`, or `system`.
         path,
     }
-    /// Labels of `gpu_owner_info`. What does not apply is empty.
+    /// Labels of the metric `gpu_owner_info`. Labels that do not apply are empty.
     OwnerInfo {
-        /// Kind of owner: `pod`, `container`, `slurm`, `unit`, `user`, `unknown`, or `other`: all that have no series.
+        /// Kind of owner: `pod`, `container`, `slurm`, `unit`, `user`, `unknown`, or `other` for all owners without
+        /// series.
         kind,
         /// Namespace of the pod.
         namespace,
@@ -56,18 +57,18 @@ info_labels! {
         container_id,
         /// Container runtime: `docker`, `podman`, `containerd`, `cri-o`.
         runtime,
-        /// Slurm job id; not `job`, which Prometheus gives the scrape job's name.
+        /// Slurm job id. Not `job`, because Prometheus uses that label for the name of the scrape job.
         slurm_job,
-        /// Slurm step.
+        /// Id of the Slurm step.
         slurm_step,
-        /// Slurm account from the job's environment; empty if it names none.
+        /// Slurm account from the environment of the job; empty if the environment has none.
         slurm_account,
-        /// systemd unit.
+        /// Name of the systemd unit.
         unit,
-        /// Login name of the user, or the number if it has none here.
+        /// Login name of the user, or the UID if the user has no name on this node.
         user,
     }
-    /// Labels of `gpu_allocation_info`. What does not apply is empty.
+    /// Labels of the metric `gpu_allocation_info`. Labels that do not apply are empty.
     AllocationInfo {
         /// Namespace of the pod.
         namespace,
@@ -75,33 +76,33 @@ info_labels! {
         pod,
         /// Name of the container.
         container,
-        /// Slurm job id; not `job`, which Prometheus gives the scrape job's name.
+        /// Slurm job id. Not `job`, because Prometheus uses that label for the name of the scrape job.
         slurm_job,
-        /// Slurm account from the job's environment; empty if it names none.
+        /// Slurm account from the environment of the job; empty if the environment has none.
         slurm_account,
         /// User of the Slurm job.
         user,
     }
-    /// Labels of `gpu_hpc_job_info`.
+    /// Labels of the metric `gpu_hpc_job_info`.
     HpcJobInfo {
-        /// The job as the scheduler's hook wrote it down.
+        /// Job name, as written by the scheduler's hook.
         hpc_job,
     }
-    /// Labels of `gpu_claim_info`. What does not apply or is not known is empty.
+    /// Labels of the metric `gpu_claim_info`. Labels that do not apply or are unknown are empty.
     ClaimInfo {
         /// Name of the claim.
         claim,
         /// Namespace of the claim.
         claim_namespace,
-        /// Driver of the device, as `gpu.nvidia.com`.
+        /// Driver of the device, such as `gpu.nvidia.com`.
         driver,
-        /// Pool of the device: the node, as a rule.
+        /// Pool of the device, usually the node.
         pool,
-        /// The driver's name of the device, as `gpu-0-mig-1g18gb-19-0`.
+        /// Name of the device in the driver, such as `gpu-0-mig-1g18gb-19-0`.
         device,
-        /// Profile of the MIG instance, as `1g.18gb`; empty of a whole GPU.
+        /// Profile of the MIG instance, such as `1g.18gb`; empty for a whole GPU.
         mig_profile,
-        /// UUID of the MIG device; empty of a whole GPU, and of an instance with several.
+        /// UUID of the MIG device; empty for a whole GPU, and for an instance with several devices.
         mig_uuid,
         /// Namespace of the pod.
         namespace,
@@ -110,49 +111,49 @@ info_labels! {
         /// Name of the container.
         container,
     }
-    /// Labels of `gpu_window_info`.
+    /// Labels of the metric `gpu_window_info`.
     WindowInfo {
-        /// Kind: `maintenance` or `training`.
+        /// Kind of window: `maintenance` or `training`.
         kind,
-        /// Reason given with the window.
+        /// Reason for the window.
         reason,
     }
-    /// Labels of `gpu_info`.
+    /// Labels of the metric `gpu_info`.
     GpuInfo {
-        /// Product name.
+        /// Product name of the GPU.
         model,
-        /// Architecture, as `hopper`.
+        /// Architecture, such as `hopper`.
         architecture,
-        /// CUDA compute capability, as `9.0`.
+        /// CUDA compute capability, such as `9.0`.
         compute_capability,
-        /// PCI address, as `0000:06:00.0` (domain:bus:device.function).
+        /// PCI address (domain:bus:device.function), such as `0000:06:00.0`.
         pci_address,
-        /// PCI device and vendor, as `0x233510de`.
+        /// PCI device and vendor, such as `0x233510de`.
         pci_device_id,
-        /// PCI subsystem device and vendor, as `0x18be10de`.
+        /// PCI subsystem device and vendor, such as `0x18be10de`.
         pci_subsystem_id,
         /// Serial number of the board.
         serial,
-        /// Vendor's part number.
+        /// NVIDIA part number of the board.
         board_part_number,
-        /// N of the device file `/dev/nvidiaN`.
+        /// Number N of the device file `/dev/nvidiaN`.
         minor_number,
         /// Position on the baseboard (SXM).
         module_id,
-        /// VBIOS version.
+        /// Version of the VBIOS.
         vbios_version,
-        /// InfoROM image version.
+        /// Version of the InfoROM image.
         inforom_version,
         /// GSP firmware version; empty without GSP.
         gsp_firmware_version,
-        /// `none`, `passthrough` (in a virtual machine), `vgpu`, `host_vgpu` or `host_vsga`; empty if unknown.
+        /// Virtualization mode: `none`, `passthrough` (in a virtual machine), `vgpu`, `host_vgpu` or `host_vsga`; empty if unknown.
         virtualization_mode,
     }
-    /// Labels of `gpu_platform_info`.
+    /// Labels of the metric `gpu_platform_info`.
     PlatformInfo {
-        /// Serial number of the chassis; empty if the driver does not know it.
+        /// Serial number of the chassis; empty if the driver does not report it.
         chassis_serial,
-        /// Slot of the chassis, switches counted.
+        /// Slot of the chassis, counting switches.
         slot,
         /// Tray among the compute slots of the chassis.
         tray,
@@ -161,9 +162,9 @@ info_labels! {
         /// GPU within the node.
         module_id,
     }
-    /// Labels of `gpu_board_info`; empty where the driver knows none.
+    /// Labels of the metric `gpu_board_info`; empty if the driver does not report them.
     BoardInfo {
-        /// Brand, as `NVIDIA`.
+        /// Brand, such as `NVIDIA`.
         brand,
         /// Version of the InfoROM's OEM object.
         inforom_oem_version,
@@ -172,98 +173,98 @@ info_labels! {
         /// Version of the InfoROM's power management object.
         inforom_power_version,
     }
-    /// Labels of `gpu_driver_info`.
+    /// Labels of the metric `gpu_driver_info`.
     DriverInfo {
-        /// Kernel driver's version.
+        /// Version of the kernel driver.
         driver_version,
         /// Branch of the driver; empty if unknown.
         driver_branch,
-        /// Version of libnvidia-ml.
+        /// Version of the library libnvidia-ml.
         nvml_version,
-        /// Newest CUDA version the driver supports.
+        /// Newest CUDA version that the driver supports.
         cuda_version,
     }
-    /// Labels of `gpu_mig_info`.
+    /// Labels of the metric `gpu_mig_info`.
     MigInfo {
-        /// UUID of the MIG device, as jobs get it.
+        /// UUID of the MIG device, as assigned to jobs.
         mig_uuid,
-        /// Profile of the MIG device: that of its GPU instance, or a part of it, as `1c.3g.71gb`.
+        /// Profile of the MIG device: the profile of its GPU instance, or a part of it, such as `1c.3g.71gb`.
         mig_profile,
-        /// NVML's name of the MIG device.
+        /// Name of the MIG device in NVML.
         name,
     }
-    /// Labels of `gpu_nvlink_info`.
+    /// Labels of the metric `gpu_nvlink_info`.
     NvLinkInfo {
-        /// Version of the link protocol, as NVML numbers it.
+        /// Version of the link protocol, in NVML's numbering.
         version,
         /// Remote end: `gpu`, `switch`, `ibmnpu` or `unknown`.
         remote_type,
-        /// PCI address of the remote end; empty where the driver hides it.
+        /// PCI address of the remote end; empty if the driver hides it.
         remote_pci_address,
         /// Number of the link at the remote end; empty if unknown.
         remote_link,
     }
-    /// Labels of `gpu_peer_info`.
+    /// Labels of the metric `gpu_peer_info`.
     PeerInfo {
-        /// NVML's index of the other GPU.
+        /// NVML index of the other GPU.
         peer_gpu,
         /// UUID of the other GPU.
         peer_uuid,
         /// Common ancestor: `internal` (one board), `single` or `multiple` PCIe switches, `hostbridge`, `node`, `system`.
         topology,
-        /// Access to read the other's memory (NVML P2P status).
+        /// Read access to the memory of the other GPU (NVML P2P status).
         read,
-        /// Access to write the other's memory.
+        /// Write access to the memory of the other GPU.
         write,
-        /// Connection by NVLink.
+        /// Peer-to-peer access over NVLink (NVML P2P status).
         nvlink,
     }
-    /// Labels of `gpu_fabric_info`.
+    /// Labels of the metric `gpu_fabric_info`.
     FabricInfo {
-        /// UUID of the NVLink cluster; empty on a node of its own.
+        /// UUID of the NVLink cluster; empty for a standalone node.
         cluster_uuid,
-        /// Clique within the cluster: GPUs of one clique can reach each other.
+        /// Clique within the cluster: GPUs of one clique can communicate with each other.
         clique_id,
     }
-    /// Labels of `gpu_process_info`.
+    /// Labels of the metric `gpu_process_info`.
     ProcessInfo {
         /// Name of the program.
         process_name,
-        /// `compute`, `graphics` or `mps`.
+        /// Type of process: `compute`, `graphics` or `mps`.
         process_type,
-        /// NVML's GPU instance id; empty without MIG.
+        /// NVML id of the GPU instance; empty without MIG.
         gpu_instance,
-        /// NVML's compute instance id; empty without MIG.
+        /// NVML id of the compute instance; empty without MIG.
         compute_instance,
     }
-    /// Labels of `gpu_vgpu_info`.
+    /// Labels of the metric `gpu_vgpu_info`.
     VgpuInfo {
-        /// Type of the virtual GPU, as `NVIDIA L4-6Q`.
+        /// Type of the virtual GPU, such as `NVIDIA L4-6Q`.
         vgpu_type,
-        /// Identity of its virtual machine.
+        /// Identity of the virtual machine.
         vm_id,
         /// Driver version in the virtual machine; empty while none is loaded.
         guest_driver_version,
     }
-    /// Labels of `gpu_nvswitch_info`.
+    /// Labels of the metric `gpu_nvswitch_info`.
     NvSwitchInfo {
-        /// PCI address.
+        /// PCI address of the NVSwitch.
         pci_address,
         /// Firmware (BIOS) version; empty if unknown.
         firmware_version,
     }
-    /// Labels of `gpu_canary_bad_sm_info`.
+    /// Labels of the metric `gpu_canary_bad_sm_info`.
     BadSmInfo {
         /// Number of the multiprocessor (`%smid`).
         smid,
-        /// `slow` or `wrong`.
+        /// Kind of fault: `slow` or `wrong`.
         kind,
     }
-    /// Labels of `gpu_exporter_build_info`.
+    /// Labels of the metric `gpu_exporter_build_info`.
     BuildInfo {
-        /// Release.
+        /// Version of the release.
         version,
-        /// Source revision; `unknown` when built outside a checkout.
+        /// Source revision; `unknown` if built outside a checkout.
         revision,
     }
 }

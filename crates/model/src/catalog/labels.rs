@@ -1,13 +1,13 @@
-//! Every label that a metric has beside those of its entity, declared once.
+//! Declaration of every label that a metric adds to the labels of its entity.
 
 use super::schema::{self, labels, text_labels};
 
 labels! {
-    /// Place of the sensor.
+    /// Location of the sensor.
     Sensor "sensor" { Gpu "gpu", Memory "memory" }
-    /// Event at the threshold, or largest allowed value.
+    /// Event at the threshold, or the largest allowed value.
     TemperatureThreshold "threshold" { Shutdown "shutdown", Slowdown "slowdown", MemoryMax "memory_max", GpuMax "gpu_max" }
-    /// Clock domain, as NVML names it.
+    /// Clock domain, as named by NVML.
     ClockDomain "domain" { Graphics "graphics", Sm "sm", Memory "memory", Video "video" }
     /// Reason for a clock below the requested one (NVML clocks event reasons).
     ClockEvent "reason" {
@@ -16,40 +16,46 @@ labels! {
         HwThermalSlowdown "hw_thermal_slowdown", HwPowerBrakeSlowdown "hw_power_brake_slowdown",
         DisplayClockSetting "display_clock_setting",
     }
-    /// Power limit: `enforced` is in force, `configured` was set, `default` is the vendor's; `min` and `max` bound the settings.
+    /// Power limit: `enforced` is in force, `configured` was set, `default` is NVIDIA's default, and `min` and `max`
+    /// bound the setting.
     PowerLimit "limit" { Enforced "enforced", Configured "configured", Default "default", Min "min", Max "max" }
-    /// Since the driver was loaded (`volatile`) or over the GPU's life (`aggregate`).
+    /// Period of the counter: since the driver was loaded (`volatile`) or over the lifetime of the GPU (`aggregate`).
     EccCounter "counter" { Volatile "volatile", Aggregate "aggregate" }
-    /// Whether ECC could correct the error.
+    /// Result of the correction by ECC.
     EccError "error" { Corrected "corrected", Uncorrected "uncorrected" }
-    /// Memory location, as NVML names it.
+    /// Memory location, as named by NVML.
     EccMemory "memory" {
         L1Cache "l1_cache", L2Cache "l2_cache", Dram "dram", RegisterFile "register_file",
         TextureMemory "texture_memory", TextureShm "texture_shm", Cbu "cbu", Sram "sram",
     }
     /// Cause of the remap.
     RemapCause "cause" { Correctable "correctable", Uncorrectable "uncorrectable" }
-    /// Processes that may use the GPU.
+    /// Compute mode, which limits the processes that may use the GPU.
     ComputeMode "mode" { Default "default", ExclusiveThread "exclusive_thread", Prohibited "prohibited", ExclusiveProcess "exclusive_process" }
-    /// Use of the GPU.
+    /// Type of use of the GPU.
     ProcessType "type" { Compute "compute", Graphics "graphics", Mps "mps" }
-    /// Tier: how often the values are read.
+    /// Tier, which defines how often the values are read.
     Tier "tier" { Identity "identity", Fast "fast", Normal "normal", Samples "samples", Slow "slow", Rare "rare", Nvlink "nvlink", Once "once", Computed "computed" }
     /// Collector of the exporter.
     CollectorName "collector" { Nvml "nvml", Process "process", Kmsg "kmsg", Module "module", Canary "canary", Topology "topology", Owners "owners", Kubelet "kubelet", Cpu "cpu", Windows "windows", Network "network", Nccl "nccl" }
     /// Sample buffer of the driver.
     SampleBuffer "buffer" { Power "power", Utilization "utilization" }
-    /// Unit of the GPU (NVML GPM): `graphics` any engine, `sm` at least one warp on a multiprocessor, `sm_occupancy` resident warps of those possible, `tensor` any tensor pipe and `tensor_dfma`, `tensor_hmma`, `tensor_imma` one of them (double, half and similar, integer), `fp64`, `fp32`, `fp16` and `integer` the other pipes, `dram` the memory interface.
+    /// Unit of the GPU (NVML GPM). `graphics`: any engine. `sm`: a multiprocessor with at least one warp.
+    /// `sm_occupancy`: resident warps, relative to the maximum. `tensor`: any tensor pipe; `tensor_dfma`, `tensor_hmma`
+    /// and `tensor_imma`: the tensor pipe for double precision, for half precision and similar formats, and for
+    /// integers. `fp64`, `fp32`, `fp16`, `integer`: the other pipes. `dram`: the memory interface.
     GpmUnit "unit" {
         Graphics "graphics", Sm "sm", SmOccupancy "sm_occupancy", Integer "integer", Tensor "tensor",
         TensorDfma "tensor_dfma", TensorHmma "tensor_hmma", TensorImma "tensor_imma", Dram "dram",
         Fp64 "fp64", Fp32 "fp32", Fp16 "fp16",
     }
-    /// Seen from the GPU or network device: `tx` is sent, `rx` received.
+    /// Direction as viewed from the GPU or network device: `tx` is sent, `rx` is received.
     Direction "direction" { Tx "tx", Rx "rx" }
     /// Pipe: the vector pipes by precision, and the tensor pipes (`tensor_hmma` counts dense half precision).
     FlopPipe "pipe" { Fp64 "fp64", Fp32 "fp32", Fp16 "fp16", TensorDfma "tensor_dfma", TensorHmma "tensor_hmma" }
-    /// Error counter of an NVLink, as NVML names it. Up to NVLink 4: replays, recoveries of the link, packets with a wrong checksum. NVLink 5: `link_recovery` counts recoveries of the link with either result, `effective` errors that error correction left, `symbol` wrong symbols, the others packets by what was wrong with them.
+    /// Error counter of an NVLink, as named by NVML. Up to NVLink 4: replays, recoveries of the link, and packets with
+    /// a wrong checksum. NVLink 5: `link_recovery` counts all recoveries of the link, `effective` errors that error
+    /// correction left, `symbol` wrong symbols, and the others packets by the kind of defect.
     NvLinkError "error" {
         Replay "dl_replay", Recovery "dl_recovery", CrcFlit "dl_crc_flit", LinkRecovery "link_recovery",
         RecoverySuccessful "link_recovery_successful", RecoveryFailed "link_recovery_failed",
@@ -58,29 +64,29 @@ labels! {
         ReceiveGeneral "receive_general", LocalLinkIntegrity "local_link_integrity",
         TransmitDiscard "transmit_discard",
     }
-    /// Errors of the ratio: those that error correction left, or wrong symbols.
+    /// Counted errors: `effective` errors that error correction left, or wrong symbols.
     NvLinkBitErrors "errors" { Effective "effective", Symbol "symbol" }
-    /// Symbols of the codeword that were corrected.
+    /// Number of corrected symbols in the codeword.
     SymbolErrors "symbol_errors" {
         S0 "0", S1 "1", S2 "2", S3 "3", S4 "4", S5 "5", S6 "6", S7 "7", S8 "8", S9 "9", S10 "10", S11 "11",
         S12 "12", S13 "13", S14 "14", S15 "15",
     }
-    /// Limit that held the clocks down (NVML performance policy).
+    /// Limit that throttled the clocks (NVML performance policy).
     PerfPolicy "policy" { BoardLimit "board_limit", LowUtilization "low_utilization", Reliability "reliability" }
-    /// Error counter of the lanes of an NVLink, as NVML names it.
+    /// Error counter of the lanes of an NVLink, as named by NVML.
     NvLinkLaneError "error" { CrcData "dl_crc_data", EccData "dl_ecc_data" }
-    /// State of joining the NVLink fabric (NVML `nvmlGpuFabricState_t`).
+    /// State of the registration in the NVLink fabric (NVML `nvmlGpuFabricState_t`).
     FabricState "state" { NotSupported "not_supported", NotStarted "not_started", InProgress "in_progress", Completed "completed" }
     /// Fault in the NVML fabric health mask.
     FabricFault "fault" {
         DegradedBandwidth "degraded_bandwidth", RouteRecovery "route_recovery", RouteUnhealthy "route_unhealthy",
         AccessTimeoutRecovery "access_timeout_recovery", IncorrectConfiguration "incorrect_configuration",
     }
-    /// Error of SRAM: by parity or by SECDED code.
+    /// Kind of SRAM error, detected by parity or by a SECDED code.
     SramError "error" { Corrected "corrected", UncorrectedParity "uncorrected_parity", UncorrectedSecded "uncorrected_secded" }
-    /// Unit of the GPU with the SRAM.
+    /// Unit of the GPU that contains the SRAM.
     SramUnit "unit" { L2 "l2", Sm "sm", Mcu "mcu", Pcie "pcie", Other "other" }
-    /// Spare rows left in the bank (NVML row remapper histogram).
+    /// Remaining spare rows of the bank (NVML row remapper histogram).
     SpareRows "spare_rows" { Max "max", High "high", Partial "partial", Low "low", None "none" }
     /// Cause of the retirement.
     RetirementCause "cause" { MultipleSingleBit "multiple_single_bit", DoubleBit "double_bit" }
@@ -94,32 +100,33 @@ labels! {
     }
     /// Severity in the kernel's advanced error reporting (AER).
     AerSeverity "severity" { Correctable "correctable", NonFatal "non_fatal", Fatal "fatal" }
-    /// Recovery action that the driver asks for.
+    /// Recovery action that the driver requests.
     RecoveryAction "recovery_action" {
         None "none", GpuReset "gpu_reset", NodeReboot "node_reboot", DrainP2p "drain_p2p", DrainAndReset "drain_and_reset",
     }
-    /// Kind of an NVML event.
+    /// Kind of NVML event.
     DriverEvent "event" {
         DoubleBitEcc "double_bit_ecc_error", Xid "xid", SingleBitEccStorm "single_bit_ecc_storm",
         DramRetirement "dram_retirement", DramRetirementFailure "dram_retirement_failure",
         NonFatalPoison "non_fatal_poison", FatalPoison "fatal_poison", GpuUnavailable "gpu_unavailable",
         RecoveryAction "recovery_action", Unknown "unknown",
     }
-    /// First action by the table of Xid codes.
+    /// Recommended first action, from the table of Xid codes.
     FaultAction "action" {
         Ignore "ignore", RestartApp "restart_app", ResetGpu "reset_gpu", RebootNode "reboot_node",
         CheckHardware "check_hardware", UpdateSoftware "update_software", ContactSupport "contact_support",
     }
-    /// Severity by the table of Xid codes.
+    /// Severity, from the table of Xid codes.
     Severity "severity" { Page "page", Ticket "ticket", Info "info" }
     /// Source of the report.
     FaultSource "source" { Nvml "nvml", Kmsg "kmsg" }
-    /// The unit of a metric; the last word of its name (before `_total` or `_info`). `none`: counts, states, numbers.
+    /// Unit of a metric and last word of its name (before `_total` or `_info`). Counts, states and numbers have the
+    /// unit `none`.
     Unit "unit" {
         None "none", Bytes "bytes", Seconds "seconds", Joules "joules", Watts "watts", Celsius "celsius",
         Hertz "hertz", Ratio "ratio", Lanes "lanes", BytesPerSecond "bytes_per_second",
     }
-    /// What kind of event it is.
+    /// Kind of the event.
     EventKind "kind" {
         Xid "xid", Sxid "sxid", DriverEvent "driver_event", RecoveryAction "recovery_action",
         DriverLoad "driver_load", DriverUnload "driver_unload", GpuReset "gpu_reset",
@@ -127,29 +134,32 @@ labels! {
         FallenOffBus "fallen_off_bus", InitFailed "init_failed", DevicesDeclared "devices_declared",
         SwitchesCleared "switches_cleared",
     }
-    /// Error of a network port: `receive` and `transmit` packets that were broken or dropped; on InfiniBand also `symbol` (bits that came wrong) and `recovery` (the link was trained again).
+    /// Error of a network port: broken or dropped packets (`receive`, `transmit`), and on InfiniBand wrong bits
+    /// (`symbol`) and retrained links (`recovery`).
     NetworkError "error" { Receive "receive", Transmit "transmit", Symbol "symbol", Recovery "recovery" }
-    /// Service of the vendor.
+    /// NVIDIA service on the host.
     HostService "service" { FabricManager "nv-fabricmanager", Imex "nvidia-imex", Persistenced "nvidia-persistenced" }
-    /// How near a device is: below the same switch, the same root port, the same NUMA node, or elsewhere.
+    /// Common part of the paths to two devices: the same switch, the same root port, the same NUMA node, or none of
+    /// these (`system`).
     DevicePath "path" { Switch "switch", RootPort "root_port", NumaNode "numa_node", System "system" }
-    /// Reason why the GPU is not healthy.
+    /// Reason why the GPU is unhealthy.
     UnhealthyReason "reason" {
         Lost "lost", Stuck "stuck", RecoveryAction "recovery_action", FatalXid "fatal_xid",
         UncontainedEcc "uncontained_ecc", RowRemapFailure "row_remap_failure", Missing "missing",
         Canary "canary",
     }
-    /// Version to compare the loaded kernel module with.
+    /// Reference version for the loaded kernel module.
     VersionAgainst "against" { Declared "declared", Library "library" }
     /// Engine of the GPU.
     Engine "engine" { Sm "sm", Memory "memory", Encoder "encoder", Decoder "decoder" }
-    /// Outcome of a kernel log record.
+    /// Outcome of reading a kernel log record.
     KmsgOutcome "outcome" { Fault "fault", Driver "driver", NotOurs "not_ours", Malformed "malformed", Old "old" }
-    /// Process of the exporter.
+    /// Role of the exporter process.
     Role "role" { Serve "serve", Sampler "sampler", Canary "canary", Topology "topology" }
-    /// What became of the flight recorder's recording of a fault that pages. `failed`: could not be written, as on a full disk. `suppressed`: the fault was recorded shortly before, or there are too many.
+    /// Outcome of recording a fault that pages. `failed`: the recording could not be written, for example to a full
+    /// disk. `suppressed`: the fault was recorded shortly before, or there are too many recordings.
     RecordingOutcome "outcome" { Written "written", Failed "failed", Suppressed "suppressed" }
-    /// Kind of a failed driver call, by NVML's return code.
+    /// Kind of a failed driver call, by NVML return code.
     DriverError "error" {
         NoPermission "no_permission", NotFound "not_found", InsufficientPower "insufficient_power",
         DriverNotLoaded "driver_not_loaded", Timeout "timeout", IrqIssue "irq_issue",
@@ -157,7 +167,7 @@ labels! {
         OperatingSystem "operating_system", LibRmVersionMismatch "lib_rm_version_mismatch",
         Busy "busy", Resources "resources", Argument "argument", Unknown "unknown",
     }
-    /// Reason why a reading was dropped: no value, a value that cannot be, or one that another reading contradicts.
+    /// Reason why a reading was dropped: no value, an impossible value, or a value that another reading contradicts.
     DropReason "reason" { Blank "blank", OutOfRange "out_of_range", Contradicted "contradicted" }
     /// Reason for the end of a sampler process.
     SamplerEnd "reason" {
@@ -169,16 +179,18 @@ labels! {
         Init "init", SmRate "sm_rate", Tensor "tensor", SmSdc "sm_sdc", HbmRead "hbm_read", HbmWalk "hbm_walk",
         L2 "l2", Pcie "pcie", Launch "launch", Overlap "overlap", Transform "transform", P2p "p2p",
     }
-    /// Verdict of a canary check. `contended`: another process used the GPU, the sample was discarded. `slow`: below its rate without a closer reason. `wrong_result_suspected`: seen once, not again.
+    /// Verdict of a canary check. `contended`: another process used the GPU, so the sample was discarded. `slow`: below
+    /// the expected rate without a more specific reason. `wrong_result_suspected`: seen once and not confirmed.
     CanaryVerdict "verdict" {
         Ok "ok", Throttled "throttled", UnexplainedClockCap "unexplained_clock_cap", Contended "contended",
         SlowSm "slow_sm", DegradedMemory "degraded_memory", NarrowedLink "narrowed_link", Slow "slow",
         WrongResultSuspected "wrong_result_suspected", WrongResult "wrong_result", DriverFault "driver_fault",
         Hung "hung", Skipped "skipped", CouldNotRun "could_not_run",
     }
-    /// Reference of a canary rate: the GPU's own earlier rates, the hardware's maximum, or the other GPUs of the model on the node.
+    /// Reference of a canary rate: earlier rates of the same GPU, the maximum of the hardware, or the other GPUs of the
+    /// model on the node.
     RateAgainst "against" { Baseline "baseline", Roofline "roofline", Siblings "siblings" }
-    /// Step of a canary run: of the driver, or one of its checks.
+    /// Step of a canary run: a driver step or a check.
     CanaryStep "step" {
         Load "load_library", Init "init", Device "device", Context "context", Module "module", FirstLaunch "first_launch",
         SmRate "sm_rate", Tensor "tensor", SmSdc "sm_sdc", HbmRead "hbm_read", HbmWalk "hbm_walk", L2 "l2", Pcie "pcie",
@@ -198,22 +210,24 @@ labels! {
         OldDriver "old_driver", NoKernels "no_kernels", NoMemory "no_memory", NoPermission "no_permission",
         DeviceUnavailable "device_unavailable", NoDevice "no_device", Environment "environment",
     }
-    /// Kind of wrong result: all bits zero, or some flipped.
+    /// Kind of wrong result: all bits zero, or some bits flipped.
     MismatchKind "kind" { Zeroed "zeroed", Flipped "flipped" }
     /// Fault of the multiprocessor.
     BadSmKind "kind" { Slow "slow", Wrong "wrong" }
     /// Mode of the canary.
     CanaryMode "mode" { Off "off", Idle "idle", AfterJob "after_job", OnDemand "on_demand" }
-    /// Part of the machine, as hwloc names it.
+    /// Part of the machine, as named by hwloc.
     HostObject "object" {
         Package "package", NumaNode "numa_node", L3 "l3", Core "core", Cpu "cpu", Gpu "gpu", Nvswitch "nvswitch",
         Network "network", Storage "storage",
     }
-    /// Reference topology: the first one seen on this machine, kept over restarts, or the declared one (`topology.expected_file`).
+    /// Reference topology: the first observed topology of this machine, kept across restarts, or the declared one
+    /// (`topology.expected_file`).
     TopologyAgainst "against" { FirstSeen "first_seen", Declared "declared" }
     /// Compared property of the PCIe link.
     LinkAspect "aspect" { Generation "generation", Width "width" }
-    /// Event counted on the CPUs. The kernel counts the first four, the others need a CPU with counters (PMU). `fp_*`: floating-point operations' instructions retired, by width in bits, on Intel alone.
+    /// Event counted on the CPUs. The kernel counts the first four; the others need a CPU with counters (PMU). `fp_*`:
+    /// retired floating-point instructions by width in bits, only on Intel.
     PerfEvent "event" {
         ContextSwitches "context_switches", CpuMigrations "cpu_migrations", PageFaults "page_faults",
         MajorFaults "major_faults", Cycles "cycles", Instructions "instructions", LlcMisses "llc_misses",
@@ -222,50 +236,64 @@ labels! {
         NodeLoads "node_loads", NodeLoadMisses "node_load_misses", FpScalar "fp_scalar", Fp128 "fp_128",
         Fp256 "fp_256", Fp512 "fp_512",
     }
-    /// State of counting: `works`; `no_pmu` the CPU or virtual machine has no such counter; `not_permitted` (perf_event_paranoid, capability, seccomp); `unknown` the kernel refused for another reason, or it was not tried.
+    /// Counting state. `works`: the event is counted. `no_pmu`: the CPU or virtual machine has no such counter.
+    /// `not_permitted`: perf_event_paranoid, a missing capability or seccomp forbids counting. `unknown`: the kernel
+    /// refused for another reason, or the event was not tried.
     PerfState "state" { Works "works", NoPmu "no_pmu", NotPermitted "not_permitted", Unknown "unknown" }
-    /// Mode of CPU time: `busy` (work of processes, guests and the kernel, interrupts too), `iowait` (nothing to run, and a process waits for a disk), `steal` (another virtual machine had the CPU), `idle`.
+    /// Mode of CPU time. `busy`: processes, guests, the kernel and interrupts. `iowait`: idle while a process waits for
+    /// a disk. `steal`: used by another virtual machine. `idle`: idle.
     CpuMode "mode" { Busy "busy", Iowait "iowait", Steal "steal", Idle "idle" }
-    /// Kind of owner.
+    /// Kind of the owner.
     OwnerKind "kind" { Pod "pod", Container "container", Slurm "slurm", Unit "unit", User "user", Unknown "unknown", Other "other" }
-    /// Mode of the CPU: `user` for the program, `system` for the kernel on its behalf.
+    /// Mode of the CPU: `user` for the program, `system` for the kernel on behalf of the program.
     CpuTimeMode "mode" { User "user", System "system" }
-    /// What is known of a Slurm job's GPUs: `known`; `none`, the job has none; `unknown`, no process names them, or not in
-    /// a way that identifies them; `not_permitted`, the environments cannot be read.
+    /// Knowledge of the GPUs of a Slurm job. `known`: identified. `none`: the job has no GPU. `unknown`: no process
+    /// names the GPUs, or not in a way that identifies them. `not_permitted`: the environments cannot be read.
     SlurmGpus "gpus" { Known "known", None "none", Unknown "unknown", NotPermitted "not_permitted" }
-    /// Reason why a device of a dynamic claim is not resolved: `name`, of no known form; `no_device`, no such GPU or MIG
-    /// instance here; `no_placement`, the driver does not tell profile and placement of MIG instances; `disagreement`
-    /// between the name and the claim's CDI specification; `passthrough`, given to a virtual machine; `other_driver`.
+    /// Reason why a device of a dynamic claim is not resolved. `name`: unknown form of name. `no_device`: no such GPU
+    /// or MIG instance on this node. `no_placement`: the driver does not report the profile and placement of MIG
+    /// instances. `disagreement`: the name contradicts the CDI specification of the claim. `passthrough`: assigned to a
+    /// virtual machine. `other_driver`: a device of another driver.
     ClaimUnresolved "reason" {
         Name "name", NoDevice "no_device", NoPlacement "no_placement", Disagreement "disagreement",
         Passthrough "passthrough", OtherDriver "other_driver",
     }
     /// Result of an owner lookup.
     OwnerLookup "outcome" { Found "found", Gone "gone", Refused "refused", Late "late", Malformed "malformed" }
-    /// Failure of a request to the kubelet.
+    /// Kind of failure of a request to the kubelet.
     KubeletError "error" { NoSocket "no_socket", Refused "refused", Late "late", Malformed "malformed", TooLarge "too_large" }
-    /// Phase of a process: until its first context on a GPU, or its first work there.
+    /// Phase of a process start: until its first context on a GPU, or until its first work there.
     StartPhase "phase" { FirstContext "first_context", FirstBusy "first_busy" }
-    /// Cause of the bottleneck; formulas in `docs/BOTTLENECKS.md`. `wedged`: kernels run without end and compute nothing; `stalled`: it worked, and does nothing now; `none`: none of the others; `unknown`: none is proven, and the units of the GPU are not measured (no GPM, as before Hopper).
+    /// Cause of the bottleneck; formulas are in `docs/BOTTLENECKS.md`. `wedged`: kernels run without end and compute
+    /// nothing. `stalled`: the owner worked before and does nothing now. `none`: none of the other causes. `unknown`:
+    /// no cause is proven, and the units of the GPU are not measured (no GPM, as before Hopper).
     Cause "cause" {
         None "none", Wedged "wedged", Stalled "stalled", PowerCapped "power_capped", ThermallyThrottled "thermally_throttled", Contended "contended",
         HostCpuBound "host_cpu_bound", RemoteNuma "remote_numa", PcieBound "pcie_bound",
         MemoryBound "memory_bound", Underfilled "underfilled", SerialCopies "serial_copies", Unknown "unknown",
     }
-    /// Class of GPU time of an owner; thresholds in `docs/HEARTBEAT.md`. Each second is in one class: `wedged`, kernels run without end and compute nothing, or their missing rank rests; `stalled`, work that does nothing now; `faulted`, the GPU is unhealthy; `throttled`, clocks held down by heat, the board or the power supply, not by the power cap; `computing`; `communicating`, kernels that move data between GPUs or wait for it; `waiting_for_host`, nothing runs between kernels of work; `idle`, no work; `unknown`, not measured.
+    /// Class of GPU time of an owner; thresholds are in `docs/HEARTBEAT.md`. Every second belongs to one class.
+    /// `wedged`: kernels run without end and compute nothing, or their missing rank rests. `stalled`: an owner that
+    /// worked before does nothing. `faulted`: the GPU is unhealthy. `throttled`: heat, the board or the power supply
+    /// throttles the clocks, not the power cap. `computing`: kernels compute. `communicating`: kernels move data
+    /// between GPUs or wait for it. `waiting_for_host`: nothing runs between kernels. `idle`: no work. `unknown`: not
+    /// measured.
     GpuTimeClass "class" {
         Computing "computing", Communicating "communicating", WaitingForHost "waiting_for_host", Throttled "throttled",
         Stalled "stalled", Wedged "wedged", Faulted "faulted", Idle "idle", Unknown "unknown",
     }
-    /// Kind of period: `step`, the whole step of the work; `smallest_unit`, the smallest unit that repeats, which may be a part of a step.
+    /// Kind of period: the whole step of the work (`step`), or the smallest unit that repeats, which may be part of a
+    /// step (`smallest_unit`).
     StepPeriod "period" { Step "step", SmallestUnit "smallest_unit" }
-    /// Outcome of a question to NCCL's RAS socket: `old`, a version of NCCL that must not be asked.
+    /// Outcome of a request to the RAS socket of NCCL. `old`: a version of NCCL that must not be queried.
     RasOutcome "outcome" {
         Answered "answered", NoSocket "no_socket", Old "old", Late "late", Malformed "malformed", TooLarge "too_large",
     }
-    /// Kind of window: `maintenance` mutes effects of planned work (idle GPUs, restarts, driver loads, skipped canaries), never lost work or wrong results, and keeps the canary away; `training` mutes tickets about high utilization and memory only.
+    /// Kind of window. `maintenance` mutes effects of planned work (idle GPUs, restarts, driver loads, skipped
+    /// canaries) and pauses the canary, but never mutes lost work or wrong results. `training` only mutes tickets about
+    /// high utilization and memory.
     WindowKind "kind" { Maintenance "maintenance", Training "training" }
-    /// Status of the response.
+    /// Status code of the response.
     HttpStatus "code" {
         C200 "200", C304 "304", C400 "400", C401 "401", C403 "403", C404 "404", C405 "405", C408 "408", C421 "421",
         C429 "429", C431 "431", C500 "500", C503 "503", Other "other",
@@ -273,30 +301,30 @@ labels! {
 }
 
 text_labels! {
-    /// NVML function, with its argument where one function answers several questions.
+    /// NVML function, with its argument if one function answers several questions.
     Call "call"
-    /// Metric of this catalogue.
+    /// Name of the metric.
     MetricName "metric"
-    /// Xid code.
+    /// Code of the Xid fault.
     XidCode "xid"
-    /// SXid code (NVSwitch).
+    /// Code of the SXid fault (NVSwitch).
     SxidCode "sxid"
-    /// Number of the NVSwitch as the driver logs it.
+    /// Number of the NVSwitch, as logged by the driver.
     SwitchName "nvswitch"
-    /// CUDA driver error code, as `719`.
+    /// CUDA driver error code, such as `719`.
     CudaError "cuda_error"
-    /// MIG profile, as `3g.71gb`.
+    /// MIG profile, such as `3g.71gb`.
     ProfileName "mig_profile"
-    /// Network device, as `mlx5_0` or, without RDMA, the interface.
+    /// Network device, such as `mlx5_0`, or the interface if the device has no RDMA.
     Nic "nic"
-    /// Port: the number of an RDMA device's port, or the interface.
+    /// Number of the port of an RDMA device, or the interface.
     NetworkPort "port"
-    /// Name of an extended resource of Kubernetes, as `nvidia.com/gpu`.
+    /// Name of an extended resource of Kubernetes, such as `nvidia.com/gpu`.
     Resource "resource"
 }
 
 impl DriverError {
-    /// Whether it says that the GPU is of no use before it is reset.
+    /// Returns true if the GPU is unusable until it is reset.
     pub fn is_lost(self) -> bool {
         matches!(self, DriverError::GpuIsLost | DriverError::ResetRequired)
     }
@@ -305,9 +333,9 @@ impl DriverError {
 /// Class of a [`CanarySkip`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SkipClass {
-    /// The GPU is in use or must be left alone; `canary --force` overrides the reason.
+    /// The GPU is in use or reserved; `canary --force` overrides the reason.
     Overridable,
-    /// The GPU is in use or must be left alone, even with `canary --force`.
+    /// The GPU is in use or reserved, and `canary --force` does not override the reason.
     InUse,
     /// Something is missing or broken.
     Impossible,
@@ -352,7 +380,7 @@ impl CanarySkip {
         self.properties().0
     }
 
-    /// Returns true if the GPU is in use or must be left alone, and false if something is missing or broken.
+    /// Returns true if the GPU is in use or reserved, and false if something is missing or broken.
     pub fn is_left_alone(self) -> bool {
         self.properties().1 != SkipClass::Impossible
     }

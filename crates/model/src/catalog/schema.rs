@@ -1,7 +1,7 @@
-//! The types of the catalogue: entities, labels, units and metrics, and the macros that declare them.
+//! Types of the catalogue: entities, labels, units and metrics, and the macros that declare them.
 //!
-//! A [`Metric`] carries in its type what it is about (an [`Entity`]) and which labels it adds (a
-//! [`LabelSet`]), so a wrong number of labels or a label of the wrong entity does not compile:
+//! The type of a [`Metric`] includes its [`Entity`] and its additional labels (a [`LabelSet`]), so a wrong number of
+//! labels or a label of the wrong entity does not compile:
 //!
 //! ```
 //! use model::catalog::{self as m, Gpu, Sensor};
@@ -10,7 +10,7 @@
 //! let mut rows = Rows::default();
 //! rows.entity(&gpu).record(&m::gpu_temperature_celsius, (Sensor::Gpu,), 37.0);
 //! ```
-//! A label too few:
+//! A missing label:
 //! ```compile_fail,E0308
 //! use model::catalog::{self as m, Gpu, Sensor};
 //! use model::sample::Rows;
@@ -18,7 +18,7 @@
 //! let mut rows = Rows::default();
 //! rows.entity(&gpu).record(&m::gpu_temperature_celsius, (), 37.0);
 //! ```
-//! A label of another kind:
+//! A label of the wrong kind:
 //! ```compile_fail,E0308
 //! use model::catalog::{self as m, ClockDomain, Gpu};
 //! use model::sample::Rows;
@@ -26,7 +26,7 @@
 //! let mut rows = Rows::default();
 //! rows.entity(&gpu).record(&m::gpu_temperature_celsius, (ClockDomain::Sm,), 37.0);
 //! ```
-//! A metric of another entity:
+//! A metric of the wrong entity:
 //! ```compile_fail,E0308
 //! use model::catalog::{self as m, Node};
 //! use model::sample::Rows;
@@ -43,92 +43,92 @@ pub use super::Unit;
 use super::{EntityKind, MetricGroup, Subject, Tier};
 use crate::text::one_line;
 
-/// Position of a metric in [`super::METRICS`]. The same in every process of one build.
+/// Index of a metric in [`super::METRICS`]. The index is the same in every process of one build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MetricId(pub u16);
 
-/// What kind of series a metric is, in Prometheus's words.
+/// Metric type, in the terms of Prometheus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// A value that can go up and down.
     Gauge,
-    /// A value that only grows, until it starts again from 0.
+    /// A value that only increases, or restarts from 0.
     Counter,
-    /// Identity: always 1, the facts are in the labels.
+    /// An identity with the constant value 1; the labels have the information.
     Info,
-    /// A distribution in buckets.
+    /// A distribution of values in buckets.
     Histogram,
 }
 
 impl Unit {
-    /// The suffix of a metric name with this unit, without the underscore; empty for [`Unit::None`].
+    /// Returns the suffix of a metric name with this unit, without the underscore; empty for [`Unit::None`].
     pub fn suffix(self) -> &'static str {
         if self == Unit::None { "" } else { self.known() }
     }
 
-    /// What is physically possible in this unit on one GPU or node. A driver value outside is no
-    /// measurement but a fault or a "blank" sentinel: it is dropped and counted, never published.
+    /// Returns the physically possible values in this unit for one GPU or node. A driver value outside this range is a
+    /// fault or a "blank" sentinel instead of a measurement: the sampler drops and counts such a value.
     pub const fn limits(self) -> RangeInclusive<f64> {
         match self {
-            // 2^53: above it a float no longer counts, and no counter of a living node gets there.
+            // 2^53: a float cannot represent every integer above it, and no counter of a real node reaches it.
             Unit::None | Unit::Joules | Unit::Seconds => 0.0..=9_007_199_254_740_992.0,
             // 4 PiB: BAR1 of a data-centre GPU is 256 GiB, host memory a few TiB.
             Unit::Bytes => 0.0..=4_503_599_627_370_496.0,
             Unit::Watts => 0.0..=10_000.0,
-            // NVML gives whole degrees; DCGM rejects memory temperatures over 200 as well.
+            // NVML reports whole degrees. DCGM also rejects memory temperatures above 200.
             Unit::Celsius => -60.0..=200.0,
             Unit::Hertz => 0.0..=20e9,
             Unit::Ratio => 0.0..=1.0,
             Unit::Lanes => 0.0..=64.0,
-            // 1 PB/s: the NVLinks of one GPU together move a few TB/s.
+            // 1 PB/s: all NVLinks of one GPU together transfer a few TB/s.
             Unit::BytesPerSecond => 0.0..=1e15,
         }
     }
 }
 
-/// One label a metric adds to those of its entity.
+/// Label that a metric adds to the labels of its entity.
 #[derive(Debug, Serialize)]
 pub struct LabelDef {
-    /// The label's name.
+    /// Name of the label in the exposition formats.
     pub name: &'static str,
-    /// What the label tells.
+    /// Meaning of the label.
     #[serde(serialize_with = "in_one_line")]
     pub help: &'static str,
-    /// All values it can have, in order, where they are known in advance.
+    /// All values of the label, in order, if they are known in advance.
     pub values: Option<&'static [&'static str]>,
 }
 
-/// Everything the catalogue says of one metric.
+/// Catalogue entry of a metric.
 #[derive(Debug, Serialize)]
 pub struct MetricDef {
-    /// The full name, as it is on the wire (with `_total` or `_info`).
+    /// Full name in the exposition formats, including `_total` or `_info`.
     pub name: &'static str,
-    /// Gauge, counter, info or histogram.
+    /// Prometheus type of the metric.
     pub kind: Kind,
-    /// The unit, which is also the name's suffix.
+    /// Unit, which is also the suffix of the name.
     pub unit: Unit,
-    /// What the metric is about.
+    /// Entity that the metric describes.
     pub entity: EntityKind,
-    /// Labels it adds to those of the entity, in the order of the wire.
+    /// Labels in addition to the labels of the entity, in the order of the exposition formats.
     pub labels: &'static [LabelDef],
-    /// How often it is read.
+    /// Tier, which defines how often the metric is read.
     pub tier: Tier,
-    /// The release that brought it.
+    /// First release with this metric.
     pub since: &'static str,
-    /// The largest value there can be, where it is another than that of the unit.
+    /// Maximum value, if it differs from the maximum of the unit.
     #[serde(skip)]
     pub max: Option<f64>,
-    /// Whether it is in the JSON alone: a table for people and programs that ask, too wide for a scrape.
+    /// True if only the JSON documents have the metric, because it has too many series for a scrape.
     #[serde(skip)]
     pub json_only: bool,
-    /// The group that serves it on `/metrics`; `None`: the default set.
+    /// Group that serves the metric on `/metrics`; `None` for the default set.
     pub group: Option<MetricGroup>,
-    /// Label values whose series are in the default set all the same.
+    /// Label values whose series are in the default set regardless of the group.
     pub except: &'static [&'static str],
-    /// For a name on its way out: the name that replaces it, kept for two minor releases.
+    /// Name that replaces a deprecated name. Deprecated names remain for two minor releases.
     pub deprecated: Option<&'static str>,
-    /// Its documentation: the line of help, then a paragraph of notes where there are some.
+    /// Documentation: the line of help, followed by an optional paragraph of notes.
     #[serde(skip)]
     pub doc: &'static str,
 }
@@ -138,7 +138,7 @@ fn in_one_line<S: Serializer>(text: &&str, serializer: S) -> Result<S::Ok, S::Er
 }
 
 impl MetricDef {
-    /// The name without `_total`, `_info`: OpenMetrics's name of the family.
+    /// Returns the OpenMetrics family name, which is the name without `_total` or `_info`.
     pub fn family(&self) -> &'static str {
         let suffix = match self.kind {
             Kind::Counter => "_total",
@@ -148,41 +148,41 @@ impl MetricDef {
         self.name.strip_suffix(suffix).unwrap_or(self.name)
     }
 
-    /// What is possible: the unit's limits, or an upper one of its own.
+    /// Returns the range of possible values: the limits of the unit, or the metric's own maximum.
     pub fn limits(&self) -> RangeInclusive<f64> {
         let unit = match (self.kind, self.unit) {
-            // 64-bit counters of KiB: a GPU's NVLinks fill the limit of a size in hours.
+            // The NVLink counters have 64 bits and count KiB: the traffic of a GPU exceeds the limit of a size in hours.
             (Kind::Counter, Unit::Bytes) => 0.0..=2e22,
             (_, unit) => unit.limits(),
         };
         *unit.start()..=self.max.unwrap_or(*unit.end())
     }
 
-    /// Whether all its series need the group.
+    /// Returns true if every series of the metric needs the group.
     pub fn needs_group(&self) -> bool {
         self.group.is_some_and(|group| group != MetricGroup::InactiveStates) && self.except.is_empty()
     }
 
-    /// The group that a series needs to be served on `/metrics`; `None`: it is in the default set.
+    /// Returns the group that `/metrics` needs to serve a series; `None` if the series is in the default set.
     pub fn group_of(&self, labels: &[LabelText], value: Option<f64>) -> Option<MetricGroup> {
         let active = self.group == Some(MetricGroup::InactiveStates) && value != Some(0.0);
         let excepted = |(text, def): (&LabelText, &LabelDef)| self.except.contains(&text.text(def));
         self.group.filter(|_| !active && !labels.iter().zip(self.labels).any(excepted))
     }
 
-    /// The line of `# HELP`.
+    /// Returns the text of the `# HELP` line.
     pub fn help(&self) -> &'static str {
         self.doc.split("\n\n").next().unwrap_or("").trim()
     }
 
-    /// What `docs/METRICS.md` says beside the line of help; empty if nothing.
+    /// Returns the notes for `docs/METRICS.md`, which follow the line of help; empty without notes.
     pub fn notes(&self) -> String {
         let notes = self.doc.split_once("\n\n").map_or("", |(_, notes)| notes);
         one_line(notes)
     }
 }
 
-/// A typed handle on a catalogue entry: what may be said with it.
+/// Typed handle of a catalogue entry. Its type restricts the entity and the labels of a row.
 #[derive(Debug)]
 pub struct Metric<E, L> {
     id: MetricId,
@@ -190,43 +190,43 @@ pub struct Metric<E, L> {
 }
 
 impl<E: Entity, L: LabelSet> Metric<E, L> {
-    /// For the catalogue's macro alone.
+    /// Only for the `metrics!` macro.
     #[doc(hidden)]
     pub const fn new(id: u16) -> Self {
         Metric { id: MetricId(id), types: PhantomData }
     }
 
-    /// Its position in the catalogue.
+    /// Returns the index of the metric in the catalogue.
     pub const fn id(&self) -> MetricId {
         self.id
     }
 
-    /// Its catalogue entry.
+    /// Returns the catalogue entry of the metric.
     pub fn def(&self) -> &'static MetricDef {
         &super::METRICS[usize::from(self.id.0)]
     }
 }
 
-/// Something a metric can be about; its fields are the labels that identify it.
+/// Entity that a metric can describe. The fields are the labels that identify the entity.
 pub trait Entity {
-    /// Which entity this is.
+    /// Kind of this entity.
     const KIND: EntityKind;
-    /// The same, with its type erased.
+    /// Returns the entity with its type erased.
     fn subject(&self) -> Subject;
 }
 
-/// The value of one label as it travels: a number into [`LabelDef::values`], or text.
+/// Value of one label in a message: an index into [`LabelDef::values`], or a text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum LabelText {
-    /// Position in the label's known values.
+    /// Index of one of the known values of the label.
     Known(u8),
-    /// Any text.
+    /// Text of a label without known values.
     Text(std::sync::Arc<str>),
 }
 
 impl LabelText {
-    /// The text, given the definition of the label it belongs to. A number the definition does not
-    /// know is an empty text (the frame decoder refuses such rows before they get here).
+    /// Returns the text of the value. An index without a value in the definition has an empty text, but the frame decoder
+    /// rejects such rows.
     pub fn text<'a>(&'a self, def: &LabelDef) -> &'a str {
         match self {
             LabelText::Known(i) => def.values.and_then(|v| v.get(usize::from(*i)).copied()).unwrap_or(""),
@@ -234,7 +234,7 @@ impl LabelText {
         }
     }
 
-    /// Whether the definition allows this value.
+    /// Returns true if the definition allows this value.
     pub fn fits(&self, def: &LabelDef) -> bool {
         match (self, def.values) {
             (LabelText::Known(i), Some(values)) => usize::from(*i) < values.len(),
@@ -244,31 +244,31 @@ impl LabelText {
     }
 }
 
-/// One extra label of a metric, as a type.
+/// Type for an additional label of a metric.
 pub trait Label {
-    /// Its definition.
+    /// Definition of the label.
     const DEF: LabelDef;
-    /// This value of it.
+    /// Returns the value of the label.
     fn text(&self) -> LabelText;
 }
 
-/// A label whose values are all known in advance.
+/// Label whose values are all known in advance.
 pub trait KnownLabel: Label + Copy + PartialEq + 'static {
     /// All values, in order.
     const ALL: &'static [Self];
 
-    /// The text of this value.
+    /// Returns the text of this value.
     fn known(&self) -> &'static str {
         let LabelText::Known(at) = self.text() else { return "" };
         Self::DEF.values.and_then(|values| values.get(usize::from(at)).copied()).unwrap_or("")
     }
 }
 
-/// The extra labels of a metric: a tuple of [`Label`]s, or a struct made by `info_labels!`.
+/// Additional labels of a metric: a tuple of [`Label`]s, or a struct declared with `info_labels!`.
 pub trait LabelSet {
-    /// Their definitions, in order.
+    /// Definitions of the labels, in order.
     const DEFS: &'static [LabelDef];
-    /// Their values, in the same order.
+    /// Returns the values of the labels, in the same order.
     fn texts(&self) -> Vec<LabelText>;
 }
 
@@ -291,7 +291,7 @@ macro_rules! label_tuples {
 }
 label_tuples!((A 0) (A 0, B 1) (A 0, B 1, C 2) (A 0, B 1, C 2, D 3));
 
-/// Declares the entities: one struct each (its fields are its labels), [`EntityKind`] and [`Subject`].
+/// Declares a struct for every entity, whose fields are its labels, and the enums [`EntityKind`] and [`Subject`].
 macro_rules! entities {
     ($($(#[doc = $help:literal])+ $name:ident { $($(#[doc = $fhelp:literal])+ $label:ident: $ty:ty),* })+) => {
         $(
@@ -305,29 +305,29 @@ macro_rules! entities {
                 }
             }
         )+
-        /// Which entity a metric is about.
+        /// Kind of entity that a metric describes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
         pub enum EntityKind { $($(#[doc = $help])+ $name),+ }
         impl EntityKind {
             /// All entities, in order.
             pub const ALL: &'static [EntityKind] = &[$(EntityKind::$name),+];
-            /// Names and meanings of the labels that identify it.
+            /// Returns the names and meanings of the labels that identify the entity.
             pub const fn labels(self) -> &'static [schema::LabelDef] {
                 match self { $(EntityKind::$name => &[$(schema::LabelDef {
                     name: stringify!($label), help: concat!($($fhelp),+), values: None }),*]),+ }
             }
-            /// What it is.
+            /// Returns the description of the entity.
             pub const fn help(self) -> &'static str {
                 match self { $(EntityKind::$name => concat!($($help),+)),+ }
             }
         }
-        /// One entity of any kind: what a row is about.
+        /// Entity of any kind that a row describes.
         #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
         pub enum Subject { $($(#[doc = $help])+ $name($name)),+ }
         impl Subject {
-            /// Which entity it is.
+            /// Returns the kind of the entity.
             pub const fn kind(&self) -> EntityKind { match self { $(Subject::$name(_) => EntityKind::$name),+ } }
-            /// The values of its labels, in the order of [`EntityKind::labels`].
+            /// Returns the values of its labels, in the order of [`EntityKind::labels`].
             pub fn label_values(&self) -> Vec<std::sync::Arc<str>> {
                 match self { $(Subject::$name(_e) => vec![$(_e.$label.to_string().into()),*]),+ }
             }
@@ -386,7 +386,7 @@ macro_rules! info_labels {
     };
 }
 
-/// Declares the metrics: typed handles named like the metric, and the table [`super::METRICS`].
+/// Declares a typed handle for every metric, with the name of the metric, and the table [`super::METRICS`].
 macro_rules! metrics {
     ($($(#[doc = $help:literal])+ $name:ident: $kind:ident<$entity:ident $(, $labels:ty)?>, $unit:ident, $tier:ident, $since:literal $(, at most $max:literal)? $(, json only $json:literal)? $(, group $group:ident $(except [$($except:literal),+])?)? $(, deprecated $instead:literal)?;)+) => {
         #[allow(non_camel_case_types)]
@@ -397,7 +397,7 @@ macro_rules! metrics {
             #[allow(non_upper_case_globals)]
             pub static $name: schema::Metric<$entity, metrics!(@labels $($labels)?)> = schema::Metric::new(Position::$name as u16);
         )+
-        /// Every metric the exporter can serve, in the order of `/metrics`.
+        /// Every metric that the exporter can serve, in the order of `/metrics`.
         pub static METRICS: &[schema::MetricDef] = &[$(schema::MetricDef {
             name: stringify!($name),
             kind: schema::Kind::$kind,
@@ -426,22 +426,22 @@ macro_rules! metrics {
     (@instead $instead:literal) => { Some($instead) };
 }
 
-/// Declares the groups of metrics: their name, and the number of series that they add on a node of eight H200s.
+/// Declares the groups of metrics: their names, and the number of series that they add on a node with eight H200s.
 macro_rules! groups {
     ($($(#[doc = $help:literal])+ $name:ident $text:literal $series:literal),+ $(,)?) => {
-        /// A set of series that `/metrics` leaves out unless `metrics.groups` names it.
+        /// Group of series that `/metrics` omits unless `metrics.groups` names the group.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
         pub enum MetricGroup { $($(#[doc = $help])+ #[serde(rename = $text)] $name),+ }
         impl MetricGroup {
             /// All groups, in order.
             pub const ALL: &'static [MetricGroup] = &[$(MetricGroup::$name),+];
-            /// Their names.
+            /// Names of all groups, in order.
             pub const NAMES: &'static [&'static str] = &[$($text),+];
-            /// The name in the configuration.
+            /// Returns the name in the configuration.
             pub const fn name(self) -> &'static str { Self::NAMES[self as usize] }
-            /// Series that it adds on a node of eight H200s, about.
+            /// Returns the approximate number of series that the group adds on a node with eight H200s.
             pub const fn series(self) -> u32 { match self { $(MetricGroup::$name => $series),+ } }
-            /// What is in it.
+            /// Returns the description of the group.
             pub const fn help(self) -> &'static str { match self { $(MetricGroup::$name => concat!($($help),+)),+ } }
         }
     };
