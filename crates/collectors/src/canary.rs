@@ -47,21 +47,21 @@ const SHUTDOWN: Duration = Duration::from_millis(3800);
 
 /// What the collector receives beside the context.
 #[derive(Debug)]
-pub struct Parts {
+pub(crate) struct Parts {
     /// Canary processes alive and their cost.
-    pub canary_children: Arc<ChildSet>,
+    pub(crate) canary_children: Arc<ChildSet>,
     /// Release of the driver and of the profiling counters.
-    pub switch: Arc<Switch>,
+    pub(crate) switch: Arc<Switch>,
     /// State of the canary, for requests over the control socket.
-    pub canary: Arc<CanaryCell>,
+    pub(crate) canary: Arc<CanaryCell>,
     /// Devices that the kubelet has given out.
-    pub pods: Arc<Pods>,
+    pub(crate) pods: Arc<Pods>,
     /// Facts of the ledger that the canary goes by.
-    pub facts: View<CanaryFacts>,
+    pub(crate) facts: View<CanaryFacts>,
 }
 
 /// Starts the collector.
-pub fn start(context: Context, parts: Parts) -> io::Result<JoinHandle<()>> {
+pub(crate) fn start(context: Context, parts: Parts) -> io::Result<JoinHandle<()>> {
     // Judging and keeping the baseline recurse nowhere.
     host::thread::spawn("canary", 1024, move || {
         let rng = Rng::new(unix_seconds().to_bits() ^ u64::from(std::process::id()).rotate_left(32));

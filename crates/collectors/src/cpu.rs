@@ -6,11 +6,11 @@
 //! [`cpu_groups`] says which CPUs belong together. The thread sleeps between two readings; no thread waits for it.
 
 pub mod backend;
-pub mod counter_set;
+pub(crate) mod counter_set;
 pub mod cpu_groups;
-pub mod cpu_time;
+pub(crate) mod cpu_time;
 pub mod machine_events;
-pub mod owner_events;
+pub(crate) mod owner_events;
 pub mod perf;
 pub mod simulated;
 #[cfg(test)]
@@ -49,7 +49,7 @@ const LOOK: Duration = Duration::from_millis(250);
 const RETRY: Duration = Duration::from_secs(60);
 
 /// Starts the collector. `owners`: the owners of GPU work, and whether each has processes now.
-pub fn start(
+pub(crate) fn start(
     context: Context,
     topology: View<Option<Arc<Topology>>>,
     owners: View<Vec<(Arc<GpuOwner>, bool)>>,

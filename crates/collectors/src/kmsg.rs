@@ -8,9 +8,9 @@
 
 mod detail;
 mod oom;
-pub mod position;
+pub(crate) mod position;
 mod reader;
-pub mod record;
+pub(crate) mod record;
 
 use std::io;
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ const AT_ONCE: usize = 4096;
 const LIFE: u64 = 0;
 
 /// Starts the collector.
-pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
+pub(crate) fn start(context: Context) -> io::Result<JoinHandle<()>> {
     host::thread::spawn("kmsg", 512, move || {
         if !context.config().events.kernel_log {
             return context.switched_off(CollectorName::Kmsg, "events.kernel_log");

@@ -47,7 +47,7 @@ const MAX_RESOURCES: usize = 64;
 const MAX_CLAIMS: usize = 4096;
 
 /// Starts the collector.
-pub fn start(context: Context, pods: Arc<Pods>) -> io::Result<JoinHandle<()>> {
+pub(crate) fn start(context: Context, pods: Arc<Pods>) -> io::Result<JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     host::thread::spawn("kubelet", 1024, move || {
         let socket = &context.config().owners.kubelet_socket;

@@ -6,14 +6,14 @@
 
 pub mod canary;
 pub mod cpu;
-pub mod kmsg;
-pub mod kubelet;
+pub(crate) mod kmsg;
+pub(crate) mod kubelet;
 pub mod module;
-pub mod nccl;
-pub mod network;
+pub(crate) mod nccl;
+pub(crate) mod network;
 pub mod nvml;
-pub mod owners;
-pub mod process;
+pub(crate) mod owners;
+pub(crate) mod process;
 pub mod topology;
 pub mod views;
 pub mod windows;

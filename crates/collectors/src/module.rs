@@ -39,7 +39,7 @@ const THREAD: &str = "nv_queue";
 const KTHREADD: &str = "2";
 
 /// Starts the collector. `fabric`: whether a GPU belongs to an NVLink fabric.
-pub fn start(context: Context, switch: Arc<Switch>, fabric: View<bool>) -> io::Result<JoinHandle<()>> {
+pub(crate) fn start(context: Context, switch: Arc<Switch>, fabric: View<bool>) -> io::Result<JoinHandle<()>> {
     host::thread::spawn("module", 256, move || {
         let every = |config: &Config| EVERY.min(config.sampler.slow_interval);
         let mut turns = Turns::new(&context);

@@ -41,7 +41,7 @@ const MOST_LINE: usize = 256;
 const MOST_PROCESSES: usize = 1024;
 
 /// Starts the collector.
-pub fn start(context: Context, places: View<Vec<RankPlace>>) -> io::Result<JoinHandle<()>> {
+pub(crate) fn start(context: Context, places: View<Vec<RankPlace>>) -> io::Result<JoinHandle<()>> {
     host::thread::spawn("nccl", 1024, move || {
         let owners = &context.config().owners;
         if !(owners.enabled && owners.nccl_ras) {

@@ -31,7 +31,7 @@ const MAX_PORTS: usize = 8;
 const WORD: u64 = 4;
 
 /// Starts the collector.
-pub fn start(context: Context, topology: View<Option<Arc<Topology>>>) -> io::Result<JoinHandle<()>> {
+pub(crate) fn start(context: Context, topology: View<Option<Arc<Topology>>>) -> io::Result<JoinHandle<()>> {
     host::thread::spawn("network", 256, move || {
         if !context.config().network.enabled {
             return context.switched_off(CollectorName::Network, "network.enabled");

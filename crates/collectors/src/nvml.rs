@@ -29,10 +29,10 @@ const LOOK: Duration = Duration::from_millis(250);
 const SHUTDOWN: Duration = Duration::from_secs(3);
 
 /// Process ids of the samplers alive.
-pub type Pids = Mutex<Vec<i32>>;
+pub(crate) type Pids = Mutex<Vec<i32>>;
 
 /// Starts the supervisor.
-pub fn start(context: Context, pids: Arc<Pids>, switch: Arc<Switch>) -> io::Result<JoinHandle<()>> {
+pub(crate) fn start(context: Context, pids: Arc<Pids>, switch: Arc<Switch>) -> io::Result<JoinHandle<()>> {
     host::thread::spawn("nvml", 512, move || {
         let (sender, messages) = channel();
         let config = context.config();

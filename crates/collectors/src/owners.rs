@@ -51,7 +51,7 @@ const LOOK: Duration = Duration::from_millis(500);
 const MOST_CGROUP_BYTES: u64 = 64 * 1024;
 
 /// Starts the collector.
-pub fn start(context: Context, work: View<GpuWork>, pods: Arc<Pods>) -> io::Result<JoinHandle<()>> {
+pub(crate) fn start(context: Context, work: View<GpuWork>, pods: Arc<Pods>) -> io::Result<JoinHandle<()>> {
     host::thread::spawn("owners", 2048, move || {
         if !context.config().owners.enabled {
             return context.switched_off(CollectorName::Owners, "owners.enabled");

@@ -33,7 +33,7 @@ const PROBE_WITHIN: Duration = Duration::from_secs(2);
 type PublishedCpu = [f64; 3];
 
 /// Starts the collector.
-pub fn start(
+pub(crate) fn start(
     context: Context,
     samplers: Arc<Pids>,
     canaries: Arc<ChildSet>,

@@ -34,7 +34,7 @@ const FAILURES: u32 = 3;
 const MOST: usize = 8 << 20;
 
 /// Starts the collector.
-pub fn start(
+pub(crate) fn start(
     context: Context,
     gpus: View<BTreeSet<String>>,
     children: Arc<ChildSet>,

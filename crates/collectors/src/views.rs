@@ -22,63 +22,63 @@ use model::topology::Topology;
 
 /// One fact of the newest snapshot, computed when it is read.
 #[derive(Debug)]
-pub struct View<T> {
+pub(crate) struct View<T> {
     snapshots: Arc<SnapshotCell>,
     project: fn(&Arc<Snapshot>) -> T,
 }
 
 impl<T> View<T> {
     /// The view that `project` computes.
-    pub fn new(snapshots: &Arc<SnapshotCell>, project: fn(&Arc<Snapshot>) -> T) -> View<T> {
+    pub(crate) fn new(snapshots: &Arc<SnapshotCell>, project: fn(&Arc<Snapshot>) -> T) -> View<T> {
         View { snapshots: Arc::clone(snapshots), project }
     }
 
     /// The fact now. Never blocks.
-    pub fn current(&self) -> T {
+    pub(crate) fn current(&self) -> T {
         (self.project)(&self.snapshots.current())
     }
 
     /// Waits for a snapshot after number `seen`, at most so long: its number, and the fact.
-    pub fn wait_for_newer(&self, seen: u64, at_most: Duration) -> (u64, T) {
+    pub(crate) fn wait_for_newer(&self, seen: u64, at_most: Duration) -> (u64, T) {
         let snapshot = self.snapshots.wait_for_newer(seen, at_most);
         (snapshot.sequence, (self.project)(&snapshot))
     }
 }
 
 /// A GPU, or a compute instance of it: GPU and compute instance id.
-pub type DeviceId = (Gpu, Option<(u32, u32)>);
+pub(crate) type DeviceId = (Gpu, Option<(u32, u32)>);
 
 /// Processes on the GPUs, and what a device plugin may call the devices.
 #[derive(Clone, Debug, Default)]
-pub struct GpuWork {
+pub(crate) struct GpuWork {
     /// Devices of each process, by process id.
-    pub devices: BTreeMap<u32, Vec<DeviceId>>,
+    pub(crate) devices: BTreeMap<u32, Vec<DeviceId>>,
     /// Every GPU, with the N of its device file.
-    pub gpus: Vec<(Gpu, Option<u32>)>,
+    pub(crate) gpus: Vec<(Gpu, Option<u32>)>,
     /// Whether the driver lists fewer GPUs than it did, so that NVML's index may be that of another GPU than before.
-    pub gpus_missing: bool,
+    pub(crate) gpus_missing: bool,
     /// UUIDs of the MIG devices: UUID of the GPU, GPU and compute instance id.
-    pub mig_uuids: BTreeMap<(Arc<str>, u32, u32), String>,
+    pub(crate) mig_uuids: BTreeMap<(Arc<str>, u32, u32), String>,
     /// The GPU instances: UUID of the GPU and GPU instance id.
-    pub instances: BTreeMap<(Arc<str>, u32), MigPlace>,
+    pub(crate) instances: BTreeMap<(Arc<str>, u32), MigPlace>,
 }
 
 /// What is known of a GPU instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MigPlace {
+pub(crate) struct MigPlace {
     /// Name of its profile.
-    pub profile: Arc<str>,
+    pub(crate) profile: Arc<str>,
     /// Id of its profile.
-    pub profile_id: Option<u32>,
+    pub(crate) profile_id: Option<u32>,
     /// First memory slice.
-    pub start: Option<u32>,
+    pub(crate) start: Option<u32>,
     /// Memory slices.
-    pub slices: Option<u32>,
+    pub(crate) slices: Option<u32>,
 }
 
 impl GpuWork {
     /// What a device plugin may call the device: the UUID of a MIG device, or UUID and number of a GPU.
-    pub fn plugin_names(&self, (gpu, instance): &DeviceId) -> Vec<String> {
+    pub(crate) fn plugin_names(&self, (gpu, instance): &DeviceId) -> Vec<String> {
         match *instance {
             Some((gpu_instance, compute_instance)) => {
                 let key = (Arc::clone(&gpu.uuid), gpu_instance, compute_instance);
@@ -93,13 +93,13 @@ impl GpuWork {
     }
 
     /// The GPU with this minor number.
-    pub fn of_minor(&self, minor: u32) -> Option<&Gpu> {
+    pub(crate) fn of_minor(&self, minor: u32) -> Option<&Gpu> {
         self.gpus.iter().find(|(_, known)| *known == Some(minor)).map(|(gpu, _)| gpu)
     }
 
     /// The GPU or GPU instance that the driver of dynamic claims means. A GPU is found by its minor number alone, never
     /// by NVML's index; an instance by GPU, profile and placement.
-    pub fn dynamic(&self, device: DynamicDevice) -> Result<AllocatedGpu, ClaimUnresolved> {
+    pub(crate) fn dynamic(&self, device: DynamicDevice) -> Result<AllocatedGpu, ClaimUnresolved> {
         let (minor, profile_id, start, slices) = match device {
             DynamicDevice::Passthrough => return Err(ClaimUnresolved::Passthrough),
             DynamicDevice::Gpu(minor) => {
@@ -124,7 +124,7 @@ impl GpuWork {
     }
 
     /// Profile of a GPU instance, and the UUID of its MIG device if it has one alone; empty texts for a whole GPU.
-    pub fn mig_of(&self, at: &AllocatedGpu) -> (String, String) {
+    pub(crate) fn mig_of(&self, at: &AllocatedGpu) -> (String, String) {
         let Ok(id) = at.gpu_instance.parse::<u32>() else { return Default::default() };
         let place = self.instances.get(&(Arc::clone(&at.uuid), id));
         let profile = place.map_or_else(String::new, |place| place.profile.to_string());
@@ -138,7 +138,7 @@ impl GpuWork {
 
     /// The GPU or GPU instance that a device plugin or Slurm means by this id; `None` where it is not here or the id does
     /// not identify it.
-    pub fn device(&self, id: &str) -> Option<AllocatedGpu> {
+    pub(crate) fn device(&self, id: &str) -> Option<AllocatedGpu> {
         let whole = |gpu: &Gpu| AllocatedGpu::new(gpu, None);
         let by_uuid = |uuid: &str| self.gpus.iter().map(|(gpu, _)| gpu).find(|gpu| is_uuid(&gpu.uuid, uuid));
         let name = named(id);
@@ -183,7 +183,7 @@ fn is_uuid(uuid: &str, other: &str) -> bool {
 }
 
 /// The processes that the GPUs list.
-pub fn gpu_work(snapshot: &Arc<Snapshot>) -> GpuWork {
+pub(crate) fn gpu_work(snapshot: &Arc<Snapshot>) -> GpuWork {
     let count = |series: &[Series]| match series.first().map(|series| &series.value) {
         Some(Value::Number(count)) => Some(*count as usize),
         _ => None,
@@ -247,14 +247,14 @@ fn mig_devices(snapshot: &Snapshot) -> impl Iterator<Item = (&ComputeInstance, &
 }
 
 /// PCI addresses of the GPUs that the driver lists.
-pub fn gpu_addresses(snapshot: &Arc<Snapshot>) -> BTreeSet<String> {
+pub(crate) fn gpu_addresses(snapshot: &Arc<Snapshot>) -> BTreeSet<String> {
     let addresses =
         snapshot.gpus.iter().filter_map(|view| snapshot.info(&m::gpu_info, &view.gpu, "pci_address"));
     addresses.filter_map(pci_address).collect()
 }
 
 /// Whether a GPU belongs to an NVLink fabric, or is on its way into one.
-pub fn has_fabric(snapshot: &Arc<Snapshot>) -> bool {
+pub(crate) fn has_fabric(snapshot: &Arc<Snapshot>) -> bool {
     let not_supported = schema::Label::text(&FabricState::NotSupported);
     let series = snapshot.series(&m::gpu_fabric_state).iter();
     let mut states = series.filter(|series| matches!(series.value, Value::Number(value) if value == 1.0));
@@ -262,17 +262,17 @@ pub fn has_fabric(snapshot: &Arc<Snapshot>) -> bool {
 }
 
 /// The topology of the host; `None` until it was found.
-pub fn topology(snapshot: &Arc<Snapshot>) -> Option<Arc<Topology>> {
+pub(crate) fn topology(snapshot: &Arc<Snapshot>) -> Option<Arc<Topology>> {
     snapshot.topology.as_ref().map(|update| Arc::clone(&update.topology))
 }
 
 /// The owners that are published, each with whether it has processes now.
-pub fn owners(snapshot: &Arc<Snapshot>) -> Vec<(Arc<Owner>, bool)> {
+pub(crate) fn owners(snapshot: &Arc<Snapshot>) -> Vec<(Arc<Owner>, bool)> {
     snapshot.owners.iter().map(|view| (Arc::clone(&view.owner), !view.processes.is_empty())).collect()
 }
 
 /// The owners with processes on GPUs, as NCCL's ranks are joined with them.
-pub fn rank_places(snapshot: &Arc<Snapshot>) -> Vec<RankPlace> {
+pub(crate) fn rank_places(snapshot: &Arc<Snapshot>) -> Vec<RankPlace> {
     let with_work = snapshot.owners.iter().filter(|view| !view.processes.is_empty());
     let place = |view: &OwnerView| RankPlace {
         owner: Arc::clone(&view.owner.id),

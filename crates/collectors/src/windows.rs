@@ -20,7 +20,7 @@ use store::WindowStore;
 const INTERVAL: Duration = Duration::from_secs(2);
 
 /// Starts the collector.
-pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
+pub(crate) fn start(context: Context) -> io::Result<JoinHandle<()>> {
     host::thread::spawn("windows", 512, move || {
         let mut store = WindowStore::new(&context.config());
         // What the ledger has.

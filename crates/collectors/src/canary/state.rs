@@ -27,23 +27,23 @@ const FRESH: Duration = Duration::from_secs(3);
 pub struct CanaryCell(Mutex<Option<RunnerState>>);
 
 #[derive(Debug)]
-pub struct RunnerState {
+pub(crate) struct RunnerState {
     /// When runs are due.
-    pub schedule: CanarySchedule,
+    pub(crate) schedule: CanarySchedule,
     /// What only time tells.
-    pub watch: ActivityWatch,
+    pub(crate) watch: ActivityWatch,
     /// Where runs can be made.
-    pub devices: BTreeMap<Gpu, Vec<Place>>,
+    pub(crate) devices: BTreeMap<Gpu, Vec<Place>>,
     /// The run under way.
-    pub running: Option<Place>,
+    pub(crate) running: Option<Place>,
     /// Processes of earlier runs that have not ended.
-    pub left: Vec<LeftProcess>,
+    pub(crate) left: Vec<LeftProcess>,
     /// How the last run ended at each place.
-    pub last: BTreeMap<Place, Outcome>,
+    pub(crate) last: BTreeMap<Place, Outcome>,
     /// Whether we hold the interlock ourselves.
-    pub interlocked: bool,
+    pub(crate) interlocked: bool,
     /// What the kubelet has given out.
-    pub pods: Arc<Pods>,
+    pub(crate) pods: Arc<Pods>,
 }
 
 /// A process that has not ended.
@@ -96,7 +96,7 @@ pub struct PlaceStatus {
 
 impl CanaryCell {
     /// Sets the first state.
-    pub fn open(&self, settings: ScheduleSettings, seed: u64, pods: Arc<Pods>) {
+    pub(crate) fn open(&self, settings: ScheduleSettings, seed: u64, pods: Arc<Pods>) {
         *lock(&self.0) = Some(RunnerState {
             schedule: CanarySchedule::new(settings, seed),
             watch: ActivityWatch::default(),
@@ -110,12 +110,12 @@ impl CanaryCell {
     }
 
     /// Forgets the state.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         *lock(&self.0) = None;
     }
 
     /// Works with the state; `None` before it was opened.
-    pub fn with<T>(&self, work: impl FnOnce(&mut RunnerState) -> T) -> Option<T> {
+    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut RunnerState) -> T) -> Option<T> {
         lock(&self.0).as_mut().map(work)
     }
 
@@ -151,7 +151,7 @@ impl CanaryCell {
 
 impl RunnerState {
     /// What the gate goes by; the interlock is left out, because looking at it means to hold it for a moment.
-    pub fn facts(
+    pub(crate) fn facts(
         &self,
         config: &Config,
         released: bool,
@@ -181,13 +181,13 @@ impl RunnerState {
     }
 
     /// Whether a pod was given the place.
-    pub fn pod(&self, published: &CanaryFacts, place: &Place) -> Claimed {
+    pub(crate) fn pod(&self, published: &CanaryFacts, place: &Place) -> Claimed {
         claims::by_pod(&self.pods.status(), &self.pods.claims(), place, published.minor_number(&place.gpu))
     }
 }
 
 /// A moment in seconds since 1970.
-pub fn unix(moment: Mono, now: Mono) -> f64 {
+pub(crate) fn unix(moment: Mono, now: Mono) -> f64 {
     let distance = moment.since(now).as_secs_f64() - now.since(moment).as_secs_f64();
     unix_seconds() + distance
 }

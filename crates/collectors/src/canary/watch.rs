@@ -13,7 +13,7 @@ use model::clock::{Mono, nanos};
 
 /// What was seen.
 #[derive(Debug, Default)]
-pub struct ActivityWatch {
+pub(crate) struct ActivityWatch {
     gpus: HashMap<Gpu, WatchedGpu>,
     places: HashMap<Place, WatchedPlace>,
 }
@@ -60,7 +60,7 @@ impl PublishedMoment {
 
 impl ActivityWatch {
     /// Takes in what is published. Gives of each place whether it is at work, where that is known.
-    pub fn look(
+    pub(crate) fn look(
         &mut self,
         published: &CanaryFacts,
         devices: &BTreeMap<Gpu, Vec<Place>>,
@@ -105,7 +105,7 @@ impl ActivityWatch {
     }
 
     /// Fills in what only time tells.
-    pub fn complete(&self, facts: &mut GateFacts, place: &Place, now: Mono) {
+    pub(crate) fn complete(&self, facts: &mut GateFacts, place: &Place, now: Mono) {
         facts.idle = Some(self.idle(place, now));
         facts.xid = match self.gpus.get(&place.gpu).and_then(|seen| seen.xid) {
             Some(xid) => Since::Ago(now.since(xid.at)),

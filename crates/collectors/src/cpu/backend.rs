@@ -63,7 +63,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// What it says of the event.
-    pub fn state(self) -> PerfState {
+    pub(crate) fn state(self) -> PerfState {
         match self {
             Refusal::Kernel(Errno::ENOENT | Errno::ENODEV | Errno::EOPNOTSUPP) => PerfState::NoPmu,
             Refusal::Kernel(Errno::EACCES | Errno::EPERM) => PerfState::NotPermitted,

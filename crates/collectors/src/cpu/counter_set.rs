@@ -13,14 +13,14 @@ use model::catalog::PerfEvent;
 const MOST_TOGETHER: usize = 4;
 
 /// What became of each event on one CPU.
-pub type Outcomes = BTreeMap<PerfEvent, Result<(), Refusal>>;
+pub(crate) type Outcomes = BTreeMap<PerfEvent, Result<(), Refusal>>;
 
 /// The open counters of one scope, by CPU. What is dropped is closed.
-pub type CounterSet<G> = BTreeMap<u32, Vec<Open<G>>>;
+pub(crate) type CounterSet<G> = BTreeMap<u32, Vec<Open<G>>>;
 
 /// An open group.
 #[derive(Debug)]
-pub struct Open<G> {
+pub(crate) struct Open<G> {
     group: G,
     events: Vec<PerfEvent>,
     last: GroupReading,
@@ -28,7 +28,7 @@ pub struct Open<G> {
 
 /// Opens these events on one CPU and starts them; what was open there is closed. Events of the kernel's own go
 /// into one group, which never shares counters; those of the hardware into groups that fit.
-pub fn open<K: CounterBackend>(
+pub(crate) fn open<K: CounterBackend>(
     counters: &mut CounterSet<K::Group>,
     kernel: &K,
     place: CounterScope<'_>,
@@ -58,14 +58,14 @@ pub fn open<K: CounterBackend>(
 }
 
 /// Number of open counters, each with its file descriptor.
-pub fn open_counters<G>(counters: &CounterSet<G>) -> usize {
+pub(crate) fn open_counters<G>(counters: &CounterSet<G>) -> usize {
     counters.values().flatten().map(|open| open.events.len()).sum()
 }
 
 /// Reads every group once and adds what was counted since the last time. `timed`: time goes on for each group, as it
 /// does for those of the machine; one whose time does not advance was taken apart (its CPU was off for a moment). CPUs
 /// with such or unreadable groups are closed.
-pub fn read<G: CounterGroup>(
+pub(crate) fn read<G: CounterGroup>(
     counters: &mut CounterSet<G>,
     timed: bool,
     mut add: impl FnMut(u32, &[PerfEvent], &Counted),
@@ -112,26 +112,26 @@ fn add<K: CounterBackend>(
 }
 
 /// Whether the kernel counts it by itself, without a counter of the CPU.
-pub fn is_software(event: PerfEvent) -> bool {
+pub(crate) fn is_software(event: PerfEvent) -> bool {
     use PerfEvent::*;
     matches!(event, ContextSwitches | CpuMigrations | PageFaults | MajorFaults)
 }
 
 /// What was counted between two readings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
+pub(crate) struct Counted {
     /// Nanoseconds in which the group should have counted.
-    pub enabled: u64,
+    pub(crate) enabled: u64,
     /// Nanoseconds in which it did, never more than the others.
-    pub running: u64,
+    pub(crate) running: u64,
     /// What each counter counted, scaled to the whole time.
-    pub values: Vec<u64>,
+    pub(crate) values: Vec<u64>,
 }
 
 /// What was counted from `before` to `now`. Where the group had its turn for a part of the time only, its counts are
 /// taken to have gone on at the same rate. Without any turn nothing is known and nothing is added: the share, 0, says
 /// so. Without times (the root control group) the counts stay as they are.
-pub fn between(before: &GroupReading, now: &GroupReading) -> Counted {
+pub(crate) fn between(before: &GroupReading, now: &GroupReading) -> Counted {
     let enabled = now.enabled.saturating_sub(before.enabled);
     let running = now.running.saturating_sub(before.running).min(enabled);
     let raw = now.values.iter().zip(before.values.iter().chain(std::iter::repeat(&0)));
@@ -152,20 +152,20 @@ fn scaled(count: u64, enabled: u64, running: u64) -> u64 {
 
 /// Time in which an event should have been counted and was, of all CPUs together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Multiplexing {
+pub(crate) struct Multiplexing {
     enabled: u128,
     running: u128,
 }
 
 impl Multiplexing {
     /// Adds one CPU's.
-    pub fn add(&mut self, counted: &Counted) {
+    pub(crate) fn add(&mut self, counted: &Counted) {
         self.enabled += u128::from(counted.enabled);
         self.running += u128::from(counted.running);
     }
 
     /// The share of the time in which it was counted; `None` without times.
-    pub fn ratio(self) -> Option<f64> {
+    pub(crate) fn ratio(self) -> Option<f64> {
         (self.enabled > 0).then(|| (self.running as f64 / self.enabled as f64).clamp(0.0, 1.0))
     }
 }

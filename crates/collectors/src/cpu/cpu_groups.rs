@@ -15,7 +15,7 @@ pub struct CpuGroups(BTreeMap<u32, CpuGroup>);
 
 impl CpuGroups {
     /// As the topology has them.
-    pub fn of_topology(topology: &Topology) -> CpuGroups {
+    pub(crate) fn of_topology(topology: &Topology) -> CpuGroups {
         let nodes = topology.numa_nodes.iter().map(|node| (node.index, &node.cpus));
         let caches = topology.l3_groups.iter().map(|group| (group.index, &group.cpus));
         CpuGroups::joined(nodes, caches)
@@ -50,7 +50,7 @@ impl CpuGroups {
     }
 
     /// The group of a CPU.
-    pub fn group_of(&self, cpu: u32) -> CpuGroup {
+    pub(crate) fn group_of(&self, cpu: u32) -> CpuGroup {
         let unnamed = || CpuGroup { numa_node: "".into(), l3: "".into() };
         self.0.get(&cpu).cloned().unwrap_or_else(unnamed)
     }

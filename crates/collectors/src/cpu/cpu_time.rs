@@ -20,14 +20,14 @@ type Ticks = [u64; CpuMode::ALL.len()];
 
 /// Time of the CPUs, added up from the first reading on.
 #[derive(Debug, Default)]
-pub struct CpuTimes {
+pub(crate) struct CpuTimes {
     last: BTreeMap<u32, Ticks>,
     sums: BTreeMap<CpuGroup, Ticks>,
 }
 
 impl CpuTimes {
     /// Reads once. Where the host's file names no CPU, that of this process is asked: the kernel is the same.
-    pub fn read(&mut self, host: &Host, groups: &CpuGroups) {
+    pub(crate) fn read(&mut self, host: &Host, groups: &CpuGroups) {
         let of = |path: &Path| ticks(&text(path));
         let host = of(&host.path(STAT));
         self.step(if host.is_empty() { of(Path::new(STAT)) } else { host }, groups);
@@ -46,7 +46,7 @@ impl CpuTimes {
     }
 
     /// Seconds since the first reading.
-    pub fn seconds(&self) -> impl Iterator<Item = (&CpuGroup, CpuMode, f64)> {
+    pub(crate) fn seconds(&self) -> impl Iterator<Item = (&CpuGroup, CpuMode, f64)> {
         let a_second = procfs::ticks_per_second() as f64;
         self.sums.iter().flat_map(move |(group, ticks)| {
             let modes = CpuMode::ALL.iter().zip(ticks);

@@ -16,22 +16,22 @@ const NO_ROOM: Refusal = Refusal::NotAsked("more file descriptors than half the 
 
 /// Most descriptors for the counters of owners' control groups, all together. A counter of a control group also
 /// makes the kernel look at each change between groups on its CPU, so this is a bound on that too.
-pub const MOST_OWNED: usize = 4096;
+pub(crate) const MOST_OWNED: usize = 4096;
 
 /// Descriptors that counters may take: half of what the process may open.
-pub fn descriptors() -> usize {
+pub(crate) fn descriptors() -> usize {
     // Without an answer the least that is usual.
     let soft = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
     usize::try_from(soft / 2).unwrap_or(usize::MAX)
 }
 
 /// The events that may be counted on each of so many CPUs: the first ones configured, as many as there is room for.
-pub fn that_fit(events: &[PerfEvent], cpus: usize, room: usize) -> &[PerfEvent] {
+pub(crate) fn that_fit(events: &[PerfEvent], cpus: usize, room: usize) -> &[PerfEvent] {
     &events[..events.len().min(room / cpus.max(1))]
 }
 
 /// Descriptors left for owners.
-pub fn for_owners(room: usize, machine: usize) -> usize {
+pub(crate) fn for_owners(room: usize, machine: usize) -> usize {
     room.saturating_sub(machine).min(MOST_OWNED)
 }
 
@@ -93,7 +93,7 @@ impl<K: CounterBackend> MachineEvents<K> {
     }
 
     /// Tries again what was refused for a reason that can go away; gives whether something works now.
-    pub fn retry(&mut self, kernel: &K, cpus: &CpuSet) -> bool {
+    pub(crate) fn retry(&mut self, kernel: &K, cpus: &CpuSet) -> bool {
         let Some(cpu) = cpus.iter().next() else { return false };
         let place = CounterScope { cpu, cgroup: None };
         let recovered = self.outcomes.iter().any(|(event, outcome)| match outcome {
@@ -145,7 +145,7 @@ impl<K: CounterBackend> MachineEvents<K> {
     }
 
     /// Sums of events that are counted.
-    pub fn sums(&self) -> impl Iterator<Item = (&CpuGroup, PerfEvent, u128)> {
+    pub(crate) fn sums(&self) -> impl Iterator<Item = (&CpuGroup, PerfEvent, u128)> {
         let counted = |event: &PerfEvent| self.outcomes.get(event) == Some(&Ok(()));
         let sums = self.sums.iter().filter(move |((_, event), _)| counted(event));
         sums.map(|((group, event), sum)| (group, *event, *sum))
@@ -157,7 +157,7 @@ impl<K: CounterBackend> MachineEvents<K> {
     }
 
     /// The share of the last interval in which each event was counted.
-    pub fn ratios(&self) -> impl Iterator<Item = (PerfEvent, f64)> {
+    pub(crate) fn ratios(&self) -> impl Iterator<Item = (PerfEvent, f64)> {
         self.shares.iter().filter_map(|(event, share)| Some((*event, share.ratio()?)))
     }
 }

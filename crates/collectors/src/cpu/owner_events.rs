@@ -13,11 +13,11 @@ use model::cpus::CpuSet;
 
 /// The folder of each owner's control group, by the owner's identity. `None`: the owner has ended, or has none of its
 /// own; what was counted stays.
-pub type WantedOwners = BTreeMap<Arc<str>, Option<PathBuf>>;
+pub(crate) type WantedOwners = BTreeMap<Arc<str>, Option<PathBuf>>;
 
 /// Events of owners.
 #[derive(Debug)]
-pub struct OwnerEvents<K: CounterBackend> {
+pub(crate) struct OwnerEvents<K: CounterBackend> {
     pub(super) owners: BTreeMap<Arc<str>, OfOwner<K::Group>>,
 }
 
@@ -32,17 +32,17 @@ pub(super) struct OfOwner<G> {
 
 /// What became of a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Uncounted {
+pub(crate) struct Uncounted {
     /// Owners that are not counted, because there is no room for their counters.
-    pub without_room: Vec<Arc<str>>,
+    pub(crate) without_room: Vec<Arc<str>>,
     /// Owners that cannot be counted, and why.
-    pub refused: Vec<(Arc<str>, Refusal)>,
+    pub(crate) refused: Vec<(Arc<str>, Refusal)>,
 }
 
 impl<K: CounterBackend> OwnerEvents<K> {
     /// Adds up what was counted, forgets owners that are not wanted any more, closes those that have ended, and opens
     /// the others as far as there is room: an open counter keeps the kernel's remains of an ended group alive.
-    pub fn step(
+    pub(crate) fn step(
         &mut self,
         kernel: &K,
         cpus: &CpuSet,
@@ -91,7 +91,7 @@ impl<K: CounterBackend> OwnerEvents<K> {
     }
 
     /// What was counted, by owner and event.
-    pub fn sums(&self) -> impl Iterator<Item = (&Arc<str>, PerfEvent, u128)> {
+    pub(crate) fn sums(&self) -> impl Iterator<Item = (&Arc<str>, PerfEvent, u128)> {
         self.owners
             .iter()
             .flat_map(|(id, owner)| owner.sums.iter().map(move |(event, sum)| (id, *event, *sum)))
@@ -128,7 +128,7 @@ impl<G: CounterGroup> OfOwner<G> {
 
 /// Where the control groups are that events are counted for: in the hierarchy of version 1 that has perf_event, else
 /// in that of version 2.
-pub fn folder(host: &Host, cgroup: &str) -> Option<PathBuf> {
+pub(crate) fn folder(host: &Host, cgroup: &str) -> Option<PathBuf> {
     let below = Path::new(cgroup.trim_start_matches('/'));
     let plain = below.components().all(|part| matches!(part, Component::Normal(_)));
     if below.as_os_str().is_empty() || !plain {

@@ -33,7 +33,7 @@ pub enum Processor {
 
 impl Processor {
     /// As `/proc/cpuinfo` tells it.
-    pub fn parse(cpuinfo: &str) -> Processor {
+    pub(crate) fn parse(cpuinfo: &str) -> Processor {
         let field = |name: &str| {
             let lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
             lines.into_iter().find(|(key, _)| key.trim() == name).map_or("", |(_, value)| value.trim())

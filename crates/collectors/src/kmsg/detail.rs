@@ -10,7 +10,7 @@ use model::xid::nvlink;
 const MAX_UNIT: usize = 48;
 
 /// The detail in the text behind code and process.
-pub fn parse(code: u32, text: &str) -> Option<XidDetail> {
+pub(crate) fn parse(code: u32, text: &str) -> Option<XidDetail> {
     match code {
         13 => multiprocessor(text).map(XidDetail::Unit),
         31 => engine(text).map(XidDetail::Unit),

@@ -3,14 +3,14 @@
 use model::fact::KernelLine;
 
 /// What a line about a process that was killed for want of memory begins with.
-pub const BEGINNING: &[u8] = b"oom-kill:";
+pub(crate) const BEGINNING: &[u8] = b"oom-kill:";
 /// The kernel cuts its records off from 992 bytes on: the end of so long a line may be a part of a group's name.
 const MAX_LENGTH: usize = 900;
 
 /// `oom-kill:constraint=...,oom_memcg=/a,task_memcg=/a/b,task=app,pid=522,uid=0` (Linux 5.0 and later,
 /// `dump_oom_summary`). Names of groups and processes can hold anything. The numbers follow them, so they are read from
 /// the end; the group is certain only if the marks around it are there once.
-pub fn kill(text: &[u8]) -> Option<KernelLine> {
+pub(crate) fn kill(text: &[u8]) -> Option<KernelLine> {
     if text.len() >= MAX_LENGTH {
         return None;
     }

@@ -14,7 +14,7 @@ const MANY: u64 = 1000;
 
 /// Whether a record is new.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Age {
+pub(crate) enum Age {
     /// It was taken in already.
     Seen,
     /// The daemon before took it in, or, if there was none in this boot, it was logged before this one
@@ -26,7 +26,7 @@ pub enum Age {
 
 /// How far the log was read.
 #[derive(Debug)]
-pub struct Position {
+pub(crate) struct Position {
     started: Mono,
     /// Number of the newest record that the daemon before this one took in.
     before: Option<u64>,
@@ -44,7 +44,7 @@ pub struct Position {
 
 impl Position {
     /// The position after the daemon before this one. Without a boot id it is kept only while the daemon runs.
-    pub fn new(host: &Host, store: &Store) -> Position {
+    pub(crate) fn new(host: &Host, store: &Store) -> Position {
         let known = host.boot_id().and_then(|boot_id| {
             let (known, keeper) = store.open::<KernelLogPosition>()?;
             let known = known.filter(|known| known.boot_id == boot_id);
@@ -73,7 +73,7 @@ impl Position {
     }
 
     /// Notes a record, given its number and its time in microseconds since boot.
-    pub fn advance(&mut self, sequence: u64, micros: u64) -> Age {
+    pub(crate) fn advance(&mut self, sequence: u64, micros: u64) -> Age {
         // A log that was opened again is read from its start.
         if self.newest.is_some_and(|newest| sequence <= newest) {
             return Age::Seen;
@@ -87,7 +87,7 @@ impl Position {
     }
 
     /// Notes that the end of the log was reached.
-    pub fn caught_up(&mut self) {
+    pub(crate) fn caught_up(&mut self) {
         if !self.caught_up {
             self.caught_up = true;
             // What is in the log now is old for the next daemon.
@@ -96,7 +96,7 @@ impl Position {
     }
 
     /// Saves the position if it is time to.
-    pub fn keep(&mut self, now: Mono) {
+    pub(crate) fn keep(&mut self, now: Mono) {
         let far = self.newest.unwrap_or(0).saturating_sub(self.saved.unwrap_or(0)) >= MANY;
         if (self.ours || far) && (self.saved_at == Mono(0) || now.since(self.saved_at) >= EVERY) {
             self.save();
@@ -115,7 +115,7 @@ impl Position {
     }
 
     /// Saves the position for the next daemon and waits until that is done.
-    pub fn finish(mut self) {
+    pub(crate) fn finish(mut self) {
         self.save();
         if let Some((_, keeper)) = self.kept.take() {
             keeper.finish();

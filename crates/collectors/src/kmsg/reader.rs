@@ -21,7 +21,7 @@ const FILE_LOOK: Duration = Duration::from_millis(100);
 
 /// What a read gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadOutcome {
+pub(crate) enum ReadOutcome {
     /// Records.
     Records,
     /// The log ran over: records are lost, the next read goes on behind them.
@@ -32,7 +32,7 @@ pub enum ReadOutcome {
 
 /// An open log.
 #[derive(Debug)]
-pub struct LogReader {
+pub(crate) struct LogReader {
     file: File,
     device: bool,
     buffer: Vec<u8>,
@@ -41,14 +41,14 @@ pub struct LogReader {
 
 impl LogReader {
     /// Opens the log at its start, never to wait on it.
-    pub fn open(path: &Path) -> io::Result<LogReader> {
+    pub(crate) fn open(path: &Path) -> io::Result<LogReader> {
         let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
         let device = file.metadata()?.file_type().is_char_device();
         Ok(LogReader { file, device, buffer: vec![0; BUFFER], lines: LineSplitter::default() })
     }
 
     /// Reads once and gives each line that has ended, with whether it is whole.
-    pub fn next(&mut self, line: impl FnMut(&[u8], bool)) -> io::Result<ReadOutcome> {
+    pub(crate) fn next(&mut self, line: impl FnMut(&[u8], bool)) -> io::Result<ReadOutcome> {
         match self.file.read(&mut self.buffer) {
             Ok(0) => Ok(ReadOutcome::Nothing),
             Ok(length) => {
@@ -60,7 +60,7 @@ impl LogReader {
     }
 
     /// Waits until there is more, `hang_up` hangs up, or the time is over.
-    pub fn wait(&self, hang_up: &PipeReader, at_most: Duration) -> io::Result<()> {
+    pub(crate) fn wait(&self, hang_up: &PipeReader, at_most: Duration) -> io::Result<()> {
         let mut watched = vec![PollFd::new(hang_up.as_fd(), PollFlags::POLLIN)];
         let mut time = at_most;
         if self.device {

@@ -16,20 +16,20 @@ const LEVELS: u32 = 8;
 
 /// A record of the kernel log.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Record<'a> {
+pub(crate) struct Record<'a> {
     /// Whether the kernel itself wrote it.
-    pub kernel: bool,
+    pub(crate) kernel: bool,
     /// Its number: rises by one with each record since boot.
-    pub sequence: u64,
+    pub(crate) sequence: u64,
     /// When it was written, in microseconds since boot.
-    pub micros: u64,
+    pub(crate) micros: u64,
     /// What it says.
-    pub text: &'a [u8],
+    pub(crate) text: &'a [u8],
 }
 
 /// What a line says to us.
 #[derive(Clone, Debug, PartialEq)]
-pub enum LineMeaning {
+pub(crate) enum LineMeaning {
     /// A fault or another thing that happened, and its text.
     Fact(KernelLine, String),
     /// The driver's, but no event: a detail of one, or small talk.
@@ -42,7 +42,7 @@ pub enum LineMeaning {
 
 /// Takes a line `PRIORITY,SEQUENCE,MICROSECONDS,FLAGS[,...];TEXT` apart. Lines that belong to the record
 /// before (they begin with a blank) and what is no record give `None`.
-pub fn parse(line: &[u8]) -> Option<Record<'_>> {
+pub(crate) fn parse(line: &[u8]) -> Option<Record<'_>> {
     let end = line.iter().position(|b| *b == b';')?;
     let (header, text) = (&line[..end], &line[end + 1..]);
     let mut fields = std::str::from_utf8(header).ok()?.split(',');
@@ -54,7 +54,7 @@ pub fn parse(line: &[u8]) -> Option<Record<'_>> {
 }
 
 /// What the text of a record says.
-pub fn classify(text: &[u8]) -> LineMeaning {
+pub(crate) fn classify(text: &[u8]) -> LineMeaning {
     // Most lines of a kernel log have other sources: their first bytes show that.
     if text.starts_with(oom::BEGINNING) {
         return oom::kill(text).map_or(LineMeaning::NotOurs, |line| LineMeaning::Fact(line, kept(text)));

@@ -11,7 +11,7 @@ use host::Host;
 use settings::Config;
 
 /// The management library, as the loader knows it.
-pub const NVML: &str = "libnvidia-ml.so.1";
+pub(crate) const NVML: &str = "libnvidia-ml.so.1";
 /// CUDA's library, as the loader knows it.
 pub const CUDA: &str = "libcuda.so.1";
 

@@ -31,7 +31,7 @@ const FABRIC_UNIT: &str = "nvidia-fabricmanager.service";
 
 /// Which services run, from visit to visit.
 #[derive(Debug, Default)]
-pub struct Services {
+pub(crate) struct Services {
     /// Process of each service that ran at the last visit, and when the process was found.
     running: BTreeMap<HostService, (u32, Mono)>,
     /// Services that have run since the exporter started, and belong here.
@@ -42,7 +42,7 @@ pub struct Services {
 impl Services {
     /// Each service that is expected or was seen, with whether it runs. Nothing where the processes are not the host's, as
     /// in a container with a process namespace of its own. `fabric`: a GPU belongs to an NVLink fabric.
-    pub fn look(&mut self, host: &Host, fabric: bool, now: Mono) -> Vec<(HostService, bool)> {
+    pub(crate) fn look(&mut self, host: &Host, fabric: bool, now: Mono) -> Vec<(HostService, bool)> {
         let proc = host.path("/proc");
         if line(&proc.join("2/comm")).as_deref() != Some("kthreadd") {
             return Vec::new();

@@ -48,7 +48,7 @@ pub struct SamplerHealth {
 
 /// Reads the table. A worker in no call is late when it is `grace` behind what it promised; `grace` is also the
 /// deadline of a usual call.
-pub fn health(views: &[SlotView], now: Mono, grace: Duration) -> SamplerHealth {
+pub(crate) fn health(views: &[SlotView], now: Mono, grace: Duration) -> SamplerHealth {
     let mut health = SamplerHealth::default();
     for view in views {
         health.in_call |= view.call.is_some();
@@ -76,7 +76,7 @@ pub fn health(views: &[SlotView], now: Mono, grace: Duration) -> SamplerHealth {
 
 impl SamplerHealth {
     /// Whether a replacement is needed: a second worker missed its deadline, or none keeps it.
-    pub fn broken(&self) -> bool {
+    pub(crate) fn broken(&self) -> bool {
         let missed = self.stuck.iter().filter(|call| call.slot != PEERS_SLOT).count() + self.late;
         missed >= 2 || (missed == 1 && self.well == 0)
     }
@@ -84,7 +84,7 @@ impl SamplerHealth {
 
 /// A sampler that is to open the driver and has not done so: whether its initialization has lasted for so long that the
 /// driver as a whole is published as stuck. `before`: what was published last; `grace`: the deadline of a usual call.
-pub fn opening_is_stuck(
+pub(crate) fn opening_is_stuck(
     opening: &SamplerHealth,
     abandoned: Option<Abandoned>,
     before: bool,
@@ -103,7 +103,12 @@ pub fn opening_is_stuck(
 /// An abandoned sampler while no other may start yet: whether it shows that the driver as a whole is stuck. No GPU that it
 /// worked on, by their slots, answers it, and that has lasted as long as [`opening_is_stuck`] waits. The workers of GPUs
 /// that are well end when their sampler is abandoned, and prove nothing then.
-pub fn waiting_is_stuck(abandoned: &SamplerHealth, gpus: &[usize], now: Mono, grace: Duration) -> bool {
+pub(crate) fn waiting_is_stuck(
+    abandoned: &SamplerHealth,
+    gpus: &[usize],
+    now: Mono,
+    grace: Duration,
+) -> bool {
     let of_gpus = || abandoned.stuck.iter().filter(|call| is_gpu(call.slot));
     let age = of_gpus().map(|call| now.since(call.since)).max();
     let is_stuck = |gpu: &usize| of_gpus().any(|call| call.slot == *gpu);
@@ -112,7 +117,7 @@ pub fn waiting_is_stuck(abandoned: &SamplerHealth, gpus: &[usize], now: Mono, gr
 
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub(crate) enum Decision {
     /// Nothing.
     Keep,
     /// Give the serving sampler up and start another.
@@ -123,7 +128,7 @@ pub enum Decision {
 
 /// An abandoned sampler that has not ended, as far as it matters to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Abandoned {
+pub(crate) enum Abandoned {
     /// It is about to end: asked to, and killed if it does not.
     Ending,
     /// It is in a driver call, or was killed and does not end, which comes to the same.
@@ -131,7 +136,7 @@ pub enum Abandoned {
 }
 
 /// Judges the serving sampler, given an abandoned one that has not ended.
-pub fn decide(serving: &SamplerHealth, abandoned: Option<Abandoned>) -> Decision {
+pub(crate) fn decide(serving: &SamplerHealth, abandoned: Option<Abandoned>) -> Decision {
     match (serving.broken(), abandoned) {
         (false, _) => Decision::Keep,
         (true, None) => Decision::Replace,
@@ -145,7 +150,7 @@ pub fn decide(serving: &SamplerHealth, abandoned: Option<Abandoned>) -> Decision
 /// Delays between restarts: none before the first, then doubling from `first` to `most`; forgotten after
 /// a sampler has lived for ten times `most`.
 #[derive(Debug)]
-pub struct Backoff {
+pub(crate) struct Backoff {
     first: Duration,
     most: Duration,
     failures: u32,
@@ -153,12 +158,12 @@ pub struct Backoff {
 
 impl Backoff {
     /// No failure yet.
-    pub fn new(first: Duration, most: Duration) -> Backoff {
+    pub(crate) fn new(first: Duration, most: Duration) -> Backoff {
         Backoff { first, most, failures: 0 }
     }
 
     /// A sampler that lived so long has failed: how long to wait before the next start.
-    pub fn failed_after(&mut self, lived: Duration) -> Duration {
+    pub(crate) fn failed_after(&mut self, lived: Duration) -> Duration {
         if lived > self.most * 10 {
             self.failures = 0;
         }

@@ -96,17 +96,17 @@ impl SamplerProcess {
     }
 
     /// The slots of the GPUs that it works on.
-    pub fn works_on(&self) -> Vec<usize> {
+    pub(crate) fn works_on(&self) -> Vec<usize> {
         self.slots.keys().copied().filter(|slot| !self.avoids.contains(slot)).collect()
     }
 
     /// The state of an abandoned sampler, as far as it matters to its successor.
-    pub fn abandoned(&self, health: &SamplerHealth, now: Mono) -> Abandoned {
+    pub(crate) fn abandoned(&self, health: &SamplerHealth, now: Mono) -> Abandoned {
         if health.in_call || self.child.is_unkillable(now) { Abandoned::Stuck } else { Abandoned::Ending }
     }
 
     /// Allows the sampler to attach the GPUs that it was to leave alone.
-    pub fn include_all(&mut self) {
+    pub(crate) fn include_all(&mut self) {
         for slot in std::mem::take(&mut self.avoids) {
             let known = self.slots.get(&slot).cloned();
             self.child.send(&ToSampler::Include { slot, known });
@@ -120,7 +120,7 @@ impl SamplerProcess {
     }
 
     /// Kills the sampler if it was asked to end, did not, and is in no driver call.
-    pub fn kill_if_overdue(&mut self, now: Mono) {
+    pub(crate) fn kill_if_overdue(&mut self, now: Mono) {
         self.child.kill_if_overdue(now, PATIENCE);
     }
 }
@@ -188,7 +188,7 @@ pub struct CallDeadlines {
 }
 
 impl CallDeadlines {
-    pub fn from_config(config: &Config) -> CallDeadlines {
+    pub(crate) fn from_config(config: &Config) -> CallDeadlines {
         CallDeadlines { call: config.sampler.call_timeout, init: config.sampler.init_timeout }
     }
 }

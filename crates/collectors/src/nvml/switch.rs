@@ -195,7 +195,7 @@ impl Switch {
     }
 
     /// The kernel module was looked at. Ends a release whose module is back.
-    pub fn module(&self, sight: &ModuleState, now: Mono) {
+    pub(crate) fn module(&self, sight: &ModuleState, now: Mono) {
         let mut state = lock(&self.state);
         state.sight = sight.clone();
         let settle = self.settle;
@@ -222,7 +222,7 @@ impl Switch {
     }
 
     /// Which of the canary's processes have the driver open: all of them.
-    pub fn held_by_canary(&self, canaries: Vec<Holder>, now: Mono) {
+    pub(crate) fn held_by_canary(&self, canaries: Vec<Holder>, now: Mono) {
         let mut state = lock(&self.state);
         let SwitchState { requested, ended, .. } = &mut *state;
         for CanaryProcess { pid, .. } in &requested.canaries {
@@ -234,7 +234,7 @@ impl Switch {
     }
 
     /// A process of the canary was started.
-    pub fn canary_started(&self, pid: i32) {
+    pub(crate) fn canary_started(&self, pid: i32) {
         let (Some(started), Ok(pid)) = (flock::started(pid), u32::try_from(pid)) else { return };
         let mut state = lock(&self.state);
         // Another process may have had this id.
@@ -249,19 +249,19 @@ impl Switch {
 
     /// Whether a canary may be started. If so, it counts as holding the driver from now on, until
     /// [`Switch::held_by_canary`] reports it.
-    pub fn begin_canary(&self) -> bool {
+    pub(crate) fn begin_canary(&self) -> bool {
         let mut state = lock(&self.state);
         state.starting = state.requested.released.is_none();
         state.starting
     }
 
     /// Process ids of the canary's processes that have the driver open.
-    pub fn canaries(&self) -> Vec<i32> {
+    pub(crate) fn canaries(&self) -> Vec<i32> {
         lock(&self.state).canaries.iter().map(|holder| holder.pid).collect()
     }
 
     /// Which samplers have the driver open: all of them.
-    pub fn held_by(&self, holders: Vec<Holder>) {
+    pub(crate) fn held_by(&self, holders: Vec<Holder>) {
         lock(&self.state).holders = holders;
     }
 

@@ -26,7 +26,7 @@ impl CanaryFacts {
 
     /// Every GPU with the places for runs: the whole GPU, or its MIG instances; none in MIG mode without an instance.
     /// Of a GPU that does not answer the places known before stay.
-    pub fn places(&self, known: &BTreeMap<Gpu, Vec<Place>>) -> BTreeMap<Gpu, Vec<Place>> {
+    pub(crate) fn places(&self, known: &BTreeMap<Gpu, Vec<Place>>) -> BTreeMap<Gpu, Vec<Place>> {
         let views = self.0.gpus.iter().filter(|view| !view.gpu.uuid.is_empty());
         let places = views.map(|view| {
             let gpu = &view.gpu;
@@ -63,7 +63,7 @@ impl CanaryFacts {
     }
 
     /// The values of a place that the gate goes by.
-    pub fn gate(&self, place: &Place, fresh_for: Duration, now: Mono) -> GateFacts {
+    pub(crate) fn gate(&self, place: &Place, fresh_for: Duration, now: Mono) -> GateFacts {
         let mut facts = GateFacts::read(&*self.0, place, fresh_for);
         // The values have aged since the publication.
         facts.age = facts.age.map(|age| age + now.since(self.0.taken));
@@ -71,30 +71,30 @@ impl CanaryFacts {
     }
 
     /// Whether the GPU answers in time.
-    pub fn is_up(&self, gpu: &Gpu) -> bool {
+    pub(crate) fn is_up(&self, gpu: &Gpu) -> bool {
         self.0.gpus.iter().any(|view| view.gpu == *gpu && view.state == GpuState::Up)
     }
 
     /// A published timestamp in seconds since 1970, and its age at the publication.
-    pub fn timestamp(&self, metric: &Metric<Gpu, ()>, gpu: &Gpu) -> Option<(f64, Duration)> {
+    pub(crate) fn timestamp(&self, metric: &Metric<Gpu, ()>, gpu: &Gpu) -> Option<(f64, Duration)> {
         let unix_seconds = self.0.number(metric, gpu, ())?;
         let age = Duration::try_from_secs_f64(self.0.unix_seconds - unix_seconds).unwrap_or_default();
         Some((unix_seconds, age))
     }
 
     /// The PCI address of a GPU.
-    pub fn pci_address(&self, gpu: &Gpu) -> Option<String> {
+    pub(crate) fn pci_address(&self, gpu: &Gpu) -> Option<String> {
         let address = self.0.info(&m::gpu_info, gpu, "pci_address")?;
         (!address.is_empty()).then(|| address.to_owned())
     }
 
     /// The minor number of a GPU's device file.
-    pub fn minor_number(&self, gpu: &Gpu) -> Option<u32> {
+    pub(crate) fn minor_number(&self, gpu: &Gpu) -> Option<u32> {
         self.0.info(&m::gpu_info, gpu, "minor_number")?.parse().ok()
     }
 
     /// Why maintenance keeps the canary away, if so: an open window; also until the windows were read.
-    pub fn maintenance(&self) -> Option<String> {
+    pub(crate) fn maintenance(&self) -> Option<String> {
         window::maintenance(&self.0.windows, unix_seconds()).or_else(|| {
             let name = CollectorName::Windows.known();
             let unknown = self.0.collectors.iter().any(|view| view.name == name && view.age.is_none());
@@ -103,7 +103,7 @@ impl CanaryFacts {
     }
 
     /// Why the GPU does not answer, if so.
-    pub fn no_answer(&self, gpu: &Gpu) -> Option<String> {
+    pub(crate) fn no_answer(&self, gpu: &Gpu) -> Option<String> {
         if self.0.driver != DriverState::Up {
             return Some("the driver is away or stuck".into());
         }

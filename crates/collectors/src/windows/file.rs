@@ -12,7 +12,7 @@ use model::text;
 use model::window::Window;
 
 /// Largest file.
-pub const MAX_BYTES: usize = 64 * 1024;
+pub(crate) const MAX_BYTES: usize = 64 * 1024;
 /// Longest name, in bytes.
 const MAX_NAME: usize = 64;
 /// Longest reason that is kept, in bytes; it becomes a label.
@@ -26,13 +26,13 @@ pub const EXPECTED_GPUS: RangeInclusive<i64> = 1..=64;
 pub const ONLY_MAINTENANCE: &str = "only maintenance takes GPUs out of a node";
 
 /// The window, cut to the maximum duration.
-pub fn cut(window: Window, max_duration: Duration) -> Window {
+pub(crate) fn cut(window: Window, max_duration: Duration) -> Window {
     let latest = window.start + max_duration.as_secs_f64();
     Window { end: window.end.min(latest), cut: window.end > latest, ..window }
 }
 
 /// Reads a file: a window without a name, and not cut. Everything that is wrong with it is named, with its key.
-pub fn read(bytes: &[u8]) -> Result<Window, Vec<String>> {
+pub(crate) fn read(bytes: &[u8]) -> Result<Window, Vec<String>> {
     if bytes.len() > MAX_BYTES {
         return Err(vec![format!("larger than {} KiB", MAX_BYTES / 1024)]);
     }
@@ -83,7 +83,7 @@ pub fn read(bytes: &[u8]) -> Result<Window, Vec<String>> {
 }
 
 /// A window as a file, which [`read`] reads as the same to the microsecond.
-pub fn write(window: &Window) -> String {
+pub(crate) fn write(window: &Window) -> String {
     let mut table = Table::new();
     table.insert("kind".into(), window.kind.known().into());
     table.insert("reason".into(), window.reason.as_str().into());

@@ -46,7 +46,7 @@ impl WindowStore {
     }
 
     /// Goes by another configuration; files of another directory, or of another longest duration, are read again.
-    pub fn configure(&mut self, config: &Config) {
+    pub(crate) fn configure(&mut self, config: &Config) {
         let store = WindowStore::new(config);
         if (&store.dir, store.max_duration) != (&self.dir, self.max_duration) {
             *self = store;
