@@ -15,7 +15,7 @@ impl DriverState {
             DriverState::Away { text } => ("away", format!("away: {text}")),
             DriverState::Mismatch { text } => {
                 let text = text.trim_end_matches('.');
-                let what = "the versions of the loaded kernel module and libnvidia-ml differ, as after an upgrade without \
+                let what = "the loaded kernel module and libnvidia-ml differ in version, as after an upgrade without \
                             reloading the module";
                 ("library_mismatch", format!("{what}: {text}"))
             }
