@@ -4,7 +4,7 @@
 //! line `error: TEXT`; then the connection ends. Whatever changes the daemon's state goes through here
 //! and never through the network, so the file's mode (0660) decides who may.
 
-pub mod orders;
+pub(crate) mod orders;
 
 use std::future::Future;
 use std::io::{self, Read, Write};
@@ -26,22 +26,22 @@ use model::text;
 /// Longest request line, its newline included.
 const MAX_REQUEST: u64 = 4096;
 /// Who may give orders: the socket's owner and group.
-pub const MODE: u32 = 0o660;
+pub(crate) const MODE: u32 = 0o660;
 /// Requests that read files at one time, on a disk that may hang: fewer than connections, and than there are threads for
 /// blocking work.
-pub const MAX_BLOCKING: usize = MAX_CONNECTIONS / 2;
+pub(crate) const MAX_BLOCKING: usize = MAX_CONNECTIONS / 2;
 /// Timeout of such a request: shorter than that of the client.
-pub const BLOCKING_TIMEOUT: Duration = Duration::from_secs(4);
+pub(crate) const BLOCKING_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// A request, and the process that made it, as the kernel knows that process.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub(crate) struct Request {
     /// The line.
-    pub line: String,
+    pub(crate) line: String,
     /// User id of the client.
-    pub uid: u32,
+    pub(crate) uid: u32,
     /// Process id of the client; none if it is of another process namespace.
-    pub pid: Option<i32>,
+    pub(crate) pid: Option<i32>,
 }
 
 impl Request {
@@ -64,7 +64,11 @@ impl std::fmt::Display for Request {
 
 /// Answers requests with `handler` until `stop` is true or its sender is gone. What the handler returns is the payload, or
 /// the text of the error.
-pub async fn serve<H, F>(socket: LocalSocket, handler: H, stop: watch::Receiver<bool>) -> io::Result<()>
+pub(crate) async fn serve<H, F>(
+    socket: LocalSocket,
+    handler: H,
+    stop: watch::Receiver<bool>,
+) -> io::Result<()>
 where
     H: Fn(Request) -> F + Clone + Send + 'static,
     F: Future<Output = Result<Bytes, String>> + Send + 'static,
@@ -117,7 +121,7 @@ async fn request(reading: tokio::net::unix::OwnedReadHalf) -> io::Result<String>
 
 /// Runs a request that reads files on a thread that may wait for a disk. A disk that hangs holds up as many of them as
 /// `free` has permits, and no other request.
-pub async fn run_blocking(
+pub(crate) async fn run_blocking(
     free: &Arc<Semaphore>,
     timeout: Duration,
     request: impl FnOnce() -> Result<Bytes, String> + Send + 'static,
@@ -139,7 +143,7 @@ pub async fn run_blocking(
 }
 
 /// Answers the requests that only read: `snapshot json|text|openmetrics`, `status` and `health [GPU...]`.
-pub async fn read(request: &str, state: &AppState) -> Result<Bytes, String> {
+pub(crate) async fn read(request: &str, state: &AppState) -> Result<Bytes, String> {
     let words: Vec<&str> = request.split_whitespace().collect();
     let format = match words[..] {
         ["snapshot", "json"] => ResponseFormat::Json,
@@ -177,7 +181,7 @@ pub fn fetch(socket: &Path, request: &str) -> io::Result<Vec<u8>> {
 }
 
 /// The same with another limit for connecting and the whole answer together.
-pub fn fetch_within(deadline: Duration, socket: &Path, request: &str) -> io::Result<Vec<u8>> {
+pub(crate) fn fetch_within(deadline: Duration, socket: &Path, request: &str) -> io::Result<Vec<u8>> {
     let late = format!("the daemon did not answer within {}", humantime::format_duration(deadline));
     let explained = |error: io::Error| {
         let hint = match error.kind() {

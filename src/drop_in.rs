@@ -9,7 +9,7 @@ use model::snapshot::{GpuView, Snapshot};
 use settings::Dcgm;
 
 /// The page that the settings ask for.
-pub fn page(settings: &Dcgm, fields: FieldList) -> PageConfig {
+pub(crate) fn page(settings: &Dcgm, fields: FieldList) -> PageConfig {
     let milliseconds = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     PageConfig {
         release: settings.release,
@@ -28,21 +28,21 @@ pub fn page(settings: &Dcgm, fields: FieldList) -> PageConfig {
 
 /// Says once which profiling fields of the list some GPU of the node has not.
 #[derive(Debug, Default)]
-pub struct Profiling {
+pub(crate) struct Profiling {
     /// Their names; empty once there is nothing left to say.
     names: Vec<String>,
 }
 
 impl Profiling {
     /// The profiling fields that someone asks for: of a list of one's own, or at the listener that speaks as dcgm-exporter.
-    pub fn new(settings: &Dcgm, fields: &FieldList, has_listener: bool) -> Profiling {
+    pub(crate) fn new(settings: &Dcgm, fields: &FieldList, has_listener: bool) -> Profiling {
         let asked = has_listener || !settings.fields_file.as_os_str().is_empty();
         let names = fields.profiling().filter(|_| asked).map(|column| column.name.clone());
         Profiling { names: names.collect() }
     }
 
     /// Looks whether the GPUs have the counters, until it is known of each.
-    pub fn check(&mut self, snapshot: &Snapshot) {
+    pub(crate) fn check(&mut self, snapshot: &Snapshot) {
         if self.names.is_empty() || !snapshot.ready || snapshot.gpus.is_empty() {
             return;
         }

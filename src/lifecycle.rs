@@ -10,7 +10,7 @@ use host::stop::Stop;
 
 /// The signals of the daemon. While it has them, none ends the process by itself.
 #[derive(Debug)]
-pub struct Signals {
+pub(crate) struct Signals {
     term: Signal,
     int: Signal,
     hup: Signal,
@@ -18,7 +18,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    pub fn new() -> io::Result<Signals> {
+    pub(crate) fn new() -> io::Result<Signals> {
         Ok(Signals {
             term: signal(SignalKind::terminate())?,
             int: signal(SignalKind::interrupt())?,
@@ -28,7 +28,7 @@ impl Signals {
     }
 
     /// Waits for SIGTERM or SIGINT. SIGUSR1 calls `release`, SIGHUP `reload`.
-    pub async fn wait_for_end(mut self, release: impl Fn(), reload: impl Fn()) -> &'static str {
+    pub(crate) async fn wait_for_end(mut self, release: impl Fn(), reload: impl Fn()) -> &'static str {
         loop {
             tokio::select! {
                 _ = self.term.recv() => return "SIGTERM",
@@ -41,7 +41,7 @@ impl Signals {
 }
 
 /// Stops at the first SIGTERM or SIGINT: for a command, which has no runtime of its own.
-pub fn stop_at_signals(stop: Arc<Stop>) -> io::Result<()> {
+pub(crate) fn stop_at_signals(stop: Arc<Stop>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     // The handlers are in place when this returns.
     let handlers =
@@ -57,7 +57,7 @@ pub fn stop_at_signals(stop: Arc<Stop>) -> io::Result<()> {
 }
 
 /// Tells systemd, if it started us.
-pub fn notify(states: &[NotifyState<'_>]) {
+pub(crate) fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!(%error, "cannot notify systemd");
     }

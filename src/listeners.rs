@@ -13,7 +13,7 @@ const DCGM: &str = "dcgm.listen";
 
 /// Why there is no socket to serve on.
 #[derive(Debug, thiserror::Error)]
-pub enum ListenError {
+pub(crate) enum ListenError {
     /// The address cannot be served on.
     #[error("{0}; choose another with --listen, http.listen in the file, or GPU_NODE_EXPORTER__HTTP__LISTEN")]
     Http(io::Error),
@@ -34,18 +34,18 @@ pub enum ListenError {
 
 /// Where this daemon listens.
 #[derive(Clone, Debug, Default)]
-pub struct Listening {
+pub(crate) struct Listening {
     /// The addresses of `http.listen`.
-    pub main: Vec<SocketAddr>,
+    pub(crate) main: Vec<SocketAddr>,
     /// Those of `dcgm.listen`.
-    pub dcgm: Vec<SocketAddr>,
+    pub(crate) dcgm: Vec<SocketAddr>,
     /// Settings without effect: the service manager passes their sockets.
     passed: Vec<&'static str>,
 }
 
 impl Listening {
     /// Why a restart with this configuration could not listen. The daemon's own addresses are free by then.
-    pub fn problems(&self, wanted: &Config) -> Vec<String> {
+    pub(crate) fn problems(&self, wanted: &Config) -> Vec<String> {
         let is_own =
             |wanted: Listen| self.main.iter().chain(&self.dcgm).any(|own| Listen(*own).overlaps(wanted));
         let settings = [(HTTP, Some(wanted.http.listen)), (DCGM, wanted.dcgm.listen)];
@@ -60,7 +60,7 @@ impl Listening {
 }
 
 /// Opens them. A setting whose socket the service manager passes is not listened at.
-pub fn open(config: &Config) -> Result<(Listeners, Listening), ListenError> {
+pub(crate) fn open(config: &Config) -> Result<(Listeners, Listening), ListenError> {
     let mut passed = Listeners::default();
     let mut names = Vec::new();
     for (name, listener) in activation::sockets().map_err(ListenError::Passed)? {

@@ -18,15 +18,15 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::AbortHandle;
 
 /// Time for a request to come, and for its answer to be taken.
-pub const DEADLINE: Duration = Duration::from_secs(5);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(5);
 /// Connections at the same time.
-pub const MAX_CONNECTIONS: usize = 8;
+pub(crate) const MAX_CONNECTIONS: usize = 8;
 /// Pause after a failed accept: the reason, as too few file descriptors, lasts.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// The daemon's end. Removes its file when dropped.
 #[derive(Debug)]
-pub struct LocalSocket {
+pub(crate) struct LocalSocket {
     listener: UnixListener,
     path: PathBuf,
 }
@@ -34,7 +34,7 @@ pub struct LocalSocket {
 impl LocalSocket {
     /// Opens the socket for everyone that `mode` allows, and its folder if there is none. A socket left behind by a daemon that
     /// is gone is replaced; one that answers, or a file of another kind, is not.
-    pub fn bind(path: &Path, mode: u32) -> io::Result<LocalSocket> {
+    pub(crate) fn bind(path: &Path, mode: u32) -> io::Result<LocalSocket> {
         let named =
             |error: io::Error| io::Error::new(error.kind(), format!("socket {}: {error}", path.display()));
         LocalSocket::open(path, mode).map_err(named)
@@ -57,7 +57,7 @@ impl LocalSocket {
     }
 
     /// Has `converse` talk to each client until `stop` is true or its sender is gone.
-    pub async fn serve<C, F>(self, converse: C, mut stop: watch::Receiver<bool>) -> io::Result<()>
+    pub(crate) async fn serve<C, F>(self, converse: C, mut stop: watch::Receiver<bool>) -> io::Result<()>
     where
         C: Fn(tokio::net::UnixStream, Arc<Phase>) -> F,
         F: Future<Output = io::Result<()>> + Send + 'static,
@@ -104,18 +104,18 @@ impl LocalSocket {
 
 /// Where a connection is: it waits for its request; the request is worked on; it waits for its answer to be taken.
 #[derive(Debug, Default)]
-pub struct Phase(AtomicU8);
+pub(crate) struct Phase(AtomicU8);
 
 impl Phase {
     const ASKING: u8 = 0;
     const WORKING: u8 = 1;
     const ANSWERING: u8 = 2;
 
-    pub fn work(&self) {
+    pub(crate) fn work(&self) {
         self.0.store(Phase::WORKING, Relaxed);
     }
 
-    pub fn answer(&self) {
+    pub(crate) fn answer(&self) {
         self.0.store(Phase::ANSWERING, Relaxed);
     }
 }
@@ -179,7 +179,7 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
 
 /// Connects, and sets the time after which connecting, reading and writing fail. A daemon that is frozen
 /// no longer accepts: connecting to it would wait for ever, so the limit is set before.
-pub fn connect(path: &Path, deadline: Duration) -> io::Result<UnixStream> {
+pub(crate) fn connect(path: &Path, deadline: Duration) -> io::Result<UnixStream> {
     let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     let timeval = TimeVal::microseconds(i64::try_from(deadline.as_micros()).unwrap_or(i64::MAX));
     setsockopt(&fd, sockopt::SendTimeout, &timeval)?;

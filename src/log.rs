@@ -28,14 +28,14 @@ const MAX_KNOWN: usize = 256;
 static SET_LEVEL: OnceLock<Box<dyn Fn(Level) + Send + Sync>> = OnceLock::new();
 
 /// Logs lines of this level and above from now on.
-pub fn set_level(level: Level) {
+pub(crate) fn set_level(level: Level) {
     if let Some(set) = SET_LEVEL.get() {
         set(level);
     }
 }
 
 /// Logs lines of this level and above.
-pub fn to_stderr(level: Level) {
+pub(crate) fn to_stderr(level: Level) {
     let layer = fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal()).with_target(false);
     let lines = Lines { level, warnings: Mutex::default() };
     // The types of the two differ by the format.

@@ -64,7 +64,11 @@ pub struct HealthCheckResponse {
 }
 
 /// Answers until `stop` is true or its sender is gone.
-pub async fn serve(socket: LocalSocket, state: Arc<AppState>, stop: watch::Receiver<bool>) -> io::Result<()> {
+pub(crate) async fn serve(
+    socket: LocalSocket,
+    state: Arc<AppState>,
+    stop: watch::Receiver<bool>,
+) -> io::Result<()> {
     socket.serve(move |stream, _| converse(stream, Arc::clone(&state)), stop).await
 }
 

@@ -1,7 +1,7 @@
 //! The flight recorder in the daemon: what passes goes into the ring, and after a fault a short-lived thread writes the
 //! file. A disk that hangs holds up that thread alone; until it ends no other one begins.
 
-pub mod folder;
+pub(crate) mod folder;
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -33,7 +33,7 @@ const DOCUMENTS: [(&str, ResponseFormat); 4] = [
 
 /// The recorder.
 #[derive(Debug)]
-pub struct FlightRecorder {
+pub(crate) struct FlightRecorder {
     ring: Ring,
     trigger: Trigger,
     folder: RecordingFolder,
@@ -51,7 +51,7 @@ pub struct FlightRecorder {
 
 impl FlightRecorder {
     /// The recorder that the settings ask for.
-    pub fn new(
+    pub(crate) fn new(
         config: &Config,
         build: BuildInfo,
         inbox: Arc<Inbox>,
@@ -74,12 +74,12 @@ impl FlightRecorder {
     }
 
     /// Takes a batch on its way to the ledger.
-    pub fn record(&mut self, batch: &Batch) {
+    pub(crate) fn record(&mut self, batch: &Batch) {
         self.ring.record(batch);
     }
 
     /// Looks at a new snapshot, and starts to write when a recording is due.
-    pub fn inspect(&mut self, snapshot: &Arc<Snapshot>) {
+    pub(crate) fn inspect(&mut self, snapshot: &Arc<Snapshot>) {
         if self.ended {
             return;
         }
@@ -96,7 +96,7 @@ impl FlightRecorder {
     }
 
     /// Begins to write what waits, at the end of the daemon. Gives the thread to wait for.
-    pub fn end(&mut self, snapshot: &Arc<Snapshot>) -> Option<JoinHandle<()>> {
+    pub(crate) fn end(&mut self, snapshot: &Arc<Snapshot>) -> Option<JoinHandle<()>> {
         self.ended = true;
         let (faults, keys) = self.trigger.end();
         if !faults.is_empty() {
@@ -164,7 +164,7 @@ impl Drop for WriteEnd {
 }
 
 /// The time so many seconds after 1970; `None` beyond the year 9999, which RFC 3339 does not have.
-pub fn time_of(unix_seconds: f64) -> Option<SystemTime> {
+pub(crate) fn time_of(unix_seconds: f64) -> Option<SystemTime> {
     const END: Duration = Duration::from_secs(253_402_300_799);
     let since = Duration::try_from_secs_f64(unix_seconds.max(0.0)).ok().filter(|since| *since < END)?;
     UNIX_EPOCH.checked_add(since)

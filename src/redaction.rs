@@ -20,7 +20,7 @@ const VALUE: &str = concat!(
 const PARAMETER: &str = r#"\w+=(?:\\*"[^"\\\n]*\\*"|[^\s,"\\]+)"#;
 
 /// A text without secrets.
-pub fn without_secrets(text: &str) -> String {
+pub(crate) fn without_secrets(text: &str) -> String {
     static SECRETS: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         let rules = [
             // `password: x y`, a line of YAML or a header, to its end.

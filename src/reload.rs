@@ -32,19 +32,19 @@ const MAX_ENTRIES: usize = 256;
 
 /// A configuration, and what its files say.
 #[derive(Clone, Debug)]
-pub struct Configuration {
-    pub loaded: Loaded,
+pub(crate) struct Configuration {
+    pub(crate) loaded: Loaded,
     /// The MIG layout that the GPUs should have.
-    pub declared: Option<DeclaredLayout>,
+    pub(crate) declared: Option<DeclaredLayout>,
     /// Fields of dcgm-exporter's page.
-    pub fields: FieldList,
+    pub(crate) fields: FieldList,
     /// Its files just before they were read.
-    pub files: Files,
+    pub(crate) files: Files,
 }
 
 impl Configuration {
     /// Loads it from its files, the environment and flags.
-    pub fn load(overrides: &Overrides) -> Result<Configuration, ConfigErrors> {
+    pub(crate) fn load(overrides: &Overrides) -> Result<Configuration, ConfigErrors> {
         Configuration::load_noting(overrides, &mut TriedFiles::default())
     }
 
@@ -63,7 +63,7 @@ impl Configuration {
     }
 
     /// Logs what is wrong with it and does not keep it from being used.
-    pub fn warn(&self) {
+    pub(crate) fn warn(&self) {
         for warning in
             settings::environment_warnings().into_iter().chain(self.loaded.dcgm_warnings(&self.fields))
         {
@@ -76,7 +76,7 @@ impl Configuration {
 }
 
 /// The settings, each of them checked, without the files that they name.
-pub fn load_checked(overrides: &Overrides) -> Result<Loaded, ConfigErrors> {
+pub(crate) fn load_checked(overrides: &Overrides) -> Result<Loaded, ConfigErrors> {
     match load_known(overrides) {
         (loaded, errors) if errors.is_empty() => Ok(loaded),
         (_, errors) => Err(ConfigErrors(errors)),
@@ -85,7 +85,7 @@ pub fn load_checked(overrides: &Overrides) -> Result<Loaded, ConfigErrors> {
 
 /// As [`load_checked`], and with errors the settings that are right, over the defaults: for who asks a running daemon,
 /// which keeps the configuration before.
-pub fn load_known(overrides: &Overrides) -> (Loaded, Vec<String>) {
+pub(crate) fn load_known(overrides: &Overrides) -> (Loaded, Vec<String>) {
     let (loaded, mut errors) = settings::load(overrides);
     let names: Vec<_> = METRICS.iter().map(|metric| metric.name).collect();
     errors.extend(loaded.check_patterns(&names).err().into_iter().flat_map(|ConfigErrors(errors)| errors));
@@ -93,7 +93,7 @@ pub fn load_known(overrides: &Overrides) -> (Loaded, Vec<String>) {
 }
 
 /// The web configuration, where there is to be one.
-pub fn web_config(config: &Config) -> Result<Option<Access>, ConfigErrors> {
+pub(crate) fn web_config(config: &Config) -> Result<Option<Access>, ConfigErrors> {
     let file = &config.http.web_config_file;
     let optional_certificates = !config.http.open_paths.is_empty();
     let opened = (!file.as_os_str().is_empty()).then(|| Access::open(file, optional_certificates));
@@ -111,7 +111,7 @@ struct TriedFiles {
 
 /// A load that failed.
 #[derive(Debug, Default)]
-pub struct FailedLoad {
+pub(crate) struct FailedLoad {
     /// Files that its configuration names.
     named: Vec<PathBuf>,
     errors: Vec<String>,
@@ -120,29 +120,29 @@ pub struct FailedLoad {
 }
 
 /// Called with a new configuration that is in use now, and what it was loaded from.
-pub type Applied = Box<dyn FnMut(&Config, &Configuration) + Send>;
+pub(crate) type Applied = Box<dyn FnMut(&Config, &Configuration) + Send>;
 
 /// Loads the configuration again.
-pub struct Reloader {
-    pub overrides: Overrides,
+pub(crate) struct Reloader {
+    pub(crate) overrides: Overrides,
     /// The configuration in use, for the collectors.
-    pub live: Arc<LiveConfig>,
-    pub inbox: Arc<Inbox>,
+    pub(crate) live: Arc<LiveConfig>,
+    pub(crate) inbox: Arc<Inbox>,
     /// Wakes the collectors.
-    pub stop: Arc<Stop>,
-    pub applied: Applied,
-    pub listening: Listening,
+    pub(crate) stop: Arc<Stop>,
+    pub(crate) applied: Applied,
+    pub(crate) listening: Listening,
     /// The files as they were when the configuration was loaded last.
-    pub files: Files,
+    pub(crate) files: Files,
     /// Whether the configuration in use has a main file.
-    pub has_file: bool,
+    pub(crate) has_file: bool,
     /// The last load, if it failed.
-    pub failed: Option<FailedLoad>,
+    pub(crate) failed: Option<FailedLoad>,
 }
 
 impl Reloader {
     /// Starts the thread, which ends with the sender of `signals`. Each of them loads the configuration.
-    pub fn start(mut self, signals: Receiver<()>) -> io::Result<JoinHandle<()>> {
+    pub(crate) fn start(mut self, signals: Receiver<()>) -> io::Result<JoinHandle<()>> {
         let mut last = self.files.clone();
         host::thread::spawn("reload", 1024, move || {
             loop {
@@ -246,10 +246,10 @@ impl Reloader {
 }
 
 /// The files of a configuration. Two of the same name differ in device, number, size, or the time of the last change.
-pub type Files = BTreeMap<PathBuf, (u64, u64, u64, i64, i64)>;
+pub(crate) type Files = BTreeMap<PathBuf, (u64, u64, u64, i64, i64)>;
 
 /// The configuration file, which need not be there without `--config`.
-pub fn main_file(overrides: &Overrides) -> PathBuf {
+pub(crate) fn main_file(overrides: &Overrides) -> PathBuf {
     overrides.config.clone().unwrap_or_else(|| DEFAULT_FILE.into())
 }
 

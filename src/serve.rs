@@ -35,7 +35,7 @@ use threads::Threads;
 
 /// Reason why the daemon could not start or had to end.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(crate) enum Error {
     /// No socket to serve on could be opened.
     #[error(transparent)]
     Listen(#[from] listeners::ListenError),
@@ -62,7 +62,7 @@ type Origins = BTreeMap<&'static str, String>;
 
 /// Serves until SIGTERM or SIGINT. Reloads apply the same `overrides`; `access` is the web configuration; `trim_heap`
 /// returns free memory to the system.
-pub fn run(
+pub(crate) fn run(
     configuration: Configuration,
     overrides: Overrides,
     access: Option<Access>,

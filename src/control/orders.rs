@@ -33,7 +33,7 @@ const MAX_TEXT: usize = 500;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Whether a request changes something, and is logged with who made it.
-pub fn is_order(request: &str) -> bool {
+pub(crate) fn is_order(request: &str) -> bool {
     let words: Vec<&str> = request.split_whitespace().collect();
     !matches!(words[..], ["snapshot" | "status" | "health", ..] | [_, "status"])
 }
@@ -41,7 +41,7 @@ pub fn is_order(request: &str) -> bool {
 /// Handles a request that changes the state of the driver, or asks for it: the answer is the [`DriverStatus`] as JSON.
 /// A manual canary announces when it has a GPU, `canary has|left UUID`, and a wrong result, `canary wrong UUID CHECK
 /// TEXT`. `None` if the request is of another kind.
-pub fn handle_request(request: &str, switch: &Switch, inbox: &Inbox) -> Option<Result<Bytes, String>> {
+pub(crate) fn handle_request(request: &str, switch: &Switch, inbox: &Inbox) -> Option<Result<Bytes, String>> {
     let words: Vec<&str> = request.split_whitespace().collect();
     match words[..] {
         ["driver", "release"] => switch.release(Mono::now(), unix_seconds()),
@@ -70,32 +70,32 @@ pub fn handle_request(request: &str, switch: &Switch, inbox: &Inbox) -> Option<R
 }
 
 /// Tells the running daemon that a manual canary has a GPU, or has it no longer.
-pub fn announce_manual_canary(socket: &Path, uuid: &str, has: bool) -> io::Result<()> {
+pub(crate) fn announce_manual_canary(socket: &Path, uuid: &str, has: bool) -> io::Result<()> {
     let word = if has { "has" } else { "left" };
     fetch(socket, &format!("canary {word} {uuid}")).map(drop)
 }
 
 /// Tells the running daemon of a wrong result that a manual canary found.
-pub fn report_wrong_result(socket: &Path, outcome: &Outcome) -> io::Result<()> {
+pub(crate) fn report_wrong_result(socket: &Path, outcome: &Outcome) -> io::Result<()> {
     let Some((check, text)) = outcome.wrong_result() else { return Ok(()) };
     let (uuid, text) = (&outcome.place.gpu.uuid, one_line(text));
     fetch(socket, &format!("canary wrong {uuid} {} {text}", check.known())).map(drop)
 }
 
 /// Asks the running daemon to clear the wrong result of a GPU, by its index or UUID. Gives what to say.
-pub fn clear_wrong_result(socket: &Path, gpu: &str, reason: &str) -> io::Result<String> {
+pub(crate) fn clear_wrong_result(socket: &Path, gpu: &str, reason: &str) -> io::Result<String> {
     let answer = fetch(socket, &format!("canary clear {gpu} {}", one_line(reason)))?;
     String::from_utf8(answer).map_err(io::Error::other)
 }
 
 /// Asks the running daemon to end the faults of the NVSwitches. Gives what to say.
-pub fn clear_switch_faults(socket: &Path, reason: &str) -> io::Result<String> {
+pub(crate) fn clear_switch_faults(socket: &Path, reason: &str) -> io::Result<String> {
     let answer = fetch(socket, &format!("nvswitch clear {}", one_line(reason)))?;
     String::from_utf8(answer).map_err(io::Error::other)
 }
 
 /// Whether a reason says something and has room in a request.
-pub fn is_reason(text: &str) -> Result<String, String> {
+pub(crate) fn is_reason(text: &str) -> Result<String, String> {
     match text.trim().chars().count() {
         0 => Err("a reason is needed".to_owned()),
         1..=MAX_TEXT => Ok(text.trim().to_owned()),
@@ -109,7 +109,11 @@ fn one_line(text: &str) -> String {
 
 /// Handles `canary clear GPU REASON` and `nvswitch clear REASON`: clears the wrong result of a GPU or the faults of the
 /// NVSwitches, and waits until the change is published.
-pub fn handle_clear(request: &Request, inbox: &Inbox, snapshots: &SnapshotCell) -> Result<Bytes, String> {
+pub(crate) fn handle_clear(
+    request: &Request,
+    inbox: &Inbox,
+    snapshots: &SnapshotCell,
+) -> Result<Bytes, String> {
     let words: Vec<&str> = request.line.split_whitespace().collect();
     match words[..] {
         ["canary", "clear", _] | ["nvswitch", "clear"] => Err("a reason is needed".to_owned()),
@@ -173,20 +177,20 @@ fn becomes(mut snapshot: Arc<Snapshot>, snapshots: &SnapshotCell, has: impl Fn(&
 }
 
 /// An answer as JSON.
-pub fn json(answer: &impl Serialize) -> Result<Bytes, String> {
+pub(crate) fn json(answer: &impl Serialize) -> Result<Bytes, String> {
     let mut bytes = serde_json::to_vec(answer).map_err(|error| error.to_string())?;
     bytes.push(b'\n');
     Ok(bytes.into())
 }
 
 /// Makes a request and reads the answer.
-pub fn ask(socket: &Path, request: &str) -> io::Result<DriverStatus> {
+pub(crate) fn ask(socket: &Path, request: &str) -> io::Result<DriverStatus> {
     Ok(serde_json::from_slice(&fetch(socket, request)?)?)
 }
 
 /// Releases the driver and waits until no process of the daemon has it open. Gives what to say; an error
 /// says what still holds it.
-pub fn release(socket: &Path, interlock: &Path) -> io::Result<String> {
+pub(crate) fn release(socket: &Path, interlock: &Path) -> io::Result<String> {
     let mut status = ask(socket, "driver release")?;
     // The daemon knows its own canaries; a manual one has the driver open as well.
     let mut manual = gpu_holder(interlock);
@@ -224,7 +228,7 @@ const RESUMES: &str = "Nothing is measured until the kernel module was unloaded 
     `gpu-node-exporter driver resume`.";
 
 /// The state of the driver's use, as text.
-pub fn describe(status: &DriverStatus) -> String {
+pub(crate) fn describe(status: &DriverStatus) -> String {
     let module = match status.module_loaded {
         Some(true) => "The kernel module is loaded.",
         Some(false) => "The kernel module is not loaded.",

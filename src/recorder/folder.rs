@@ -19,7 +19,7 @@ fn name_of(what: &str) -> String {
 
 /// The directory.
 #[derive(Clone, Debug)]
-pub struct RecordingFolder {
+pub(crate) struct RecordingFolder {
     dir: PathBuf,
     max_bytes: u64,
     max_files: usize,
@@ -27,15 +27,15 @@ pub struct RecordingFolder {
 
 /// A recording in it.
 #[derive(Debug)]
-pub struct RecordingFile {
+pub(crate) struct RecordingFile {
     modified: SystemTime,
-    pub path: PathBuf,
-    pub bytes: u64,
+    pub(crate) path: PathBuf,
+    pub(crate) bytes: u64,
 }
 
 impl RecordingFolder {
     /// The directory that the settings name.
-    pub fn new(config: &Config) -> RecordingFolder {
+    pub(crate) fn new(config: &Config) -> RecordingFolder {
         let settings = &config.recorder;
         let dir = match settings.dir.as_os_str().is_empty() {
             true => config.state.dir.join("recordings"),
@@ -45,12 +45,12 @@ impl RecordingFolder {
         RecordingFolder { dir, max_bytes, max_files }
     }
 
-    pub fn dir(&self) -> &Path {
+    pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// The recordings, the oldest first. Other files are left alone.
-    pub fn list(&self) -> io::Result<Vec<RecordingFile>> {
+    pub(crate) fn list(&self) -> io::Result<Vec<RecordingFile>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.dir)? {
             let entry = entry?;
@@ -69,7 +69,11 @@ impl RecordingFolder {
 
     /// Stores a recording, named after what it is about. `write` fills the file. The oldest ones make room only for one
     /// that is written; but on a full disk the oldest one goes first, and `write` is called once more.
-    pub fn store(&self, what: &str, write: impl Fn(&mut File) -> io::Result<()>) -> io::Result<PathBuf> {
+    pub(crate) fn store(
+        &self,
+        what: &str,
+        write: impl Fn(&mut File) -> io::Result<()>,
+    ) -> io::Result<PathBuf> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
         let unfinished = self.dir.join(format!("{PREFIX}{UNFINISHED}"));
         let written = match write_new(&unfinished, &write) {

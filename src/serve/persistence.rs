@@ -15,7 +15,7 @@ use model::persisted::{
 };
 
 /// Keepers of the ledger's documents. Dropping them waits until the last documents are saved or the attempt failed.
-pub struct StateKeepers {
+pub(crate) struct StateKeepers {
     /// ID of this boot; empty if unknown, in which case the documents of one boot have no keeper.
     boot_id: String,
     inventory: DocumentKeeper<Inventory>,
@@ -29,7 +29,7 @@ pub struct StateKeepers {
 impl StateKeepers {
     /// Reads the documents in `store` and starts their keepers. Documents of another boot, driver load or machine are
     /// ignored. A failure is logged; the document is then kept in memory only.
-    pub fn open(host: &Host, store: &Store, inbox: &Arc<Inbox>) -> (Documents, StateKeepers) {
+    pub(crate) fn open(host: &Host, store: &Store, inbox: &Arc<Inbox>) -> (Documents, StateKeepers) {
         let boot_id = host.boot_id().unwrap_or_else(|error| {
             tracing::warn!(
                 %error,
@@ -72,7 +72,7 @@ impl StateKeepers {
     }
 
     /// Saves the documents soon, without blocking.
-    pub fn save(&self, changed: ChangedDocuments) {
+    pub(crate) fn save(&self, changed: ChangedDocuments) {
         let ChangedDocuments { seen, faults, wrong_results, history, events, owner_records } = changed;
         let boot_id = || self.boot_id.clone();
         self.inventory.save(seen.map(|seen: SeenGpus| Inventory { boot_id: boot_id(), seen }));
