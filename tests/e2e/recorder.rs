@@ -180,7 +180,7 @@ fn a_truncated_recording_and_one_of_another_version_get_a_plain_answer() {
     let (code, text) = read(&node, &other, "text");
     assert!(code == Some(1) && text.contains("version 2") && text.contains("use release 9.1.0"), "{text}");
     let (code, text) = read(&node, Path::new("Cargo.toml"), "text");
-    assert!(code == Some(1) && text.contains("is no recording"), "{text}");
+    assert!(code == Some(1) && text.contains("is not a recording"), "{text}");
     assert!(read(&node, &file, "openmetrics").1.contains("choose text or json"));
 }
 

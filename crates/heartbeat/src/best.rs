@@ -1,14 +1,14 @@
-//! The owner's best hour.
+//! Slowdown of a step against the owner's best hour.
 
-/// The least hourly median of the step. Before the first hour ends, the median so far counts once there are two
-/// minutes of beats, so that a slowdown within the first hour shows.
+/// Lowest hourly median of the step. Before the first hour ends, the median so far counts after two minutes of beats,
+/// so that a slowdown within the first hour shows.
 #[derive(Debug, Default)]
 pub struct Best {
     hour: Option<Hour>,
     least: Option<f64>,
 }
 
-/// A histogram of the steps of one hour: bins of 0.5 %.
+/// Histogram of the steps of one hour, in bins of 0.5 %.
 #[derive(Debug)]
 struct Hour {
     began: f64,
@@ -17,12 +17,12 @@ struct Hour {
 }
 
 const HOUR: f64 = 3600.0;
-/// Beats (one a second) without which an hour, or its beginning, says nothing.
+/// Minimum number of beats, one a second, for a median.
 const ENOUGH: u32 = 120;
-/// Multiples of a step are exact up to this share, and what is so many times as long is other work.
+/// Tolerance for multiples of a step, and the multiple from which on a step counts as other work.
 const SAME: f64 = 0.03;
 const MOST: f64 = 4.0;
-/// From 50 ms to 40 s in bins of 0.5 %.
+/// Bins of 0.5 %, from 50 ms to 40 s.
 const SHORTEST: f64 = 0.05;
 const WIDTH: f64 = 1.005;
 const BINS: usize = 1341;
@@ -45,15 +45,15 @@ impl Hour {
     }
 }
 
-/// Whether a step is no slower or faster one, but a multiple or part of it: several steps that differ were found as
-/// one, or a part of a step.
+/// Returns true if a step is not merely slower or faster, but a multiple or a part of the best one: several unequal
+/// steps were found as one, or only part of a step.
 fn is_another_period(slowdown: f64) -> bool {
     let ratio = slowdown.max(1.0 / slowdown);
     ratio > 1.5 && (ratio / ratio.round() - 1.0).abs() <= SAME || ratio >= MOST
 }
 
 impl Best {
-    /// A step of `step` seconds at `now`; called once a second while there is one.
+    /// Records a step of `step` seconds at `now`. Called once a second while a step is known.
     pub fn note(&mut self, now: f64, step: f64) {
         let bin = (step / SHORTEST).ln() / WIDTH.ln();
         if !now.is_finite() || !(0.0..BINS as f64).contains(&bin) {
@@ -73,7 +73,7 @@ impl Best {
         }
     }
 
-    /// The step now over the best one: 1.05 is 5 % longer. None before two minutes of beats.
+    /// Returns the current step divided by the best one (1.05 is 5 % longer), or `None` before two minutes of beats.
     pub fn slowdown(&self, step: f64) -> Option<f64> {
         let best = self.least.or_else(|| self.hour.as_ref()?.median())?;
         Some(step / best)

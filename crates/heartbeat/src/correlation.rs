@@ -1,21 +1,21 @@
-//! How alike the power is some time later.
+//! Autocorrelation of the power.
 
 use crate::thresholds::*;
 
-/// The power around its trend, at one scale.
+/// Power without its trend, at one scale.
 #[derive(Debug)]
 pub(crate) struct Course {
     pub scale: SearchScale,
     values: Vec<f32>,
-    /// Sum of the squares of the values before each.
+    /// Prefix sums of the squared values.
     energy: Vec<f64>,
-    /// The mean square below which a piece is flat.
+    /// Mean square below which a piece counts as flat.
     floor: f64,
 }
 
 impl Course {
-    /// The course of `watts`, values a tick apart, after their last flat stretch of `stretch` ticks: what is flat for
-    /// longer than a period is no part of what repeats.
+    /// Creates the course of `watts`, one value per tick, after the last flat stretch of `stretch` ticks. A stretch
+    /// that is flat for longer than a period does not belong to the repetition.
     pub fn new(watts: &[f32], scale: SearchScale, stretch: usize) -> Course {
         let watts = active(watts, stretch);
         let floor = f64::from(flat_below(level_and_swing(watts).0));
@@ -23,7 +23,7 @@ impl Course {
             0 | 1 => watts.to_vec(),
             width => running_mean(&running_mean(watts, width), width),
         };
-        // The newest value counts.
+        // The newest value must be kept.
         let first = smooth.len().saturating_sub(1) % scale.every;
         let thin: Vec<f32> = smooth.iter().skip(first).step_by(scale.every).copied().collect();
         let mut values = without_trend(&thin, scale.trend);
@@ -46,7 +46,7 @@ impl Course {
         self.values.len()
     }
 
-    /// Root mean square.
+    /// Returns the root mean square of the values, in watts.
     pub fn swing(&self) -> f64 {
         (self.energy(0, self.len()) / self.len().max(1) as f64).sqrt()
     }
@@ -58,7 +58,7 @@ impl Course {
         }
     }
 
-    /// The mean correlation of the pieces with what is `lag` earlier, -1 to 1.
+    /// Returns the mean correlation, -1 to 1, of the pieces with the values `lag` earlier.
     pub fn alike(&self, lag: usize) -> f32 {
         let (mut sum, mut pieces) = (0.0, 0_u32);
         let mut at = self.len();
@@ -80,29 +80,29 @@ impl Course {
     }
 }
 
-/// The swing (root mean square) in watts below which power of this level is flat.
+/// Returns the root mean square, in watts, below which power at this level counts as flat.
 fn flat_below(level: f32) -> f32 {
     FLAT_WATTS.max(FLAT_SHARE * level)
 }
 
-/// Whether the power stays where it is.
+/// Returns true if the power stays constant.
 pub fn flat(watts: &[f32]) -> bool {
     let (level, swing) = level_and_swing(watts);
     swing < flat_below(level)
 }
 
-/// Mean and root mean square around it.
+/// Returns the mean and the root mean square around it.
 pub fn level_and_swing(watts: &[f32]) -> (f32, f32) {
     let count = watts.len().max(1) as f32;
     let level = watts.iter().sum::<f32>() / count;
     (level, (watts.iter().map(|watts| (watts - level) * (watts - level)).sum::<f32>() / count).sqrt())
 }
 
-/// What comes after the last flat stretch of `stretch` values.
+/// Returns the values after the last flat stretch of `stretch` values.
 fn active(watts: &[f32], stretch: usize) -> &[f32] {
     const HOP: usize = 10;
     let hops = stretch.div_ceil(HOP).max(1);
-    // Sums of the values and their squares, hop by hop from the newest, against the level of the newest.
+    // Sums of the values and of their squares per hop, newest hop first, relative to the newest value.
     let level = watts.last().copied().unwrap_or_default();
     let hop = |hop: &[f32]| {
         let off = hop.iter().map(|watts| f64::from(watts - level));
@@ -118,7 +118,7 @@ fn active(watts: &[f32], stretch: usize) -> &[f32] {
             let mean = sum / count;
             let flat = f64::from(flat_below(level + mean as f32));
             if squares / count - mean * mean < flat * flat {
-                // The last hop is in doubt: its end may lie in what follows.
+                // The oldest hop is dropped too, because the active part may begin inside it.
                 return watts.get(watts.len() - (oldest * HOP).saturating_sub(HOP)..).unwrap_or_default();
             }
             if let Some(gone) = sums.get(oldest) {
@@ -130,14 +130,14 @@ fn active(watts: &[f32], stretch: usize) -> &[f32] {
     watts
 }
 
-/// Limits values to a few times the mean distance from 0: what is rare and large shall not outweigh the rest.
+/// Limits the values to a multiple of their mean absolute value, so that rare peaks do not dominate.
 fn limit(values: &mut [f32]) {
     let mean = values.iter().map(|value| value.abs()).sum::<f32>() / values.len().max(1) as f32;
     let most = (LIMIT * mean).max(f32::MIN_POSITIVE);
     values.iter_mut().for_each(|value| *value = value.clamp(-most, most));
 }
 
-/// The means of `width` values that follow each other.
+/// Returns the mean of every run of `width` consecutive values.
 fn running_mean(values: &[f32], width: usize) -> Vec<f32> {
     let mut sum: f64 = values.iter().take(width).map(|value| f64::from(*value)).sum();
     let mut means = Vec::with_capacity(values.len());
@@ -151,7 +151,7 @@ fn running_mean(values: &[f32], width: usize) -> Vec<f32> {
     means
 }
 
-/// The values without the mean of the `width` values around each.
+/// Subtracts from every value the mean of the `width` values around it.
 fn without_trend(values: &[f32], width: usize) -> Vec<f32> {
     let half = width / 2;
     let (mut from, mut to, mut sum) = (0, 0, 0.0_f64);

@@ -1,12 +1,11 @@
-//! How much of the power a period explains.
+//! Share of the power's variance that a period explains.
 
 use crate::thresholds::*;
 
 const BINS: usize = 64;
 const LEAST: f64 = 5.0;
 
-/// A stretch of values laid over itself, period upon period, piece by piece: the steps of a job are not evenly long for
-/// ever.
+/// Values folded by a period, piece by piece, because the steps of a job do not keep the same length forever.
 #[derive(Debug)]
 pub(crate) struct Fold<'a> {
     pieces: Vec<Piece<'a>>,
@@ -14,7 +13,7 @@ pub(crate) struct Fold<'a> {
     bins: u32,
 }
 
-/// A piece of the values, with the part of their squares that the mean explains and the rest, both added up.
+/// Piece of the values, with their sum of squares split into the part that the mean explains and the rest.
 #[derive(Debug)]
 struct Piece<'a> {
     values: &'a [f32],
@@ -22,7 +21,7 @@ struct Piece<'a> {
     rest: f64,
 }
 
-/// A period in values, and the share of the variance that it explains.
+/// Period in values, and the share of the variance that it explains.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeriodFit {
     pub period: f64,
@@ -30,12 +29,12 @@ pub(crate) struct PeriodFit {
 }
 
 impl<'a> Fold<'a> {
-    /// For periods near `period`, in values.
+    /// Creates a fold for periods near `period`, in values.
     pub fn new(values: &'a [f32], period: f64) -> Fold<'a> {
         Fold::with_pieces(values, period, 1.0)
     }
 
-    /// The same in pieces that are `times` as long.
+    /// Creates a fold whose pieces are `times` as long.
     pub fn with_pieces(values: &'a [f32], period: f64, times: f64) -> Fold<'a> {
         let piece = ((PIECE_PERIODS * period).max(PIECE_VALUES) * times) as usize;
         let piece = piece.clamp(1, values.len().max(1));
@@ -50,13 +49,13 @@ impl<'a> Fold<'a> {
         Fold { pieces: pieces.collect(), length, bins: period.round().clamp(LEAST, BINS as f64) as u32 }
     }
 
-    /// Step between two periods, as a share, between which nothing is missed.
+    /// Returns the relative step between two trial periods that is small enough to miss no maximum.
     pub fn grain(&self, period: f64) -> f64 {
         0.4 * (period / f64::from(self.bins)) / self.length as f64
     }
 
-    /// The share of the variance that a course of this period explains, 0 (or a little less) to 1: the mean of the
-    /// pieces. What a course explains by its mere freedom is taken away.
+    /// Returns the share of the variance that a waveform of this period explains, as the mean of all pieces: 0 (or
+    /// slightly less) to 1. The share that any waveform would explain by its degrees of freedom is subtracted.
     pub fn explained(&self, period: f64) -> f64 {
         let sum: f64 = self.pieces.iter().map(|piece| self.explained_of(piece, period)).sum();
         sum / self.pieces.len().max(1) as f64
@@ -64,9 +63,10 @@ impl<'a> Fold<'a> {
 
     fn explained_of(&self, Piece { values, mean, rest }: &Piece<'_>, period: f64) -> f64 {
         let mut course = [(0.0_f32, 0.0_f32); BINS];
-        // The phase turns over after one period.
+        // The phase is a 32-bit integer that wraps after one period.
         let turn = (f64::from(u32::MAX) + 1.0) / period;
-        // From the middle of a bin: samples that meet a whole period evenly stay off the edges.
+        // The phase starts in the middle of a bin, so that samples that divide the period evenly do not fall on the
+        // edges.
         let (mut phase, step) = (u32::MAX / (2 * self.bins), turn as u32);
         for value in *values {
             let bin = (u64::from(phase) * u64::from(self.bins)) >> 32;
@@ -85,7 +85,7 @@ impl<'a> Fold<'a> {
         1.0 - (1.0 - (f64::from(course) - mean) / rest) * (length - 1.0) / (length - used)
     }
 
-    /// The best period within `grains` steps of `period`, and what it explains.
+    /// Returns the best period within `grains` steps of `period`.
     pub fn best(&self, period: f64, grains: i32) -> PeriodFit {
         let grain = self.grain(period);
         let at = |step: i32| period * (1.0 + grain * f64::from(step));

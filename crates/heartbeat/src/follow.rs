@@ -1,30 +1,30 @@
-//! A known period, measured again.
+//! Measurement of a known period.
 
 use crate::correlation::{Course, level_and_swing};
 use crate::fold::{Fold, PeriodFit};
 use crate::search::PeriodFound;
 use crate::thresholds::*;
 
-/// What the last seconds say of a known period.
+/// Measurement of a known period over the last seconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeriodMeasure {
     pub seconds: f64,
     pub explained: f64,
-    /// Standard deviation of a period's length, as a share of the period, if it was asked for.
+    /// Standard deviation of the period's length as a share of the period, if requested.
     pub jitter: Option<f64>,
 }
 
-/// The seconds of flat power after which work with this period has halted.
+/// Returns the seconds of flat power after which work with this period counts as halted.
 pub fn halt(seconds: f64) -> f64 {
     (HALT_PERIODS * seconds).max(HALT_SECONDS)
 }
 
-/// The seconds that a period is measured in.
+/// Returns the seconds over which a period is measured.
 pub fn window(seconds: f64) -> f64 {
     (WINDOW_PERIODS * seconds).max(WINDOW_SECONDS)
 }
 
-/// Measures a period that was found before in the last `watts`; `None` if it is not there. `jitters`: its jitter, too.
+/// Measures a known period in the last `watts`, or returns `None` if it is gone. `jitters`: also measures the jitter.
 pub fn measure(watts: &[f32], before: &PeriodFound, jitters: bool) -> Option<PeriodMeasure> {
     let PeriodFound { seconds, scale, .. } = *before;
     let recent = watts.get(watts.len().checked_sub((halt(seconds) / TICK) as usize)?..)?;
@@ -57,11 +57,11 @@ pub fn measure(watts: &[f32], before: &PeriodFound, jitters: bool) -> Option<Per
     })
 }
 
-/// Standard deviation of a period's length, as a share of the period.
+/// Returns the standard deviation of the period's length, as a share of the period.
 ///
-/// Each period is moved against the mean course of all until both fit. What the moves of neighbours differ by is the
-/// length, but for the error of each move. That error is the same over two periods, the variance of the length twofold:
-/// the difference of both variances is the one of the length alone.
+/// Every period is shifted against the mean waveform until both fit. Differences between neighbouring shifts are the
+/// variation in length plus the error of the shifts. Over two periods, that error stays the same while the variance
+/// of the length doubles. The variance of the length is therefore the difference between the two variances.
 fn jitter(values: &[f32], period: f64) -> f64 {
     let at = |place: f64| -> Option<f32> {
         let (one, two) = (values.get(place as usize)?, values.get(place as usize + 1)?);

@@ -1,19 +1,19 @@
-//! Power on an even grid.
+//! Power on a regular time grid.
 
 use crate::thresholds::*;
 use std::collections::VecDeque;
 
-/// The last samples, interpolated at multiples of [`TICK`].
+/// Last samples, interpolated at multiples of [`TICK`].
 #[derive(Debug, Default)]
 pub(crate) struct PowerGrid {
     watts: VecDeque<f32>,
-    /// The multiple of [`TICK`] of the newest value.
+    /// Number of the newest value: its time divided by [`TICK`].
     tick: i64,
     last: Option<(f64, f64)>,
 }
 
 impl PowerGrid {
-    /// Takes one sample: seconds, watts. What cannot be true, and what is older than the last, is ignored.
+    /// Adds a sample. Impossible values and samples older than the last one are ignored.
     pub fn push(&mut self, at: f64, watts: f64) {
         if !(at.abs() < 1e12 && (0.0..=1e5).contains(&watts)) {
             return;
@@ -44,12 +44,12 @@ impl PowerGrid {
         self.last = Some((at, watts));
     }
 
-    /// When the newest sample ended.
+    /// Returns the time at which the newest sample ended.
     pub fn newest(&self) -> Option<f64> {
         self.last.map(|(at, _)| at)
     }
 
-    /// The last `ticks` values or fewer, oldest first.
+    /// Returns up to `ticks` of the last values, oldest first.
     pub fn last(&self, ticks: usize) -> Vec<f32> {
         self.watts.iter().skip(self.watts.len().saturating_sub(ticks)).copied().collect()
     }

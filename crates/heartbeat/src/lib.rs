@@ -1,11 +1,13 @@
-//! The step of a job, from the power samples of the GPU that it runs on. Pure: no clock, no driver, no thread.
+//! Finds the step of a job in the power samples of its GPU. Pure: no clock, no driver, no thread.
 //!
-//! - [`grid`]: samples on an even grid · [`correlation`]: how alike the power is some time later
-//! - [`search`]: a period in the last seconds, or none · [`follow`]: a known period, measured again
+//! - [`grid`]: samples on a regular time grid
+//! - [`correlation`]: autocorrelation of the power
+//! - [`search`]: finds a period in the last seconds
+//! - [`follow`]: measures a known period again
 //! - [`best`]: the owner's best hour
 //! - [`thresholds`]: every threshold with its reason
 //!
-//! [`Heartbeat`] finds a period once, follows it, and counts steps while it follows one.
+//! [`Heartbeat`] finds a period once, then follows it and counts steps.
 
 #![forbid(unsafe_code)]
 
@@ -24,24 +26,24 @@ use grid::PowerGrid;
 use search::PeriodFound;
 use thresholds::*;
 
-/// Follows the step of one owner on one GPU.
+/// Follower of the step of one owner on one GPU.
 #[derive(Debug, Default)]
 pub struct Heartbeat {
     grid: PowerGrid,
-    /// The period that is followed, or was until lately.
+    /// Period that is followed or was lost recently.
     known: Option<KnownPeriod>,
-    /// What the last two searches found, to be confirmed by the next.
+    /// Results of the last two searches. A period counts once a second search confirms it.
     found: [Option<PeriodFound>; 2],
     searched: Option<f64>,
-    /// Samples in a row that are older than all that is kept.
+    /// Consecutive samples that are older than everything in the grid.
     behind: u32,
-    /// Since when a period is looked for and not found, in seconds.
+    /// Start of the current search without a result, in seconds.
     sought: f64,
-    /// When GPM last saw tensor cores at work, in seconds.
+    /// End of the last GPM window with busy tensor cores, in seconds.
     trained: Option<f64>,
-    /// When GPM last saw memory that is read for hardly any computing, in seconds.
+    /// End of the last GPM window with many memory reads per computation, in seconds.
     generated: Option<f64>,
-    /// Steps are counted up to here, in seconds.
+    /// Time up to which steps are counted, in seconds.
     counted: f64,
     steps: f64,
 }
@@ -49,52 +51,47 @@ pub struct Heartbeat {
 #[derive(Clone, Copy, Debug)]
 struct KnownPeriod {
     found: PeriodFound,
-    /// When it was first and last there, in seconds.
+    /// Times at which the period was first and last present, in seconds.
     since: f64,
     seen: f64,
     jitter: Option<f64>,
     beats: u64,
-    /// Searches in a row that did not find it.
+    /// Consecutive searches that did not find the period.
     doubts: u32,
 }
 
-/// What GPM saw of a GPU over about 10 s, as shares of the time.
+/// Activity of a GPU in one GPM window of about 10 s, as shares of the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct UnitActivity {
-    /// Tensor cores.
     pub tensor: f64,
-    /// All pipes of the multiprocessors, added up.
+    /// Sum over all pipes of the multiprocessors.
     pub pipes: f64,
-    /// Memory interface.
     pub dram: f64,
 }
 
-/// A period of the owner's work.
+/// Period of the owner's work.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Beat {
-    /// Length of the period in seconds.
     pub seconds: f64,
     /// Share of the power's variance that the period explains, 0 to 1.
     pub confidence: f64,
-    /// Standard deviation of a period's length, as a share of the period.
+    /// Standard deviation of the period's length, as a share of the period.
     pub jitter: f64,
     pub kind: PeriodKind,
 }
 
-/// What repeats.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PeriodKind {
-    /// The step.
     Step,
-    /// The smallest unit that repeats: a part of the step, or several steps.
+    /// Smallest unit that repeats: a part of the step, or several steps.
     SmallestUnit,
 }
 
 impl Heartbeat {
-    /// One power sample: the end of its interval in monotonic seconds, watts. Samples that repeat or go back in time
-    /// and values that no GPU can draw are ignored.
+    /// Adds a power sample: the end of its interval in monotonic seconds, and watts. Samples that repeat or go back
+    /// in time and values that no GPU can draw are ignored.
     pub fn sample(&mut self, at: f64, watts: f64) {
-        // One such sample is a mistake, many are a clock that went back: nothing that was noted by it holds.
+        // One such sample is an error, but many mean that the clock went back, which invalidates all recorded times.
         let behind =
             self.grid.newest().is_some_and(|newest| at.is_finite() && newest - at > KEPT as f64 * TICK);
         self.behind = if behind { self.behind + 1 } else { 0 };
@@ -104,19 +101,19 @@ impl Heartbeat {
         self.grid.push(at, watts);
     }
 
-    /// What GPM saw from `from` to `to`: a witness, never the source of a period.
+    /// Adds the activity from `from` to `to`. It confirms or rejects periods, but never is the source of one.
     pub fn witness(&mut self, _from: f64, to: f64, activity: UnitActivity) {
         self.trained = (activity.tensor >= TRAINS).then_some(to);
         let generates = activity.dram >= READS && activity.pipes < INTENSITY * activity.dram;
         self.generated = generates.then_some(to);
     }
 
-    /// What came before says nothing of what comes: the period and the samples are forgotten, the count stays.
+    /// Forgets the period and the samples, because other work follows. The number of steps is kept.
     pub fn interrupt(&mut self) {
         *self = Heartbeat { steps: self.steps, ..Heartbeat::default() };
     }
 
-    /// The period of the work now; called once a second.
+    /// Returns the current period of the work. Called once a second.
     pub fn beat(&mut self, now: f64) -> Option<Beat> {
         let newest = self.grid.newest()?;
         if self.searched.is_none() {
@@ -143,15 +140,15 @@ impl Heartbeat {
         self.search(newest, beat)
     }
 
-    /// Searches for a period, confirms or drops the known one, and follows what two searches agree on. `beat` is the
-    /// beat of the known period.
+    /// Searches for a period, confirms or drops the known one, and follows a period that two searches agree on.
+    /// `beat` is the beat of the known period.
     fn search(&mut self, newest: f64, beat: Option<Beat>) -> Option<Beat> {
         self.searched = Some(newest);
         let trains = self.trained.is_some_and(|at| newest - at < WITNESSED);
         let same = |a: f64, b: f64| (a / b - 1.0).abs() < AGREE;
         let watts = self.grid.last(usize::MAX);
         let found = search::search(&watts, trains);
-        // What is followed is found again now and then, or it was chance.
+        // A followed period must be found again from time to time, or it was a coincidence.
         if let Some(known) = &mut self.known {
             let again = found.is_some_and(|found| same(found.seconds, known.found.seconds))
                 || search::explains(&watts, &known.found);
@@ -178,7 +175,7 @@ impl Heartbeat {
         self.follow(newest)
     }
 
-    /// Measures the known period again, and counts its steps up to where it was seen for sure.
+    /// Measures the known period again, and counts its steps up to the time at which it was certainly present.
     fn follow(&mut self, newest: f64) -> Option<Beat> {
         let known = self.known.as_mut()?;
         let found = &mut known.found;
@@ -204,7 +201,8 @@ impl Heartbeat {
         Some(Beat { seconds: measure.seconds, confidence: measure.explained.clamp(0.0, 1.0), jitter, kind })
     }
 
-    /// Steps counted since the start: the time with a known period over that period. Never goes back.
+    /// Returns the steps counted since the start: the time with a known period divided by that period. Never
+    /// decreases.
     pub fn steps(&self) -> f64 {
         self.steps
     }

@@ -1,38 +1,37 @@
-//! A period in the last seconds, or none.
+//! Search for a period in the last seconds.
 
 use crate::PeriodKind;
 use crate::correlation::Course;
 use crate::fold::{Fold, PeriodFit};
 use crate::thresholds::*;
 
-/// A period that a search found.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeriodFound {
     pub seconds: f64,
-    /// The share of the variance that it explains.
+    /// Share of the variance that the period explains.
     pub explained: f64,
     pub kind: PeriodKind,
     pub scale: SearchScale,
 }
 
-/// What one scale shows.
+/// Search result at one scale.
 #[derive(Clone, Copy, Debug)]
 struct SearchLook {
     found: PeriodFound,
-    /// Root mean square of what the period explains, in watts.
+    /// Root mean square, in watts, of the part that the period explains.
     swing: f64,
 }
 
-/// The period of the last `watts`. Weak ones count only where something else says that the GPU trains.
+/// Finds the period of the last `watts`. Weak periods count only if there is other evidence that the GPU trains.
 pub fn search(watts: &[f32], trains: bool) -> Option<PeriodFound> {
     let fine = Sight::new(watts, FINE, STRETCH).and_then(|sight| sight.look(trains));
     let wide = Sight::new(watts, COARSE, STRETCH);
-    // A flat stretch is what was before the work, or a part of a long step.
+    // A flat stretch is either the time before the work or a part of a long step.
     let coarse = wide
         .as_ref()
         .and_then(|sight| sight.look(trains))
         .or_else(|| Sight::new(watts, COARSE, COARSE_STRETCH)?.look(trains));
-    // Something long is much alike: what is weak and short is a part of it, and no unit by itself.
+    // A long period makes the power similar at long lags. A weak short period is then a part of it.
     let part = wide.is_some_and(|sight| sight.highest() > LONGER_ALIKE);
     let fine = fine.filter(|look| look.found.explained >= STRONG || look.long() || !part);
     let (Some(fine), Some(coarse)) = (fine, coarse) else { return fine.or(coarse).map(|look| look.found) };
@@ -42,12 +41,12 @@ pub fn search(watts: &[f32], trains: bool) -> Option<PeriodFound> {
     if !longer || coarse.found.explained < STRONG {
         return Some(fine.found);
     }
-    // Something short repeats, and something long: parts of a step, or steps between evaluations.
+    // A short and a long period repeat: parts of a step, or steps between evaluations.
     let found = if fine.found.explained < STRONG { coarse.found } else { fine.found };
     Some(PeriodFound { kind: PeriodKind::SmallestUnit, ..found })
 }
 
-/// Whether a period that was found explains at least half as much of all that a search looks at.
+/// Returns true if a period still explains at least half as much over the whole span of a search.
 pub fn explains(watts: &[f32], found: &PeriodFound) -> bool {
     let Some(sight) = Sight::new(watts, found.scale, STRETCH) else { return false };
     let period = found.seconds / found.scale.seconds();
@@ -55,13 +54,13 @@ pub fn explains(watts: &[f32], found: &PeriodFound) -> bool {
 }
 
 impl SearchLook {
-    /// Whether the coarse scale would see it, too.
+    /// Returns true if the coarse scale would find the period too.
     fn long(&self) -> bool {
         self.found.seconds >= COARSE.first * COARSE.seconds()
     }
 }
 
-/// The power at one scale, and how alike it is at each lag.
+/// Power at one scale, and its autocorrelation at each lag.
 #[derive(Debug)]
 struct Sight {
     course: Course,
@@ -81,7 +80,7 @@ impl Sight {
         Some(Sight { course, heights, level })
     }
 
-    /// The highest of the heights that are measured on several pieces.
+    /// Returns the highest correlation among lags that are measured over several pieces.
     fn highest(&self) -> f32 {
         let scale = self.course.scale;
         let lags = self.course.len().saturating_sub(2 * scale.piece);
@@ -106,7 +105,7 @@ impl Sight {
             let PeriodFit { period, explained } = fit;
             let seconds = period * scale.seconds();
             let alike = near(heights, period);
-            // A longer period shows that has not been repeated often enough yet.
+            // A longer period is visible but has not been repeated often enough yet.
             if alike < UNFINISHED * more || period < scale.first {
                 continue;
             }
@@ -136,14 +135,14 @@ impl Sight {
     }
 }
 
-/// A period, and the mean height at its multiples.
+/// Period, and the mean correlation at its multiples.
 #[derive(Clone, Copy)]
 struct Candidate {
     period: f64,
     height: f32,
 }
 
-/// Periods at whose multiples the power is most alike.
+/// Returns the periods with the highest correlation at their multiples.
 fn candidates(heights: &[f32], from: f64, longest: f64) -> Vec<f64> {
     let grid: Vec<Candidate> = std::iter::successors(Some(from), |period| Some(period * 1.003))
         .take_while(|period| *period <= longest)
@@ -160,14 +159,14 @@ fn candidates(heights: &[f32], from: f64, longest: f64) -> Vec<f64> {
     peaks.into_iter().take(CANDIDATES).map(|peak| peak.period).collect()
 }
 
-/// The height between two lags.
+/// Returns the interpolated correlation at a lag.
 fn between(heights: &[f32], lag: f64) -> Option<f32> {
     let (below, share) = (lag as usize, lag.fract() as f32);
     let (one, two) = (heights.get(below)?, heights.get(below + 1)?);
     Some(one + (two - one) * share)
 }
 
-/// The mean height at the multiples of a period up to a lag.
+/// Returns the mean correlation at the multiples of a period, up to a lag.
 fn comb(heights: &[f32], period: f64, reach: f64) -> f32 {
     let teeth =
         (1..=(reach / period).round() as u32).map_while(|tooth| between(heights, period * f64::from(tooth)));
@@ -175,38 +174,38 @@ fn comb(heights: &[f32], period: f64, reach: f64) -> f32 {
     sum / count.max(1.0)
 }
 
-/// The height near a lag.
+/// Returns the correlation near a lag.
 fn near(heights: &[f32], lag: f64) -> f32 {
     let around = heights.iter().skip(lag as usize).take(2);
     around.fold(0.0, |highest, height| highest.max(*height))
 }
 
-/// The unit that repeats within a period, and how sure it is the step.
+/// Unit that repeats within a period, and whether it is certainly the step.
 #[derive(Clone, Copy, Debug)]
 struct RepeatedUnit {
     fit: PeriodFit,
     kind: PeriodKind,
 }
 
-/// How a part of a period relates to the whole.
+/// Relation of a part of a period to the whole.
 #[derive(Clone, Copy, Debug)]
 struct Relation {
-    /// The share that the whole explains of what its part leaves open.
+    /// Share of the variance unexplained by the part that the whole explains.
     more: f64,
     /// Whether the part is as good as the whole.
     as_good: bool,
 }
 
-/// How a part and its whole relate; `None` if the part is no unit of its own.
+/// Compares a part with its whole, or returns `None` if the part does not repeat by itself.
 fn relate(heights: &[f32], part: PeriodFit, whole: PeriodFit) -> Option<Relation> {
     if part.explained < PART * whole.explained {
         return None;
     }
     let more = (whole.explained - part.explained) / (1.0 - part.explained + SMEARED);
-    // The whole is known more exactly than its part.
+    // The length of the whole is known more precisely than that of its part.
     let exact = whole.period / (whole.period / part.period).round().max(1.0);
-    // Samples that meet every period of the whole at the same places, and those of the part at others, make the whole
-    // look better than it is.
+    // If the samples hit the whole at the same phase every time but the part at varying phases, the whole seems
+    // better than it is.
     let off = |period: f64| (period - period.round()).abs();
     let aliased = exact < SHARP
         && off(exact) > 0.5 * ALIASED
@@ -222,7 +221,7 @@ fn relate(heights: &[f32], part: PeriodFit, whole: PeriodFit) -> Option<Relation
     Some(Relation { more, as_good: blurred || alike >= PART_ALIKE && more < MORE })
 }
 
-/// The smallest part of the period that explains as much, or the smallest multiple that explains more.
+/// Returns the smallest part of the period that explains as much, or the smallest multiple that explains more.
 fn unit(values: &[f32], heights: &[f32], whole: PeriodFit, scale: SearchScale, longest: f64) -> RepeatedUnit {
     let (mut divided_by, mut best) = (1, RepeatedUnit { fit: whole, kind: PeriodKind::Step });
     let fold = |guess: f64, least: f64| {
@@ -238,7 +237,7 @@ fn unit(values: &[f32], heights: &[f32], whole: PeriodFit, scale: SearchScale, l
             break;
         }
         let part = fold(guess, 0.5 * PART * whole.explained);
-        // A part of the part that was found is compared with that one.
+        // A part of the best part so far is compared with that part, not with the whole.
         let larger = if divisor % divided_by == 0 { best.fit } else { whole };
         if let Some(Relation { more, as_good: true }) = relate(heights, part, larger) {
             let kind = if more < SAME { PeriodKind::Step } else { PeriodKind::SmallestUnit };

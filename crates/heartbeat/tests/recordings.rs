@@ -1,4 +1,4 @@
-//! Recordings of known work: what is found of its step. `data/README.md` says what they are.
+//! Steps found in recordings of known work, which `data/README.md` describes.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ fn read(name: &str) -> Recording {
 }
 
 impl Recording {
-    /// The beats by the second, as the exporter asks for them: GPM windows of 10 s.
+    /// Beats by second, called as the exporter does, with GPM windows of 10 s.
     fn beats(&self, heart: &mut Heartbeat) -> Vec<(f64, Option<Beat>)> {
         let mut beats = Vec::new();
         let mut next = 1.0;

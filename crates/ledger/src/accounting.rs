@@ -1,4 +1,4 @@
-//! What is added up between publications: driver calls, the driver's samples and windows, seconds of clock events.
+//! Sums kept between publications: driver calls, the driver's samples and GPM windows, seconds of clock events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use model::clock::Mono;
 use model::sample::{Batch, Drained, GpmWindow, Rows};
 use model::snapshot::{Histogram, Value};
 
-/// Bounds of the histogram of driver calls, in seconds: a decade in three steps from 1 us, where most calls
-/// are, to the deadline's order.
+/// Bounds, in seconds, of the histogram of driver calls: three per decade from 1 us, near most calls, to the order of
+/// the deadline.
 const CALL_SECONDS: [f64; 20] = [
     1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5,
     1.0, 5.0,
@@ -34,7 +34,7 @@ struct GpuTotals {
 
 #[derive(Debug, Default)]
 pub(crate) struct Accounting {
-    /// Number and nanoseconds of the calls of each function and tier.
+    /// Number and nanoseconds of calls, by function and tier.
     calls: BTreeMap<Arc<str>, BTreeMap<Tier, (u64, u64)>>,
     call_seconds: Histogram,
     pub driver: DriverCounters,
@@ -62,7 +62,7 @@ impl Accounting {
         }
     }
 
-    /// Adds up samples drained from a known GPU at `taken`. `report` gets each sample that counts.
+    /// Adds the samples drained from a known GPU at `taken`. `report` is called for each sample that counts.
     pub fn add_samples(
         &mut self,
         gpu: &Gpu,
@@ -77,7 +77,7 @@ impl Accounting {
         }
     }
 
-    /// Holds driver counters that step back at their older value; gives how many do so for the first time.
+    /// Keeps the older value of driver counters that step back. Returns how many do so for the first time.
     pub fn hold_counters(&mut self, rows: &mut Rows) -> u32 {
         let mut steps_back = 0;
         for (subject, row) in rows.iter_mut() {
@@ -91,8 +91,8 @@ impl Accounting {
         steps_back
     }
 
-    /// Adds the seconds of clock events since the last fast visit of a known GPU, unless that is longer ago than
-    /// `longest`.
+    /// Adds the seconds of clock events since the last fast visit of a known GPU, unless that visit is longer ago
+    /// than `longest`.
     pub fn count_clock_events(&mut self, gpu: &Gpu, batch: &Batch, longest: Duration) {
         let clock_events = &mut self.gpus.entry(gpu.clone()).or_default().clock_events;
         let own = batch.rows.groups().iter().find(|(subject, _)| matches!(subject, Subject::Gpu(_)));
@@ -108,13 +108,13 @@ impl Accounting {
         self.activity.last_work(gpu)
     }
 
-    /// Seconds of these clock events of a GPU by the exporter's own count.
+    /// Returns the seconds of these clock events as counted by the exporter.
     pub fn clock_event_seconds(&self, gpu: &Gpu, events: &[ClockEvent]) -> f64 {
         let own = self.gpus.get(gpu);
         own.map_or(0.0, |own| events.iter().map(|event| own.clock_events.seconds(*event)).sum())
     }
 
-    /// Forgets a GPU under this index; `replaced`: the whole GPU.
+    /// Forgets a GPU under this index, or the whole GPU if it was `replaced`.
     pub fn forget(&mut self, gpu: &Gpu, replaced: bool) {
         self.gpus.remove(gpu);
         self.driver.forget(Some(&gpu.uuid));
@@ -135,8 +135,8 @@ impl Accounting {
         b.histogram(&m::gpu_exporter_driver_call_duration_seconds, &Node {}, (), &self.call_seconds);
     }
 
-    /// The sums of a GPU; of one that is not `up` only when it was at work. Metrics that have a value so are taken
-    /// out of `unsupported`.
+    /// Publishes the sums of a GPU. If the GPU is not `up`, only its last work is published. Metrics with a value are
+    /// removed from `unsupported`.
     pub fn publish_gpu(
         &self,
         b: &mut Builder<'_>,
@@ -171,7 +171,7 @@ impl Accounting {
     }
 }
 
-/// Seconds and bytes from GPM's windows, added up for each GPU and GPU instance.
+/// Sums of GPM seconds and bytes, by GPU and GPU instance.
 #[derive(Debug, Default)]
 pub(crate) struct GpmSums(BTreeMap<Subject, BTreeMap<(MetricId, Vec<LabelText>), f64>>);
 
@@ -183,7 +183,7 @@ impl GpmSums {
         }
     }
 
-    /// Forgets the instances of a GPU, whose layout is another.
+    /// Forgets the instances of a GPU whose layout has changed.
     pub fn forget_instances(&mut self, gpu: &Gpu) {
         self.0.retain(|subject, _| {
             !matches!(subject, Subject::GpuInstance(i) if i.gpu == gpu.gpu && i.uuid == gpu.uuid)
@@ -194,7 +194,7 @@ impl GpmSums {
         self.0.retain(|subject, _| subject.gpu() != Some((gpu.gpu, &gpu.uuid)));
     }
 
-    /// The sums of a GPU and its instances.
+    /// Returns the sums of a GPU and its instances.
     fn of_gpu(&self, gpu: &Gpu) -> impl Iterator<Item = (MetricId, &Subject, &[LabelText], f64)> {
         let own = self.0.iter().filter(|(subject, _)| subject.gpu() == Some((gpu.gpu, &gpu.uuid)));
         own.flat_map(|(subject, sums)| {
@@ -203,8 +203,8 @@ impl GpmSums {
     }
 }
 
-/// Floating-point operations a second, estimated from the activity of the pipes: activity x multiprocessors
-/// x operations a cycle x clock.
+/// Publishes the estimated floating-point operations per second: activity x multiprocessors x operations per cycle x
+/// clock.
 fn publish_flops(b: &mut Builder<'_>, intake: &Intake, gpu: &Gpu, now: Mono) {
     let value = |metric: MetricId, label: Option<LabelText>| intake.value_of(gpu, metric, label, now);
     let capability = intake.info_of(gpu, "compute_capability");
@@ -217,13 +217,13 @@ fn publish_flops(b: &mut Builder<'_>, intake: &Intake, gpu: &Gpu, now: Mono) {
     }
 }
 
-/// Compute capability, FP32 lanes of a multiprocessor, and activity and operations a cycle by pipe.
+/// Compute capability, FP32 lanes of a multiprocessor, and for each pipe its activity and operations per cycle.
 type PipeRates = (&'static str, f64, &'static [(FlopPipe, GpmUnit, f64)]);
 
-/// Operations a cycle of one multiprocessor, by pipe, a multiply-add counting two. From the peak rates and clocks of
-/// NVIDIA's data sheets and architecture papers: H100 SXM at 1980 MHz with 132 multiprocessors has 66.9 TFLOP/s FP32 and as much FP64 in tensor
-/// cores, 133.8 FP16 outside them, and at 1830 MHz 989 dense FP16 in tensor cores; B200 with 148
-/// multiprocessors and 1965 MHz 74.5 FP32 (its other rates are not derived here).
+/// Operations per cycle of one multiprocessor, by pipe; a multiply-add counts as two. Derived from the peak rates and
+/// clocks in NVIDIA's data sheets and architecture papers. H100 SXM with 132 multiprocessors: at 1980 MHz 66.9
+/// TFLOP/s in FP32, the same in FP64 on tensor cores and 133.8 in FP16 outside them; at 1830 MHz 989 dense FP16 on
+/// tensor cores. B200 with 148 multiprocessors: 74.5 in FP32 at 1965 MHz (its other rates are not derived here).
 const PIPE_RATES: [PipeRates; 2] = [
     (
         "9.0",
@@ -239,8 +239,8 @@ const PIPE_RATES: [PipeRates; 2] = [
     ("10.0", 128.0, &[(FlopPipe::Fp32, GpmUnit::Fp32, 256.0)]),
 ];
 
-/// The estimates for a GPU of this compute capability: FP32 lanes (CUDA cores) of the whole GPU, clock of
-/// the multiprocessors in hertz, activity of a unit. None where a figure is missing.
+/// Returns the estimates for a GPU of this compute capability, by its FP32 lanes (CUDA cores), the multiprocessor
+/// clock in hertz and the activity of its units. A pipe without a figure is left out.
 fn estimate(
     compute_capability: &str,
     cores: f64,

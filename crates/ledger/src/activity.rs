@@ -1,5 +1,5 @@
-//! When a GPU was at work, and when that work was the canary's own: samples of that time are neither busy nor
-//! idle time of the node's users.
+//! Last work of each GPU, and the runs of the canary. Samples taken during a run are neither busy nor idle time of
+//! the node's users.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,31 +10,30 @@ use model::catalog::{self as m, CanaryEnd, Gpu, Subject, Tier};
 use model::clock::Mono;
 use model::sample::Batch;
 
-/// The longest time that one of the driver's utilization samples is about (NVML: 1/6 s to 1 s). So long before
-/// and after a run nothing that was sampled counts.
+/// Longest interval of one utilization sample of the driver (NVML: 1/6 s to 1 s). Samples this close to a run do not
+/// count.
 const PERIOD: Duration = Duration::from_secs(1);
-/// The newest utilization of the driver may be so old, and is about the period before.
+/// Maximum age of the driver's newest utilization, which describes the interval before.
 const POLLED: Duration = Duration::from_secs(2);
-/// A run that is not known to hang is over after this time: the event of its end was lost.
+/// Time after which a run that is not known to hang is over, because the event of its end was lost.
 const LONGEST: Duration = Duration::from_secs(30 * 60);
-/// Runs of one GPU that are kept. The driver keeps samples of 14 s.
+/// Runs kept per GPU. The driver keeps samples for 14 s.
 const KEPT: usize = 32;
 
-/// The work of every GPU, by UUID.
+/// Work of every GPU, by UUID.
 #[derive(Debug, Default)]
 pub(crate) struct Activity(HashMap<Arc<str>, GpuWork>);
 
 #[derive(Debug, Default)]
 struct GpuWork {
-    /// When it was last seen at work that was not the canary's.
+    /// Time of the last work that was not the canary's.
     last: Option<Mono>,
     runs: VecDeque<CanarySpan>,
 }
 
-/// A run of the canary.
 #[derive(Debug)]
 struct CanarySpan {
-    /// MIG GPU and compute instance, if it is on one.
+    /// MIG GPU and compute instance of the run, if any.
     instance: Option<(u32, u32)>,
     began: Mono,
     ended: Option<Mono>,
@@ -42,7 +41,7 @@ struct CanarySpan {
 }
 
 impl Activity {
-    /// Takes in an event of the canary about a GPU.
+    /// Applies an event of the canary about a GPU.
     pub fn canary(&mut self, uuid: &Arc<str>, event: &CanaryEvent, at: Mono) {
         match event {
             CanaryEvent::Began(place) => self.began(uuid, place.ids(), at),
@@ -50,7 +49,7 @@ impl Activity {
             CanaryEvent::Peer(_, false) => self.ended(uuid, None, at),
             CanaryEvent::Hung(place, Some(_)) => self.hangs(uuid, place.ids()),
             CanaryEvent::Hung(place, None) => self.ended(uuid, place.ids(), at),
-            // A process that hangs may still keep the GPU busy: the run ends with it.
+            // A hung process may keep the GPU busy, so the run ends with the process.
             CanaryEvent::Ended(run) if run.end != CanaryEnd::Hung => {
                 self.ended(uuid, run.place.ids(), at);
             }
@@ -58,7 +57,6 @@ impl Activity {
         }
     }
 
-    /// A run of the canary begins.
     fn began(&mut self, uuid: &Arc<str>, instance: Option<(u32, u32)>, at: Mono) {
         self.ended(uuid, instance, at);
         let runs = &mut self.0.entry(Arc::clone(uuid)).or_default().runs;
@@ -68,14 +66,14 @@ impl Activity {
         runs.push_back(CanarySpan { instance, began: at, ended: None, hangs: false });
     }
 
-    /// Its process hangs: the run is not over before that ends.
+    /// Marks a run as hung: it lasts until its process ends.
     fn hangs(&mut self, uuid: &Arc<str>, instance: Option<(u32, u32)>) {
         if let Some(run) = self.open(uuid, instance) {
             run.hangs = true;
         }
     }
 
-    /// A run of the canary, and its process, has ended.
+    /// Ends a run together with its process.
     fn ended(&mut self, uuid: &Arc<str>, instance: Option<(u32, u32)>, at: Mono) {
         if let Some(run) = self.open(uuid, instance) {
             (run.ended, run.hangs) = (Some(at), false);
@@ -87,7 +85,7 @@ impl Activity {
         runs.iter_mut().find(|run| run.instance == instance && run.ended.is_none())
     }
 
-    /// Whether what the driver sampled of a GPU at this time may be the canary's work.
+    /// Returns true if a sample taken at this time may be the canary's work.
     pub fn is_canarys(&self, uuid: &Arc<str>, at: Mono) -> bool {
         self.covered(uuid, at, PERIOD)
     }
@@ -104,7 +102,7 @@ impl Activity {
         })
     }
 
-    /// Looks whether a visit found a GPU at work.
+    /// Records whether a visit found a GPU at work.
     pub fn record(&mut self, batch: &Batch) {
         let Some(gpu) = &batch.part.gpu else { return };
         let above = |metric, whole: bool| {
@@ -115,7 +113,7 @@ impl Activity {
             });
             groups.flat_map(|(_, rows)| rows).any(|row| row.metric == metric && row.value > 0.0)
         };
-        // Those that compute are listed in the one tier, the others in the other.
+        // Compute processes are listed in one tier, all others in the other.
         let processes = || above(m::gpu_processes.id(), true);
         let busy = match batch.part.tier {
             Tier::Slow => processes() || above(m::gpu_mig_compute_processes.id(), false),
@@ -130,18 +128,17 @@ impl Activity {
         }
     }
 
-    /// A GPU was at work then.
     pub fn worked(&mut self, uuid: &Arc<str>, at: Mono) {
         let last = &mut self.0.entry(Arc::clone(uuid)).or_default().last;
         *last = (*last).max(Some(at));
     }
 
-    /// When a GPU was last seen at work.
+    /// Returns the time of a GPU's last work.
     pub fn last_work(&self, gpu: &Gpu) -> Option<Mono> {
         self.0.get(&gpu.uuid)?.last
     }
 
-    /// Forgets a GPU that another one has replaced.
+    /// Forgets a GPU that was replaced.
     pub fn forget(&mut self, uuid: &Arc<str>) {
         self.0.remove(uuid);
     }

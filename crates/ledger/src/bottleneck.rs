@@ -1,119 +1,116 @@
-//! What holds an owner's work on a GPU back, from what was measured over the last half minute.
-//! `docs/BOTTLENECKS.md` says the same for people: formulas, thresholds and the series that prove each cause.
+//! Names what limits an owner's work on a GPU, from the last 30 s of measurements. `docs/BOTTLENECKS.md` documents
+//! formulas, thresholds and the series that prove each cause.
 //!
-//! Missing evidence proves nothing: a cause is named only if all that it needs is known.
+//! Missing evidence proves nothing: a cause is named only if everything that it requires is known.
 
 use std::time::Duration;
 
 use model::catalog::Cause;
 use model::clock::Mono;
 
-/// Over how long evidence is gathered.
+/// Time over which evidence is gathered.
 pub const WINDOW: Duration = Duration::from_secs(30);
-/// Another cause is named when it was found for so long: else it would flap around a threshold.
+/// Time for which another cause must hold before it is named, so that the cause does not flap around a threshold.
 const STEADY: Duration = Duration::from_secs(10);
 
-/// Share of the time in which the clocks are held down that is no chance.
+/// Minimum share of the time with reduced clocks.
 const HELD_DOWN: f64 = 0.10;
-/// A GPU that works more than this is not waiting for its host.
+/// Utilization above which a GPU is not waiting for its host.
 const BUSY: f64 = 0.80;
-/// A thread or quota used more than this is used up.
+/// Use of a thread or quota above which it is exhausted.
 const USED_UP: f64 = 0.95;
-/// More of the CPUs or memory than this is far.
+/// Share of remote CPUs or memory above which an owner is remote.
 const FAR: f64 = 0.50;
-/// Traffic over PCIe that makes distance matter, as a share of the link's rate.
+/// PCIe traffic at which distance matters, as a share of the link's rate.
 const SUBSTANTIAL: f64 = 0.20;
-/// Traffic that fills a link or memory interface.
+/// Traffic that saturates a link or memory interface.
 const FILLED: f64 = 0.80;
-/// Multiprocessors are well used above this,
+/// Multiprocessor activity of a well-used GPU,
 const SM_HIGH: f64 = 0.50;
-/// and hardly used below this.
+/// and of an underfilled one.
 const SM_LOW: f64 = 0.20;
-/// Kernels that run without end: the lowest share, because utilization samples of such kernels are 99 or 100 %.
+/// Lowest utilization of kernels that never end: their utilization samples are 99 or 100 %.
 const ENDLESS: f64 = 0.98;
-/// One multiprocessor of 250: a kernel of one block made 0.0076 on an H200 (132 multiprocessors), copies and tiny kernels
-/// at most 0.0002.
+/// Activity of one multiprocessor out of 250. A kernel of one block made 0.0076 on an H200 (132 multiprocessors),
+/// copies and tiny kernels at most 0.0002.
 pub const ONE_MULTIPROCESSOR: f64 = 0.004;
-/// Busy pipes of active multiprocessors: at most 0.027 of those that wait, 0.65 to 1 of those that compute.
+/// Pipe activity per active multiprocessor: at most 0.027 in kernels that wait, 0.65 to 1 in kernels that compute.
 pub const IDLE_PIPES: f64 = 0.10;
-/// Activity of the memory interface without traffic: 0.00000 of kernels that wait, 0.00028 of copies to the host now
-/// and then, 0.17 of matrix products.
+/// Memory activity without traffic: 0.00000 for waiting kernels, 0.00028 for occasional copies to the host, 0.17 for
+/// matrix products.
 pub const QUIET_MEMORY: f64 = 0.000_2;
-/// More than copies over PCIe make: 0.011 at 56 GB/s; a training of 12 layers made 0.35.
+/// Memory activity above that of PCIe copies: 0.011 at 56 GB/s; a training of 12 layers made 0.35.
 const MORE_THAN_COPIES: f64 = 0.05;
-/// Bytes a second over PCIe that polling makes, of active multiprocessors: one block that polled host memory made 35 MB/s
-/// at 0.0076, which is 4.6 GB/s at 1. Twice that is allowed,
+/// PCIe traffic of polling, in bytes per second at full multiprocessor activity. One block that polled host memory
+/// made 35 MB/s at an activity of 0.0076, which is 4.6 GB/s at 1. The limit is twice that,
 const POLLING: f64 = 1e10;
-/// and never more than this: copies begin here.
+/// but never more than this, where copies begin.
 const POLLING_MOST: f64 = 1e9;
-/// Bytes a second over a link at rest: 0.7 MB/s over PCIe at most and 0 over NVLink.
+/// Bytes per second over an idle link: at most 0.7 MB/s over PCIe and 0 over NVLink.
 pub const QUIET_LINK: f64 = 5e6;
-/// Standard deviation of the power within a second, in watts: 0.25 to 0.42 of kernels that wait, 0.9 to 115 at work.
+/// Standard deviation of the power within a second, in watts: 0.25 to 0.42 for waiting kernels, 0.9 to 115 at work.
 const FLAT_POWER: f64 = 0.5;
-/// A GPU that does nothing is busy at most for this share, which is one utilization sample of 1 % in two.
+/// Highest utilization of an idle GPU: one of two utilization samples at 1 %.
 pub const RESTS: f64 = 0.005;
 
-/// Copies and kernels each take at least this part of the time,
+/// Minimum share of the time for copies, and for kernels,
 const EACH: f64 = 0.15;
-/// and together at least this and never more than all of it.
+/// and for both together, which never exceed the whole time.
 const TOGETHER: f64 = 0.85;
 
-/// What was measured; `None`: not known. All are shares between 0 and 1 but `owners`.
+/// Measurements; `None` if unknown. All are shares between 0 and 1 unless a unit is given.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Evidence {
-    /// Time with clocks held down by the power cap or a power brake.
+    /// Time with clocks reduced by the power cap or a power brake.
     pub power_held: Option<f64>,
-    /// Time with clocks held down by heat.
+    /// Time with clocks reduced by heat.
     pub heat_held: Option<f64>,
-    /// Owners with processes there.
+    /// Number of owners with processes at the place.
     pub owners: usize,
     /// Time in which the GPU worked.
     pub busy: Option<f64>,
-    /// Of one CPU, what the owner's busiest thread used.
+    /// CPU time of the owner's busiest thread, as a share of one CPU.
     pub busiest_thread: Option<f64>,
-    /// Of its quota of CPU time, what the owner used.
+    /// Use of the owner's CPU quota.
     pub quota_used: Option<f64>,
     /// CPUs that are not near the GPU.
     pub cpu_remote: Option<f64>,
-    /// Memory on the host that is not near the GPU.
+    /// Host memory that is not near the GPU.
     pub memory_remote: Option<f64>,
-    /// Traffic over PCIe in the busier direction, of the link's rate.
+    /// PCIe traffic in the busier direction, as a share of the link's rate.
     pub pcie: Option<f64>,
-    /// Activity of the memory interface.
     pub dram: Option<f64>,
-    /// Activity of the multiprocessors.
     pub sm: Option<f64>,
-    /// Activity of all their pipes together.
+    /// Activity of all pipes together.
     pub pipes: Option<f64>,
-    /// Bytes a second over PCIe in the busier direction.
+    /// Bytes per second over PCIe in the busier direction.
     pub pcie_bytes: Option<f64>,
-    /// Bytes a second over NVLink in the busier direction.
+    /// Bytes per second over NVLink in the busier direction.
     pub nvlink_bytes: Option<f64>,
-    /// Standard deviation of the board's power within a second, in watts, 1 at most.
+    /// Standard deviation of the board's power within a second, in watts, at most 1.
     pub power_deviation: Option<f64>,
-    /// Whether it is about a GPU instance: neither the board's power nor its links are an instance's.
+    /// True for a GPU instance, to which neither the board's power nor its links belong.
     pub instance: bool,
 }
 
-/// Whether the kernels at a place get on.
+/// Progress of the kernels at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pace {
-    /// Something happens.
     Moves,
-    /// Kernels run without end, and nothing is computed or moved.
+    /// Kernels run without end, but compute and move nothing.
     Waits,
     /// Nothing runs and nothing is copied.
     Rests,
 }
 
-/// Whether kernels did more in a GPM window than wait, beside copies or not.
+/// Returns true if kernels did more in a GPM window than wait, with or without copies.
 pub fn is_work(sm: f64, pipes: f64, dram: f64) -> bool {
     sm > ONE_MULTIPROCESSOR && (pipes > IDLE_PIPES * sm || dram > MORE_THAN_COPIES)
 }
 
-/// The causes in the order in which they are looked for: what the hardware does comes before what the work does, and
-/// a cause that explains another comes before it. Before all of them come `wedged` and `stalled`, which take the past of
-/// the work ([`crate::owners`]): no work is done that something could hold back.
+/// Causes in the order in which they are checked: hardware before work, and a cause that explains another before it.
+/// `wedged` and `stalled` come before all of them, because no work is done that anything could slow down. They depend
+/// on the history of the work ([`crate::owners`]).
 pub const ORDER: [Cause; 9] = [
     Cause::ThermallyThrottled,
     Cause::PowerCapped,
@@ -127,8 +124,9 @@ pub const ORDER: [Cause; 9] = [
 ];
 
 impl Evidence {
-    /// The first cause that is proven. Else `Cause::None`, or `Cause::Unknown` where the units of the GPU are not
-    /// measured: most causes cannot be proven then. `None` if nothing at all was measured of the GPU.
+    /// Returns the first cause that is proven. Without one, returns `Cause::None`, or `Cause::Unknown` if the units
+    /// of the GPU are not measured, because most causes cannot be proven then. Returns `None` if the GPU was not
+    /// measured at all.
     pub fn cause(&self) -> Option<Cause> {
         let measured = |of: &[Option<f64>]| of.iter().any(Option::is_some);
         let units = measured(&[self.pcie, self.dram, self.sm]);
@@ -137,10 +135,10 @@ impl Evidence {
         (units || measured(&[self.power_held, self.heat_held, self.busy])).then(first)
     }
 
-    /// Whether the kernels get on. `None` if too little is known.
+    /// Returns the progress of the kernels, or `None` if too little is known.
     pub fn pace(&self) -> Option<Pace> {
         let (busy, sm, pipes, dram) = (self.busy?, self.sm?, self.pipes?, self.dram?);
-        // An instance may have no figures of links; a GPU may have no NVLink.
+        // An instance may have no link figures, and a GPU may have no NVLink.
         let pcie = if self.instance { self.pcie_bytes.unwrap_or(0.0) } else { self.pcie_bytes? };
         let nvlink = self.nvlink_bytes.unwrap_or(0.0);
         let silent = dram <= QUIET_MEMORY && nvlink <= QUIET_LINK;
@@ -156,7 +154,7 @@ impl Evidence {
         Some(if flat { Pace::Waits } else { Pace::Moves })
     }
 
-    /// Whether all that a cause needs is known and says so.
+    /// Returns true if everything that a cause requires is known and exceeds its threshold.
     pub fn proves(&self, cause: Cause) -> bool {
         let above = |value: Option<f64>, limit: f64| value.is_some_and(|value| value > limit);
         let below = |value: Option<f64>, limit: f64| value.is_some_and(|value| value < limit);
@@ -186,22 +184,22 @@ impl Evidence {
     }
 }
 
-/// A cause that changes only when another one lasts.
+/// Cause that changes only when another one persists.
 #[derive(Debug, Default)]
 pub(crate) struct Steady {
     pub named: Option<Cause>,
-    /// Another one, and since when it is found.
+    /// Other cause, and the time since which it is found.
     other: Option<(Option<Cause>, Mono)>,
 }
 
 impl Steady {
-    /// A cause that needs no second look.
+    /// Names a cause at once, without waiting for it to persist.
     pub fn name(&mut self, cause: Cause) -> Option<Cause> {
         (self.named, self.other) = (Some(cause), None);
         self.named
     }
 
-    /// Takes in what is found now; gives the cause to be published.
+    /// Records the current cause, and returns the one to publish.
     pub fn found(&mut self, cause: Option<Cause>, now: Mono) -> Option<Cause> {
         if cause == self.named {
             self.other = None;

@@ -1,4 +1,4 @@
-//! Collecting the series of a snapshot, and the cap on them.
+//! Collection of the series of a snapshot, with a cap on their number.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use model::catalog::{self as m, EntityKind, METRICS, MetricGroup, MetricId, Node
 use model::sample::Row;
 use model::snapshot::{Family, Histogram, Series, SubjectText, Value, number_of};
 
-/// Subjects with their label texts, made once and shared by all snapshots.
+/// Subjects with their label texts, created once and shared by all snapshots.
 #[derive(Debug, Default)]
 pub(crate) struct Subjects(HashMap<Subject, Arc<SubjectText>>);
 
@@ -23,13 +23,13 @@ impl Subjects {
         text
     }
 
-    /// Drops what no series uses any more, so that coming and going MIG instances leave nothing behind.
+    /// Drops subjects that no series uses, so that short-lived MIG instances leave nothing behind.
     fn forget_unused(&mut self) {
         self.0.retain(|_, text| Arc::strong_count(text) > 1);
     }
 }
 
-/// Collects series by metric.
+/// Series of a snapshot, by metric.
 pub(crate) struct Builder<'a> {
     subjects: Subjects,
     off: &'a HashSet<MetricId>,
@@ -97,20 +97,20 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// A value put before.
+    /// Returns a value that was added before.
     pub fn number(&self, metric: MetricId, subject: &Subject, labels: &[LabelText]) -> Option<f64> {
         number_of(self.families.get(usize::from(metric.0))?, subject, labels)
     }
 
-    /// Leaves out series above the cap, the last of the catalogue first, and counts them. Series about the
-    /// node itself are few and describe the others: they always stay.
+    /// Drops and counts the series above the cap, the last ones in the catalogue first. Series about the node are few
+    /// and describe the others, so they always stay.
     pub fn cap(
         mut self,
         max_series: usize,
         groups: &[MetricGroup],
         counters: &mut OwnCounters,
     ) -> (Vec<Family>, Subjects) {
-        // Counts itself as well; the number comes last.
+        // This metric counts itself too. Its value is set at the end.
         self.add(&m::gpu_exporter_series, &Node {}, (), 0.0);
         let mut room = max_series;
         let mut dropped = 0;
@@ -120,7 +120,7 @@ impl<'a> Builder<'a> {
             let mut family = Family { def, series, whole };
             if def.entity != EntityKind::Node {
                 let mut series = std::mem::take(&mut family.series);
-                // A histogram is many series on the page, and is left out as a whole.
+                // A histogram is many series on the page, and is dropped as a whole.
                 series.retain(|one| {
                     let size = if family.serves(one) { one.value.series() } else { 0 };
                     let fits = size <= room;

@@ -1,7 +1,7 @@
-//! What the canary has found: its events folded into the state of each place, counters and events for the list.
+//! Findings of the canary: its events update the state of each place, the counters and the event list.
 //!
-//! A verdict is history: it holds until the next judged run, also if the GPU stops answering. What is published of
-//! it then is in [`publish`].
+//! A verdict holds until the next judged run, even if the GPU stops answering. [`publish`] decides which of it is
+//! then published.
 
 mod publish;
 #[cfg(test)]
@@ -19,15 +19,16 @@ use model::catalog::{
 };
 use model::snapshot::{Event, EventKind, Histogram};
 
-/// Bounds of the histogram of step times, seconds: three a decade, from a launch to a context that hardly comes.
+/// Bounds of the histogram of step times, in seconds: three per decade, from a launch to a context that is barely
+/// created.
 const STEP_SECONDS: [f64; 10] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 60.0];
-/// Bounds of the histogram of rates: close together near 1, where a healthy GPU stays within a thousandth.
+/// Bounds of the histogram of rates: close together near 1, because a healthy GPU stays within 0.1 %.
 const RATIOS: [f64; 13] = [0.5, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 1.001, 1.005, 1.01, 1.05];
-/// Multiprocessors of a GPU that are named.
+/// Maximum number of bad multiprocessors named per GPU.
 const MOST_BAD_SMS: usize = 8;
-/// Places kept of one GPU: it and as many MIG devices as it can have, with room for those that are just replaced.
+/// Places kept per GPU: the GPU and as many MIG devices as it can have, with room for recently replaced ones.
 const MOST_PLACES: usize = 32;
-/// CUDA errors of one GPU that are counted apart; there are some hundred.
+/// CUDA errors of one GPU that are counted separately. There are about one hundred.
 const MOST_ERRORS: usize = 64;
 
 #[derive(Debug, Default)]
@@ -43,21 +44,21 @@ struct PlaceRecord {
     checks: BTreeMap<CanaryCheck, CheckState>,
 }
 
-/// The newest verdict and figures of one check.
+/// Newest verdict and figures of one check.
 #[derive(Debug)]
 struct CheckState {
     verdict: CanaryVerdict,
     text: String,
-    /// Every verdict there was.
+    /// All verdicts so far.
     seen: BTreeSet<CanaryVerdict>,
-    /// The verdict that the list of events has last.
+    /// Verdict of the newest event in the event list.
     listed: CanaryVerdict,
-    /// Whether the last verdict that says anything of the GPU was a fault.
+    /// Whether the last verdict about the GPU's health was a fault.
     faulty: bool,
     figures: CheckFigures,
 }
 
-/// What the newest valid run of a check measured.
+/// Measurements of the newest valid run of a check.
 #[derive(Debug, Default)]
 struct CheckFigures {
     rate: Option<Rate>,
@@ -73,16 +74,16 @@ impl CheckState {
     }
 }
 
-/// What is known of the canary.
+/// State of the canary.
 #[derive(Debug, Default)]
 pub(crate) struct CanaryFindings {
     pub counters: OwnCounters,
     mode: Option<CanaryMode>,
     duty: Option<f64>,
     processes: Option<usize>,
-    /// By UUID of the GPU: its index may change.
+    /// Places by the UUID of the GPU, because its index may change.
     places: BTreeMap<(Arc<str>, Option<Instance>), PlaceRecord>,
-    /// Steps in which a process of the GPU ever hung.
+    /// Steps in which a process on the GPU has ever hung.
     hung: BTreeMap<Arc<str>, BTreeSet<CanaryStep>>,
     errors: HashMap<Arc<str>, BTreeSet<u32>>,
     steps: BTreeMap<CanaryStep, Histogram>,
@@ -107,8 +108,7 @@ impl CanaryFindings {
         self.counters.add(&m::gpu_canary_gpu_seconds_total, gpu, (), 0.0);
     }
 
-    /// Takes an event in; gives the events for the list. `gpu` is the GPU of the event as the ledger knows it, if
-    /// it does.
+    /// Applies an event, and returns the events for the list. `gpu` is the known GPU that the event is about, if any.
     pub fn record(&mut self, gpu: Option<&Gpu>, event: CanaryEvent, unix_seconds: f64) -> Vec<Event> {
         match event {
             CanaryEvent::Mode { mode, duty } => {
@@ -116,7 +116,7 @@ impl CanaryFindings {
                 self.duty = possible(&m::gpu_canary_duty_budget_ratio, duty);
             }
             CanaryEvent::Alive(alive) => self.processes = Some(alive),
-            // The ledger keeps its time apart, which is all there is to it.
+            // The ledger records the time of peer tests, and nothing else needs to be done.
             CanaryEvent::Peer(..) => {}
             CanaryEvent::WrongByHand(board, check, text) => {
                 return vec![wrong_by_hand(gpu, &board.uuid, check, text, unix_seconds)];
@@ -197,7 +197,6 @@ impl CanaryFindings {
         events
     }
 
-    /// Counts a run.
     fn count(&mut self, gpu: Option<&Gpu>, outcome: &Outcome) {
         self.counters.add(&m::gpu_canary_runs_total, &Node {}, (outcome.end,), 1.0);
         if let Some(reason) = outcome.skip {
@@ -228,7 +227,7 @@ impl CanaryFindings {
             discarded += f64::from(u8::from(judged.sample == CanaryVerdict::Contended));
         }
         self.counters.add(&m::gpu_canary_discarded_total, gpu, (), discarded);
-        // What could not be made failed by the environment.
+        // A run that could not start failed because of its environment.
         let fault = matches!(outcome.end, CanaryEnd::DriverFault | CanaryEnd::Hung);
         if let Some(code) = outcome.cuda_error.filter(|_| fault) {
             let codes = self.errors.entry(Arc::clone(&gpu.uuid)).or_default();
@@ -240,14 +239,14 @@ impl CanaryFindings {
         }
     }
 
-    /// Whether the canary says that a GPU cannot be relied on.
+    /// Returns true if the GPU is not reliable according to the canary.
     pub fn faulty(&self, gpu: &Gpu) -> bool {
         let mut places = self.places.iter().filter(|((uuid, _), _)| *uuid == gpu.uuid);
         places.any(|(_, record)| record.hung.is_some() || record.checks.values().any(|s| s.faulty))
     }
 
-    /// A GPU was reset, or with `None` the driver was loaded again: that it failed or hung before is over. A wrong
-    /// result is the hardware's, and holds until a run says otherwise.
+    /// Ends failures and hangs of a GPU after its reset, or of all GPUs with `None` after a driver load. A wrong
+    /// result is a property of the hardware, and stays until a later run clears it.
     pub fn reset(&mut self, gpu: Option<&Gpu>) {
         let of = |uuid: &Arc<str>| gpu.is_none_or(|gpu| gpu.uuid == *uuid);
         for (_, record) in self.places.iter_mut().filter(|((uuid, _), _)| of(uuid)) {
@@ -256,7 +255,7 @@ impl CanaryFindings {
         }
     }
 
-    /// What was wrong on a GPU does not count any more.
+    /// Ends the wrong results and faults of a GPU that an operator cleared.
     fn clear(&mut self, uuid: &Arc<str>) {
         let others = |v| matches!(v, CanaryVerdict::DriverFault | CanaryVerdict::Hung);
         for (_, record) in self.places.iter_mut().filter(|((of, _), _)| of == uuid) {
@@ -267,14 +266,14 @@ impl CanaryFindings {
         }
     }
 
-    /// Forgets a GPU that another one has replaced.
+    /// Forgets a GPU that was replaced.
     pub fn forget(&mut self, uuid: &Arc<str>) {
         self.places.retain(|(of, _), _| of != uuid);
         self.hung.remove(uuid);
         self.errors.remove(uuid);
     }
 
-    /// Keeps of a GPU's MIG instances those that there are.
+    /// Drops the MIG instances of a GPU that no longer exist.
     fn retain(&mut self, gpu: &Gpu, there: impl Fn(&Instance) -> bool) {
         self.places.retain(|(uuid, instance), _| *uuid != gpu.uuid || instance.as_ref().is_none_or(&there));
     }
@@ -302,8 +301,8 @@ impl CheckState {
     }
 }
 
-/// A run that the driver ended or that hangs speaks against the GPU, also if no check was judged so: the step it
-/// ended in is the check.
+/// Returns a verdict for a run that ended with a driver fault or hang, even if no check was judged so. The step in
+/// which the run ended becomes the check.
 fn unjudged(outcome: &Outcome) -> Option<Judged> {
     let verdict = match outcome.end {
         CanaryEnd::DriverFault => CanaryVerdict::DriverFault,
@@ -318,24 +317,24 @@ fn unjudged(outcome: &Outcome) -> Option<Judged> {
     Some(Judged::plain(check.copied().unwrap_or(CanaryCheck::Init), verdict, outcome.text.clone()))
 }
 
-/// Whether a verdict says that the GPU cannot be relied on.
+/// Returns true if a verdict means that the GPU is not reliable.
 fn fault(verdict: CanaryVerdict) -> bool {
     matches!(verdict, CanaryVerdict::WrongResult | CanaryVerdict::DriverFault | CanaryVerdict::Hung)
 }
 
-/// Whether a sample of this verdict measured the GPU.
+/// Returns true if a sample with this verdict measured the GPU.
 fn valid(sample: CanaryVerdict) -> bool {
     use CanaryVerdict as V;
     !matches!(sample, V::Contended | V::DriverFault | V::Hung | V::Skipped | V::CouldNotRun)
 }
 
-/// A value that the metric can have.
+/// Returns the value if it is within the metric's limits.
 fn possible<E: Entity, L: LabelSet>(metric: &Metric<E, L>, value: f64) -> Option<f64> {
     metric.def().limits().contains(&value).then_some(value)
 }
 
-/// The event that a judged check is, if it is one: its verdict is another than the one that is `listed` last.
-/// A sample that was thrown away and a check that was left out change no verdict.
+/// Returns the event of a judged check whose verdict differs from the one that was `listed` last. Discarded samples
+/// and skipped checks do not change a verdict.
 fn change(gpu: &Gpu, outcome: &Outcome, judged: &Judged, listed: CanaryVerdict, at: f64) -> Option<Event> {
     if judged.verdict == listed || matches!(judged.verdict, CanaryVerdict::Contended | CanaryVerdict::Skipped)
     {
@@ -355,7 +354,7 @@ fn change(gpu: &Gpu, outcome: &Outcome, judged: &Judged, listed: CanaryVerdict, 
     })
 }
 
-/// A run by hand found a wrong result.
+/// Returns the event of a wrong result that a manual run found.
 fn wrong_by_hand(gpu: Option<&Gpu>, uuid: &str, check: CanaryCheck, text: String, at: f64) -> Event {
     let verdict = CanaryVerdict::WrongResult;
     let (action, meaning) = first(verdict);
@@ -364,23 +363,23 @@ fn wrong_by_hand(gpu: Option<&Gpu>, uuid: &str, check: CanaryCheck, text: String
     of_board(gpu, uuid, text, event)
 }
 
-/// A wrong result was cleared.
+/// Returns the event of a wrong result that was cleared.
 fn cleared(gpu: Option<&Gpu>, uuid: &str, text: String, unix_seconds: f64) -> Event {
     let meaning = "A wrong result of the canary was cleared.";
     let event = Event::new(EventKind::Canary, unix_seconds, Severity::Info, FaultAction::Ignore);
     of_board(gpu, uuid, text, Event { meaning, ..event })
 }
 
-/// An event about a board. One that is elsewhere now, or not known yet, is no GPU of this node.
+/// Returns an event about a board. A board that was moved or is not known yet is not a GPU of this node.
 fn of_board(gpu: Option<&Gpu>, uuid: &str, text: String, event: Event) -> Event {
     let text = if gpu.is_some() { text } else { format!("board {uuid}: {text}") };
     Event { gpu: gpu.cloned(), text, ..event }
 }
 
-/// A process that hung in this step has ended.
+/// Returns the event of a hung process that has ended.
 fn hangs_no_more(gpu: &Gpu, place: &Place, step: CanaryStep, unix_seconds: f64) -> Event {
     Event {
-        meaning: "The canary's process that hung has ended.",
+        meaning: "The hung canary process has ended.",
         text: format!("It hung in step {}.", step.known()),
         ..event(gpu, place, unix_seconds, Severity::Info, FaultAction::Ignore)
     }
@@ -396,24 +395,26 @@ fn event(gpu: &Gpu, place: &Place, unix_seconds: f64, severity: Severity, action
     }
 }
 
-/// What to do first after a verdict, and what it means.
+/// Returns the first action after a verdict, and its meaning.
 fn first(verdict: CanaryVerdict) -> (FaultAction, &'static str) {
     use {CanaryVerdict as V, FaultAction as A};
     match verdict {
-        V::Ok => (A::Ignore, "The canary finds nothing wrong any more."),
-        V::Throttled => (A::CheckHardware, "The GPU is held below its clock; the driver names the reason."),
+        V::Ok => (A::Ignore, "The canary no longer finds a problem."),
+        V::Throttled => (A::CheckHardware, "The GPU runs below its clock, and the driver names the reason."),
         V::UnexplainedClockCap => {
-            (A::CheckHardware, "The GPU is held below its clock without a named reason.")
+            (A::CheckHardware, "The GPU runs below its clock, and the driver names no reason.")
         }
         V::SlowSm => (A::CheckHardware, "A multiprocessor is slower than the others."),
-        V::DegradedMemory => (A::CheckHardware, "Device memory or its cache is below its rate."),
-        V::NarrowedLink => (A::CheckHardware, "The PCIe link is narrower or slower than GPU and slot allow."),
-        V::Slow => (A::CheckHardware, "The GPU is below its rate."),
-        V::WrongResultSuspected => (A::CheckHardware, "A wrong result was seen once, and not again."),
-        V::WrongResult => (A::CheckHardware, "The GPU computes or stores wrongly."),
+        V::DegradedMemory => (A::CheckHardware, "Device memory or its cache is slower than expected."),
+        V::NarrowedLink => {
+            (A::CheckHardware, "The PCIe link is narrower or slower than GPU and slot support.")
+        }
+        V::Slow => (A::CheckHardware, "The GPU is slower than expected."),
+        V::WrongResultSuspected => (A::CheckHardware, "A wrong result occurred once and did not recur."),
+        V::WrongResult => (A::CheckHardware, "The GPU computes or stores incorrectly."),
         V::DriverFault => (A::ResetGpu, "The CUDA driver fails on the GPU."),
         V::Hung => (A::ResetGpu, "A program on the GPU makes no progress."),
-        V::CouldNotRun => (A::Ignore, "The canary could not run, for no fault of the GPU."),
+        V::CouldNotRun => (A::Ignore, "The canary could not run, but not because of the GPU."),
         V::Contended | V::Skipped => (A::Ignore, ""),
     }
 }

@@ -1,5 +1,5 @@
-//! Seconds the clocks were held down, by reason, for reasons the driver does not count itself: the states
-//! read in the fast tier, each taken to last until the next reading.
+//! Seconds with reduced clocks, by reason, for the reasons that the driver does not count itself. A state read in the
+//! fast tier lasts until the next reading.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,29 +10,29 @@ use model::clock::Mono;
 use model::sample::{Gap, Missing, Row};
 
 const REASONS: usize = ClockEvent::ALL.len();
-/// Time between two looks that are kept: the interval at which DCGM exporters collect.
+/// Interval between the states that are kept, which is the collection interval of DCGM exporters.
 const LOOK: Duration = Duration::from_secs(30);
-/// Most looks that are kept: an hour.
+/// Maximum number of states kept: one hour.
 const MOST_LOOKS: usize = 120;
 
-/// One GPU's seconds.
+/// Clock events of one GPU.
 #[derive(Debug, Default)]
 pub(crate) struct ClockEvents {
     last: Option<(Mono, [bool; REASONS])>,
     seconds: [f64; REASONS],
-    /// Reasons for which the driver has a counter of its own. Known once the slow tier was read.
+    /// Reasons that the driver counts itself. Known after the slow tier was read.
     driver_counts: Option<[bool; REASONS]>,
-    /// The newest state, however long ago.
+    /// Newest state, of any age.
     newest: Option<[bool; REASONS]>,
-    /// Times that each reason began.
+    /// Number of times that each reason began.
     starts: [u64; REASONS],
-    /// A state every 30 s, the oldest first.
+    /// One state every 30 s, oldest first.
     looks: VecDeque<(Mono, [bool; REASONS])>,
 }
 
 impl ClockEvents {
-    /// Takes the rows of a fast visit. After a pause longer than `longest` nothing is known of the time
-    /// between, and nothing is added.
+    /// Applies the rows of a fast visit. Nothing is added after a pause longer than `longest`, because the state in
+    /// between is unknown.
     pub fn fast(&mut self, taken: Mono, rows: &[Row], longest: Duration) {
         let mut active = [false; REASONS];
         let mut any = false;
@@ -56,7 +56,7 @@ impl ClockEvents {
         }
     }
 
-    /// Counts what began since the last state, and keeps one state every 30 s.
+    /// Counts the reasons that began since the last state, and keeps one state every 30 s.
     fn look(&mut self, taken: Mono, active: [bool; REASONS]) {
         if let Some(before) = self.newest.replace(active) {
             for ((starts, now), was) in self.starts.iter_mut().zip(active).zip(before) {
@@ -71,13 +71,13 @@ impl ClockEvents {
         }
     }
 
-    /// Reasons that began, with how often they did.
+    /// Returns the reasons that began, with their number of times.
     pub fn starts(&self) -> impl Iterator<Item = (ClockEvent, f64)> {
         let all = ClockEvent::ALL.iter().copied().zip(self.starts);
         all.filter(|(_, starts)| *starts > 0).map(|(event, starts)| (event, starts as f64))
     }
 
-    /// Every reason with the looks within the window that found it; none without a look.
+    /// Returns for every reason the number of states within the window that had it; nothing if there is no state.
     pub fn looks(&self, window: Duration, now: Mono) -> impl Iterator<Item = (ClockEvent, f64)> {
         let (mut found, mut any) = ([0u32; REASONS], false);
         for (_, active) in self.looks.iter().filter(|(at, _)| now.since(*at) <= window) {
@@ -89,8 +89,7 @@ impl ClockEvents {
         ClockEvent::ALL.iter().copied().zip(found.map(f64::from)).filter(move |_| any)
     }
 
-    /// Takes what a slow visit learned: for which reasons the driver counts. A call that failed leaves
-    /// that open.
+    /// Records from a slow visit which reasons the driver counts. A failed call leaves that open.
     pub fn slow(&mut self, rows: &[Row], gaps: &[Gap]) {
         let seconds = m::gpu_clock_event_seconds_total.id();
         if gaps.iter().any(|g| g.metrics.contains(&seconds) && g.missing != Missing::Unsupported) {
@@ -105,13 +104,13 @@ impl ClockEvents {
         self.driver_counts = Some(counts);
     }
 
-    /// Seconds of one reason by our own count, whether the driver counts it too.
+    /// Returns the exporter's own count of seconds for a reason, even if the driver counts it too.
     pub fn seconds(&self, event: ClockEvent) -> f64 {
         self.seconds.get(event as usize).copied().unwrap_or(0.0)
     }
 
-    /// Reasons and seconds that we count. None before it is known what the driver counts: a series that
-    /// changed from our seconds to the driver's would jump.
+    /// Returns the seconds of the reasons that only the exporter counts. Returns none before it is known what the
+    /// driver counts, because a series that changed from one count to the other would jump.
     pub fn ours(&self) -> impl Iterator<Item = (ClockEvent, f64)> {
         let driver = self.driver_counts.filter(|_| self.last.is_some()).unwrap_or([true; REASONS]);
         ClockEvent::ALL

@@ -1,22 +1,22 @@
-//! Counters: the exporter's own and the driver's.
+//! Counters of the exporter and of the driver.
 //!
-//! The exporter's start at 0 with the daemon, are born at 0 for every label known in advance, and are never
-//! restored from disk: Prometheus would count a restored value twice.
+//! The exporter's counters start at 0 with the daemon, are created at 0 for every label known in advance, and are
+//! never restored from disk, because Prometheus would count a restored value twice.
 
 use std::collections::{BTreeMap, HashMap};
 
 use model::catalog::schema::{Entity, KnownLabel, LabelSet, LabelText, Metric};
 use model::catalog::{MetricId, Subject};
 
-/// Metric, subject and labels of a series.
+/// Key of a series: metric, subject and labels.
 pub(crate) type SeriesKey = (MetricId, Subject, Vec<LabelText>);
 
-/// The exporter's counters, by series.
+/// Counters of the exporter, by series.
 #[derive(Debug, Default)]
 pub(crate) struct OwnCounters(BTreeMap<SeriesKey, f64>);
 
 impl OwnCounters {
-    /// Adds to a counter; the first addition creates it.
+    /// Adds to a counter, and creates it if necessary.
     pub fn add<E: Entity, L: LabelSet>(&mut self, metric: &Metric<E, L>, entity: &E, labels: L, by: f64) {
         *self.0.entry((metric.id(), entity.subject(), labels.texts())).or_insert(0.0) += by;
     }
@@ -38,14 +38,14 @@ impl OwnCounters {
     }
 }
 
-/// Readings in a row below the published value that are taken for a restart.
+/// Consecutive readings below the published value that count as a restart.
 const CONFIRM: u32 = 3;
 
-/// The driver's counters: published as the driver has them, but a step back is held until it is explained.
+/// Counters of the driver. They are published as read, but a step back is held until it is explained.
 ///
-/// Prometheus reads any step back as a restart from 0 and adds the whole value again, so one wrong reading
-/// of a counter would be published as a jump. A step back passes as a restart after a load of the driver or
-/// the loss of the GPU (the ledger then forgets the counters), or when three readings in a row confirm it.
+/// Prometheus treats any step back as a restart from 0 and adds the whole value again, so one wrong reading would
+/// show as a jump. A step back passes as a restart after a driver load or the loss of the GPU (the ledger then
+/// forgets the counters), or when three consecutive readings confirm it.
 #[derive(Debug, Default)]
 pub(crate) struct DriverCounters(HashMap<SeriesKey, CounterState>);
 
@@ -56,7 +56,7 @@ struct CounterState {
 }
 
 impl DriverCounters {
-    /// Takes a reading; gives what to publish and whether a step back was held for the first time.
+    /// Returns the value to publish for a reading, and whether a step back is held for the first time.
     pub fn read(&mut self, key: SeriesKey, value: f64) -> (f64, bool) {
         let state = self.0.entry(key).or_insert(CounterState { published: value, below: 0 });
         if value >= state.published {
@@ -72,7 +72,7 @@ impl DriverCounters {
         (value, false)
     }
 
-    /// Forgets the counters of a GPU, or all with `None`: the next readings may start anywhere.
+    /// Forgets the counters of a GPU, or all with `None`. The next readings may start at any value.
     pub fn forget(&mut self, uuid: Option<&str>) {
         match uuid {
             Some(uuid) => self.0.retain(|(_, about, _), _| about.gpu().is_none_or(|(_, of)| **of != *uuid)),

@@ -1,7 +1,7 @@
-//! Whether the GPUs are divided as the operator has declared.
+//! Comparison of the MIG layout with the declared one.
 //!
-//! Compared are MIG devices (compute instances) by profile, as nvidia-mig-parted counts them. A GPU instance
-//! that has none of them is no part of any declared layout: with it the GPU does not match.
+//! MIG devices (compute instances) are compared by profile, as nvidia-mig-parted counts them. A GPU instance without
+//! a compute instance is not part of any declared layout, so a GPU that has one does not match.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -12,21 +12,21 @@ use model::catalog::{self as m, Gpu, MigInfo, ProfileName, Subject, Tier};
 use model::sample::{Batch, Missing};
 use settings::mig_layout::{DeclaredLayout, Wanted, pci_id};
 
-/// How a GPU is divided.
+/// Actual layout of a GPU.
 #[derive(Debug, PartialEq)]
 enum Actual {
-    /// It is not in MIG mode, or has none.
+    /// The GPU is not in MIG mode, or does not support it.
     Off,
-    /// It is in MIG mode.
     Devices {
-        /// Its MIG devices.
+        /// Number of MIG devices by profile.
         profiles: BTreeMap<String, u32>,
         /// Whether a GPU instance has no compute instance.
         unused: bool,
     },
 }
 
-/// The declared layout of a GPU, and, while the GPU is `up` and its layout known, whether reality matches.
+/// Publishes the declared layout of a GPU. While the GPU is `up` and its layout is known, also publishes whether both
+/// match.
 pub fn publish(
     b: &mut Builder<'_>,
     declared: &DeclaredLayout,
@@ -60,15 +60,15 @@ fn matches(wanted: Wanted<'_>, actual: &Actual) -> Option<bool> {
     }
 }
 
-/// How the GPU is divided, by its slow tier (the mode) and normal one (the instances); `None` if one of the two
-/// is not known.
+/// Returns the layout of a GPU from its slow tier (the mode) and its normal tier (the instances), or `None` if one of
+/// them is unknown.
 fn actual(slow: Option<&Batch>, normal: Option<&Batch>) -> Option<Actual> {
     let slow = slow?;
     let mode = m::gpu_mig_mode_enabled.id();
     match slow.find(mode).map(|row| row.value == 1.0) {
         Some(false) => return Some(Actual::Off),
         Some(true) => {}
-        // A GPU that has no MIG is not in MIG mode.
+        // A GPU without MIG support is not in MIG mode.
         None => return slow.unsupported().any(|metric| metric == mode).then_some(Actual::Off),
     }
     let normal = normal?;

@@ -1,4 +1,4 @@
-//! The driver as a whole: its answer, its loads, its release, its stuck calls, and the samplers that ask it.
+//! State of the driver as a whole: its answers, loads, release and stuck calls, and the samplers.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use model::snapshot::DriverState;
 
 #[derive(Debug, Default)]
 pub(crate) struct DriverWatch {
-    /// What was heard last: never stuck or paused.
+    /// Last state reported, never stuck or paused.
     answer: DriverState,
     pub stuck: bool,
-    /// The release of the driver, while it lasts.
+    /// Current release of the driver.
     paused: Option<Pause>,
     loads: Loads,
-    /// Since when no sampler has said that the driver answers.
+    /// Time since which no sampler has reported that the driver answers.
     unanswered: Option<Mono>,
     pub stalls: Vec<Stall>,
-    /// Sampler processes alive.
+    /// Number of live sampler processes.
     pub samplers: usize,
 }
 
@@ -32,7 +32,7 @@ impl DriverWatch {
     }
 
     pub fn no_sampler(&mut self, text: &str) {
-        self.answer = DriverState::Away { text: format!("no sampler can be started: {text}") };
+        self.answer = DriverState::Away { text: format!("failed to start a sampler: {text}") };
     }
 
     pub fn resumed(&mut self) {
@@ -43,7 +43,7 @@ impl DriverWatch {
         self.unanswered.get_or_insert(at);
     }
 
-    /// Gives whether the kernel module may be gone: where the module is seen to stay, only its library is missing.
+    /// Returns true if the kernel module may be gone. If the module is still present, only the library is missing.
     pub fn away(&mut self, error: DriverError, text: String) -> bool {
         self.unanswered = None;
         self.answer = match error {
@@ -53,18 +53,18 @@ impl DriverWatch {
         error == DriverError::DriverNotLoaded && !self.loads.module_seen()
     }
 
-    /// Gives whether the release begins.
+    /// Returns true if the release begins.
     pub fn released(&mut self, pause: Pause) -> bool {
         self.unanswered = None;
         self.paused.replace(pause).is_none()
     }
 
-    /// Gives whether a load is to be counted.
+    /// Returns true if the module was loaded.
     pub fn module(&mut self, state: &ModuleState, at: Mono, unix_seconds: f64) -> bool {
         self.loads.folder(state, at, unix_seconds)
     }
 
-    /// Gives whether a line of the kernel log is a load that is to be counted.
+    /// Returns true if a line of the kernel log reports a load that is not counted yet.
     pub fn logged(&mut self, fact: &Fact) -> bool {
         let FactKind::Kernel(KernelFact { old, line, .. }) = &fact.kind else { return false };
         let loaded = matches!(line, KernelLine::DriverLoaded { .. });
@@ -75,7 +75,7 @@ impl DriverWatch {
         self.samplers > 0
     }
 
-    /// Returns the state of the driver. `patience`: how long the next sampler has for its first answer.
+    /// Returns the state of the driver. `patience`: time that the next sampler has for its first answer.
     pub fn state(&self, now: Mono, patience: Duration) -> DriverState {
         if let Some(pause) = &self.paused {
             return DriverState::Paused {
@@ -93,7 +93,7 @@ impl DriverWatch {
         }
     }
 
-    /// The driver call that is stuck on a GPU, if one is.
+    /// Returns the driver call that is stuck on a GPU.
     pub fn stall_of(&self, gpu: &Gpu) -> Option<&Stall> {
         self.stalls.iter().filter(|stall| stall.overdue).find(|stall| {
             let about = stall.gpu.as_ref();

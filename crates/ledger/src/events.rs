@@ -1,5 +1,5 @@
-//! The list of events: the newest ones in order, bursts of the same folded into one entry, each logged at most
-//! once a second.
+//! List of the newest events in order. Bursts are folded into one entry, and each entry is logged at most once a
+//! second.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,36 +10,35 @@ use model::catalog::schema::KnownLabel;
 use model::clock::Mono;
 use model::snapshot::{Event, EventKind};
 
-/// An event that comes sooner than this after the last of its kind is a repetition.
+/// Interval within which an event repeats the last one of its kind.
 const BURST_SECONDS: f64 = 180.0;
-/// An entry is logged at most this often.
+/// Minimum interval between two log lines of an entry.
 const LOG_EVERY: Duration = Duration::from_secs(1);
-/// The list is kept at most this often: a storm of faults must not be one of writes.
+/// Minimum interval between two saves, so that a storm of faults does not become a storm of writes.
 const KEEP_EVERY: Duration = Duration::from_secs(10);
-/// By so many seconds the times differ that two daemons know of one event.
+/// Timestamp tolerance, in seconds, when matching an event restored from disk.
 const SAME_TIME: f64 = 2.0;
-/// Most lines written to the journal in one go.
+/// Maximum number of lines written to the journal at once.
 const MAX_LINES: usize = 50;
 
-/// What makes two events the same: kind, what it is about, code, and whether it is from before.
+/// Identity of an event: kind, subject, code, and whether it is older than the daemon.
 type Same = (EventKind, String, Option<u64>, bool);
-/// What only the kernel log names of an event, so that it may come later: process and link.
+/// Process and link of an event. Only the kernel log names them, so they may be added later.
 type Which = (Option<u32>, Option<u32>);
-/// Of any process and link.
+/// Key of an entry whose process and link do not matter.
 const ANY: Which = (None, None);
 
-/// One entry, and what was logged of it.
+/// Entry of the list, and what was logged of it.
 #[derive(Debug)]
 struct ListedEvent {
     event: Arc<Event>,
     logged_at: Option<Mono>,
-    /// Times it happened that are not logged yet.
+    /// Occurrences that are not logged yet.
     unlogged: u64,
-    /// When these are to be logged.
+    /// Time at which they are logged.
     due: Mono,
 }
 
-/// The list.
 #[derive(Debug, Default)]
 pub(crate) struct EventList {
     keep: usize,
@@ -48,25 +47,25 @@ pub(crate) struct EventList {
     next: u64,
     /// Id of the newest event of an earlier daemon.
     restored: u64,
-    /// The newest entry of events that are the same, by process and link and, with [`ANY`], of any.
+    /// Newest entry of an event, by process and link, and with [`ANY`] regardless of both.
     newest: HashMap<(Same, Which), u64>,
-    /// Entries that are to be logged.
+    /// Entries to be logged.
     pending: Vec<u64>,
-    /// Times events happened that left the list before they were logged.
+    /// Occurrences that left the list before they were logged.
     unlogged: u64,
     list: Arc<[Arc<Event>]>,
     listed: u64,
-    /// The revision that was handed out to be kept, and when.
+    /// Revision that was last saved, and the time.
     kept: (u64, Option<Mono>),
 }
 
 impl EventList {
-    /// An empty list of at most so many.
+    /// Creates an empty list of at most `keep` entries.
     pub fn new(keep: usize) -> EventList {
         EventList { keep: keep.max(1), next: 1, ..EventList::default() }
     }
 
-    /// Takes in the events of an earlier daemon, which logged them. Ids and revisions go on where they were.
+    /// Adds the events of an earlier daemon, which has logged them. Ids and revisions continue.
     pub fn restore(&mut self, earlier: impl Iterator<Item = Event>) {
         let earlier: Vec<Event> = earlier.collect();
         let newest = earlier.iter().map(|event| event.id).max().unwrap_or(0).max(earlier.len() as u64);
@@ -85,7 +84,7 @@ impl EventList {
         self.kept.0 = self.revision;
     }
 
-    /// Whether the list is to be kept now.
+    /// Returns true if the list must be saved now.
     pub fn take_changed(&mut self, now: Mono) -> bool {
         let (revision, at) = self.kept;
         let due = revision != self.revision && at.is_none_or(|at| now.since(at) >= KEEP_EVERY);
@@ -95,12 +94,12 @@ impl EventList {
         due
     }
 
-    /// Whether the list has changed since it was kept, which is for the last time now.
+    /// Returns true if the list has changed since it was saved. Called once, at the end.
     pub fn take_last(&mut self) -> bool {
         std::mem::replace(&mut self.kept.0, self.revision) != self.revision
     }
 
-    /// Has at most so many from now on.
+    /// Limits the list to `keep` entries.
     pub fn keep(&mut self, keep: usize) {
         self.keep = keep.max(1);
         while self.entries.len() > self.keep {
@@ -109,14 +108,14 @@ impl EventList {
         }
     }
 
-    /// Takes in an event; gives the id of its entry. `wait`: how long the log waits for what the other
-    /// source may add.
+    /// Adds an event, and returns the id of its entry. `wait`: time that the log waits for the report of the other
+    /// source.
     pub fn record(&mut self, event: Event, now: Mono, wait: Duration) -> u64 {
         if let Some(id) = self.listed_earlier(&event) {
             return id;
         }
         let same = same(&event);
-        // What the kernel log names may come later: then the entry is put right.
+        // If the kernel log names a process or link later, the entry is corrected.
         let known = self.newest.get(&(same.clone(), which(&event))).copied();
         if let Some((id, entry)) = known.and_then(|id| Some((id, self.entry(id)?))) {
             let gap = event.unix_seconds - entry.event.last_unix_seconds;
@@ -132,13 +131,13 @@ impl EventList {
         self.append(event, same, now, wait)
     }
 
-    /// Adds to an entry what the other source says of the same event; gives the entry it is in now.
+    /// Adds the report of the other source to an entry, and returns the entry that now contains it.
     pub fn enrich(&mut self, id: u64, event: Event, now: Mono) -> u64 {
         let Some(entry) = self.entry(id) else { return id };
         let listed = Arc::make_mut(&mut entry.event);
         let differs = |a: Option<u32>, b: Option<u32>| a.is_some() && b.is_some() && a != b;
         if (differs(event.pid, listed.pid) || differs(event.link, listed.link)) && listed.repeats > 0 {
-            // It was taken for a repetition of that entry before its process or link was known.
+            // It was counted as a repetition of that entry before its process or link was known.
             listed.repeats -= 1;
             entry.unlogged = entry.unlogged.saturating_sub(1);
             self.changed(id, now, 0, Duration::ZERO);
@@ -146,7 +145,7 @@ impl EventList {
             return self.record(event, now, Duration::ZERO);
         }
         let same = same(listed);
-        // What the driver's event alone says of the severity is a default where the text decides.
+        // The driver's event only has a default severity if the text decides.
         if listed.text.is_empty() && !event.text.is_empty() {
             judge(listed, &event);
         }
@@ -159,8 +158,8 @@ impl EventList {
         id
     }
 
-    /// Puts an event in the place of an entry that turns out to be a part of it, which keeps its id; `None` if that
-    /// entry is gone, or one of them alone is from before.
+    /// Replaces an entry by an event that includes it. The event takes over the id. Returns `None` if the entry is
+    /// gone, or if only one of both is older than the daemon.
     pub fn supersede(&mut self, id: u64, mut event: Event, now: Mono, wait: Duration) -> Option<u64> {
         let entry = self.entry(id).filter(|entry| entry.event.old == event.old)?;
         entry.unlogged = 0;
@@ -180,7 +179,7 @@ impl EventList {
         Some(id)
     }
 
-    /// Takes in that a report in an entry has no line that says more: its own verdict counts.
+    /// Applies the verdict of a report for which no line of the kernel log came.
     pub fn without_line(&mut self, id: u64, report: &Event, now: Mono) {
         if let Some(entry) = self.entry(id).filter(|entry| is_louder(report, &entry.event)) {
             judge(Arc::make_mut(&mut entry.event), report);
@@ -188,7 +187,7 @@ impl EventList {
         }
     }
 
-    /// Logs what is due.
+    /// Logs the entries that are due.
     pub fn settle(&mut self, now: Mono) {
         let mut later = Vec::new();
         let mut lines = 0;
@@ -205,11 +204,11 @@ impl EventList {
         self.pending = later;
         if self.unlogged > 0 {
             let times = std::mem::take(&mut self.unlogged);
-            tracing::warn!(times, "more events came than are logged one by one");
+            tracing::warn!(times, "too many events to log them individually");
         }
     }
 
-    /// The list, oldest first.
+    /// Returns the list, oldest first.
     pub fn list(&mut self) -> Arc<[Arc<Event>]> {
         if self.listed != self.revision {
             self.list = self.entries.iter().map(|entry| Arc::clone(&entry.event)).collect();
@@ -218,7 +217,7 @@ impl EventList {
         Arc::clone(&self.list)
     }
 
-    /// The entry in which an earlier daemon listed an event that the kernel log still has.
+    /// Returns the restored entry of an event that the kernel log still contains.
     fn listed_earlier(&self, event: &Event) -> Option<u64> {
         let restored = self.entries.iter().map(|entry| &entry.event);
         let mut restored = restored.take_while(|listed| event.old && listed.id <= self.restored);
@@ -273,13 +272,13 @@ impl EventList {
         }
     }
 
-    /// Gives an entry a new revision, and has so many more logged.
+    /// Assigns an entry a new revision, and schedules `more` occurrences for the log.
     fn changed(&mut self, id: u64, now: Mono, more: u64, wait: Duration) {
         self.revision += 1;
         let revision = self.revision;
         let Some(entry) = self.entry(id) else { return };
         Arc::make_mut(&mut entry.event).revision = revision;
-        // What was logged before the daemon watched is in the log already.
+        // An event older than the daemon is already in the log.
         if entry.event.old {
             return;
         }
@@ -295,7 +294,7 @@ impl EventList {
     }
 }
 
-/// Whether events of this kind are listed as one when they come in bursts. Of changes each one matters.
+/// Returns true if bursts of this kind are folded. Every change of state gets an entry of its own.
 fn folds(kind: EventKind) -> bool {
     use EventKind as K;
     matches!(kind, K::Xid | K::Sxid | K::DriverEvent | K::FallenOffBus | K::InitFailed)
@@ -314,16 +313,16 @@ fn same(event: &Event) -> Same {
     (event.kind, about, event.code, event.old)
 }
 
-/// Adds what is not known yet. The most severe report gives the verdict and the text.
+/// Adds the missing fields of an event. The most severe report decides verdict and text.
 fn merge(into: &mut Event, from: Event) {
-    // The driver's report of what has a line adds nothing to the verdict.
+    // If there is a line, the driver's report does not change the verdict.
     if is_louder(&from, into) && (into.text.is_empty() || !from.text.is_empty()) {
         judge(into, &from);
     }
     into.pci = into.pci.take().or(from.pci);
     into.pid = into.pid.or(from.pid);
     into.process = into.process.take().or(from.process);
-    // The source that names the process knows the owner better.
+    // The source that names the process also has the better owner.
     into.owner = match from.pid {
         Some(_) => from.owner.or(into.owner.take()),
         None => into.owner.take().or(from.owner),
@@ -333,7 +332,7 @@ fn merge(into: &mut Event, from: Event) {
     if into.text.is_empty() {
         into.text = from.text;
     }
-    // A further unit of the same crash takes the suspicion back.
+    // Another unit in the same crash ends the suspicion.
     if from.unit.is_some() {
         into.same_unit = from.same_unit;
     }
@@ -342,11 +341,11 @@ fn merge(into: &mut Event, from: Event) {
 }
 
 fn is_louder(event: &Event, other: &Event) -> bool {
-    // Severities are listed from loud to quiet.
+    // Severities are declared from loud to quiet.
     (event.severity as u8) < (other.severity as u8)
 }
 
-/// Gives an event the verdict of another report of it, with all that the verdict is derived from.
+/// Copies the verdict of another report, with everything that it is derived from.
 fn judge(into: &mut Event, from: &Event) {
     (into.severity, into.action, into.meaning) = (from.severity, from.action, from.meaning);
     if !from.text.is_empty() {
@@ -358,7 +357,7 @@ fn judge(into: &mut Event, from: &Event) {
     }
 }
 
-/// Logs an event that came so many times since it was logged last.
+/// Logs an event that occurred this many times since its last log line.
 fn log(event: &Event, times: u64) {
     let xid = event.code.filter(|_| event.kind == EventKind::Xid);
     let code = event.code.filter(|_| event.kind != EventKind::Xid);

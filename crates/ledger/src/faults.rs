@@ -1,8 +1,8 @@
-//! Faults: facts of both sources, merged so that one fault counts once, counted, and kept in a list.
+//! Faults: reports of two sources are merged so that each fault counts once, and are listed as events.
 //!
-//! The driver's events (by UUID) and the kernel log (by PCI address) report the same Xid within seconds. It
-//! counts with the first report; what the second adds goes into the list. Of n reports of each in that time n
-//! are taken for the same, in order, so that of n and m reports max(n, m) count.
+//! The driver's events (by UUID) and the kernel log (by PCI address) report the same Xid within seconds. The first
+//! report counts, and the second one completes the entry in the list. Reports are paired in order: n of one source
+//! and m of the other count as max(n, m).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -37,27 +37,26 @@ mod state;
 mod switches;
 mod units;
 
-/// Reports of the same code of the same GPU by two sources within this time mean the same fault. A memory
-/// error without a report in this time that it was contained was not.
+/// Time within which two reports of the same code and GPU mean the same fault, and within which a memory error must
+/// be reported as contained.
 const WINDOW: Duration = Duration::from_secs(5);
-/// Most GPUs remembered; far more than a node has.
+/// Maximum number of GPUs kept, far more than a node has.
 const MAX_GPUS: usize = 256;
 
-/// A reset of a GPU, as a visit or a line of the kernel log shows it.
+/// Reset of a GPU, as shown by a visit or a line of the kernel log.
 #[derive(Debug)]
 pub(crate) struct SeenReset {
     pub gpu: Gpu,
     pub at: Mono,
-    /// In seconds since 1970.
     pub unix_seconds: f64,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     pub counters: OwnCounters,
-    /// The life of each source and the number of its newest fact.
+    /// Life of each source, and the number of its newest fact.
     numbers: HashMap<FaultSource, (u64, u64)>,
-    /// Since when the kernel log is read; `None`: it is not.
+    /// Time since which the kernel log is read; `None`: it is not read.
     pub reads_kernel_log: Option<Mono>,
     /// GPUs by PCI address.
     places: HashMap<String, Gpu>,
@@ -65,22 +64,23 @@ pub(crate) struct Faults {
     waiting: HashMap<(Arc<str>, u32), VecDeque<PendingFault>>,
     homeless: VecDeque<Fact>,
     falls: Falls,
-    /// Whether an earlier daemon left the addresses of the GPUs it saw.
+    /// Whether an earlier daemon left the addresses of its GPUs.
     remembers: bool,
     pub events: EventList,
     last_event: Option<f64>,
     resets: Resets,
     switches: SwitchFaults,
-    /// When the driver was last loaded or found gone, in seconds since 1970.
+    /// Time at which the driver was last loaded or found missing, in seconds since 1970.
     driver_reset: Option<f64>,
-    /// The present load of the kernel module, as far as that was seen.
+    /// Current load of the kernel module, if known.
     load: Option<LoadId>,
-    /// What was handed out to be kept last.
+    /// Faults that were last saved.
     persisted: PersistedFaults,
 }
 
 impl Faults {
-    /// Nothing has happened yet. `keep`: entries of the list; `seen`, `persisted`, `events`: what an earlier daemon left.
+    /// Creates the faults. `keep`: entries of the event list; `seen`, `persisted`, `events`: documents of an earlier
+    /// daemon.
     pub fn new(keep: usize, seen: &[Identity], persisted: PersistedFaults, events: EventHistory) -> Faults {
         let known = seen.iter().filter(|identity| !identity.pci.is_empty());
         let gpu = |identity: &Identity| Gpu { gpu: identity.index, uuid: identity.uuid.as_str().into() };
@@ -102,21 +102,21 @@ impl Faults {
         faults
     }
 
-    /// Notes which load of the kernel module it is.
+    /// Records the current load of the kernel module.
     pub fn note_module(&mut self, state: &ModuleState) {
         if !matches!(state, ModuleState::Unknown) {
             self.load = state.load().map(|load| load.id.clone());
         }
     }
 
-    /// The faults that a later daemon must know of, if they changed since the last call.
+    /// Returns the faults that a later daemon needs, if they changed since the last call.
     pub fn take_changed(&mut self) -> Option<PersistedFaults> {
         let lasting = self.states.iter().filter_map(|(uuid, state)| state.lasting(uuid));
         let mut gpus: Vec<FaultyGpu> = lasting.take(MAX_GPUS).collect();
         gpus.iter_mut().for_each(|gpu| self.resets.describe(gpu));
         let switches = self.switches.0.as_slice();
         let same = gpus == self.persisted.gpus && switches == self.persisted.switches;
-        // Which load it is does not matter while nothing is wrong.
+        // The load does not matter while there are no faults.
         let nothing = gpus.is_empty() && switches.is_empty();
         if same && (nothing || self.load == self.persisted.load) {
             return None;
@@ -125,17 +125,17 @@ impl Faults {
         Some(self.persisted.clone())
     }
 
-    /// Notes that a GPU is of no use before it is reset; `batch`: the visit that found it so.
+    /// Marks a GPU as unusable until its reset. `batch`: the visit that showed this.
     pub fn lost(&mut self, gpu: &Gpu, batch: Option<&Batch>) {
         let (tier, at) = batch.map_or((None, Mono::now()), |batch| (Some(batch.part.tier), batch.taken));
         self.resets.lost(&gpu.uuid, tier, at);
     }
 
-    /// Whether a visit shows that its GPU was reset: the GPU was lost and answers again, or the driver asked for a
-    /// reset and asks no more.
+    /// Returns true if a visit shows a reset of its GPU: the GPU was lost and answers again, or the driver no longer
+    /// requests a reset.
     pub fn shows_reset(&mut self, gpu: &Gpu, batch: &Batch) -> bool {
         let (tier, taken) = (batch.part.tier, batch.taken);
-        // Identity is sent before anything was measured.
+        // The identity is sent before anything is measured.
         let measured = tier != Tier::Identity && !batch.rows.is_empty();
         let lost = batch.gaps.iter().any(|gap| match &gap.missing {
             Missing::Failed { error, .. } => error.is_lost(),
@@ -151,10 +151,10 @@ impl Faults {
         returned || asked
     }
 
-    /// Notes the number of a fact; gives how many are missing before it.
+    /// Records the number of a fact, and returns how many facts are missing before it.
     pub fn missing(&mut self, life: u64, fact: &Fact) -> u64 {
         let last = match self.numbers.get(&fact.source) {
-            // The last words of one that was replaced, behind the first ones of its successor.
+            // Late facts of a replaced source, after the first ones of its successor.
             Some((of, _)) if *of > life => return 0,
             Some((of, number)) if *of == life => *number,
             _ => 0,
@@ -163,17 +163,16 @@ impl Faults {
         fact.number.saturating_sub(last + 1)
     }
 
-    /// Notes which GPU has a PCI address.
+    /// Records which GPU has a PCI address.
     pub fn place(&mut self, pci: String, gpu: &Gpu) {
         self.places.insert(pci, gpu.clone());
     }
 
-    /// The GPU with this PCI address.
     pub fn gpu_at(&self, pci: &str) -> Option<&Gpu> {
         self.places.get(pci)
     }
 
-    /// Makes the counters of a GPU.
+    /// Creates the counters of a GPU.
     pub fn born(&mut self, gpu: &Gpu) {
         self.counters.born(&m::gpu_xid_faults_total, gpu);
         self.counters.born(&m::gpu_driver_events_total, gpu);
@@ -182,7 +181,7 @@ impl Faults {
         }
     }
 
-    /// Forgets a GPU under its index; `replaced`: the whole GPU.
+    /// Forgets a GPU under its index, or the whole GPU if it was `replaced`.
     pub fn forget(&mut self, uuid: &Arc<str>, replaced: bool) {
         self.resets.forget(uuid);
         if !replaced {
@@ -193,14 +192,14 @@ impl Faults {
         self.places.retain(|_, gpu| gpu.uuid != *uuid);
     }
 
-    /// The driver was loaded again or is gone: what was wrong with its GPUs before is over, or reported again.
+    /// Ends all faults after a driver load or unload. Faults that persist are reported again.
     pub fn driver_reset(&mut self, unix_seconds: f64) {
         self.driver_reset = Some(unix_seconds);
         self.states.values_mut().for_each(|state| state.reset(unix_seconds));
         self.switches.clear();
     }
 
-    /// An operator says that the switches were reset; `text`: who, and why.
+    /// Ends the faults of the NVSwitches after an operator reported their reset. `text`: the operator and the reason.
     pub fn clear_switches(&mut self, text: String, at: Mono, unix_seconds: f64) {
         if self.switches.clear() {
             let event = quiet(EventKind::SwitchesCleared, unix_seconds);
@@ -209,7 +208,7 @@ impl Faults {
         }
     }
 
-    /// When the faults of a GPU were over last, in seconds since 1970.
+    /// Returns the time at which the faults of a GPU last ended, in seconds since 1970.
     pub fn over_since(&self, gpu: &Gpu) -> Option<f64> {
         [self.driver_reset, self.state_of(gpu).and_then(|state| state.reset)]
             .into_iter()
@@ -217,7 +216,7 @@ impl Faults {
             .reduce(f64::max)
     }
 
-    /// A GPU was reset.
+    /// Ends the faults of a GPU after its reset.
     pub fn gpu_reset(&mut self, reset: SeenReset) {
         let SeenReset { gpu, at, unix_seconds } = reset;
         self.states.entry(Arc::clone(&gpu.uuid)).or_default().reset(unix_seconds);
@@ -226,14 +225,14 @@ impl Faults {
         self.events.record(event, at, Duration::ZERO);
     }
 
-    /// Takes in an event that is no fault of the two sources.
+    /// Adds an event that comes from neither of the two sources.
     pub fn note(&mut self, event: Event, heard: Mono) {
         let at = event.unix_seconds;
         self.last_event = Some(self.last_event.map_or(at, |last| last.max(at)));
         self.events.record(event, heard, Duration::ZERO);
     }
 
-    /// Takes in an event that is nothing wrong: for the list alone.
+    /// Adds an event that is not a problem, only to the list.
     pub fn mention(&mut self, event: Event, heard: Mono) {
         self.events.record(event, heard, Duration::ZERO);
     }
@@ -242,7 +241,7 @@ impl Faults {
         self.states.get(&gpu.uuid)
     }
 
-    /// When faults and other events came.
+    /// Publishes the times of faults and other events.
     pub fn publish<'a>(&self, b: &mut Builder<'_>, gpus: impl Iterator<Item = &'a Gpu>) {
         for gpu in gpus {
             if let Some((at, code)) = self.state_of(gpu).and_then(|state| state.last_xid) {
@@ -254,15 +253,13 @@ impl Faults {
         self.switches.publish(b);
     }
 
-    /// The list of events, oldest first.
+    /// Returns the event list, oldest first.
     pub fn list(&mut self) -> Arc<[Arc<Event>]> {
         self.events.list()
     }
 
-    /// Takes in a fact. `complete`: every GPU that can be known is known; before that a line of the kernel
-    /// log about the address of no known GPU may wait.
-    /// `owner`: the owner of the work, if that is known.
-    /// Gives the reset that the fact shows.
+    /// Applies a fact, and returns the reset that it shows. `complete`: all GPUs that can be known are known; before
+    /// that, a kernel log line about an unknown address may wait. `owner`: the owner of the work, if known.
     pub fn record(&mut self, fact: Fact, complete: bool, owner: Option<Arc<str>>) -> Option<SeenReset> {
         if !complete && self.homeless.len() < MAX_HOMELESS {
             let behind = self.homeless.iter().any(is_old);
@@ -283,7 +280,8 @@ impl Faults {
         }
     }
 
-    /// Ends what has waited long enough, and logs what is due. Gives the resets that lines show which waited.
+    /// Applies facts that have waited long enough, and logs the entries that are due. Returns the resets that these
+    /// facts show.
     pub fn settle(&mut self, now: Mono, complete: bool) -> Vec<SeenReset> {
         let mut resets = Vec::new();
         let mut behind = false;

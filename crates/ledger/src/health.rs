@@ -1,4 +1,4 @@
-//! The evidence for the verdicts of [`model::health`], and the metrics of them.
+//! Evidence for the verdicts of [`model::health`], and their metrics.
 
 use model::catalog::schema::{Entity, KnownLabel, Label, LabelText};
 use model::catalog::{self as m, Gpu, MetricId, Node, RecoveryAction, Subject, Tier, UnhealthyReason};
@@ -12,7 +12,7 @@ use super::Ledger;
 use super::builder::Builder;
 
 impl Ledger {
-    /// The verdicts on GPUs and node, and their metrics. After everything that they read is put.
+    /// Publishes the verdicts on GPUs and node. Everything that they read must be published before.
     pub(super) fn publish_health(&self, b: &mut Builder<'_>, snapshot: &Snapshot) -> NodeHealth {
         let now = snapshot.taken;
         let listed = self.listed(now, &snapshot.driver);
@@ -39,19 +39,19 @@ impl Ledger {
         health
     }
 
-    /// How many GPUs the driver lists, if that is known.
+    /// Returns how many GPUs the driver lists, if known.
     pub(super) fn listed(&self, now: Mono, driver: &DriverState) -> Option<usize> {
         self.intake.listed_gpus(now).filter(|_| *driver == DriverState::Up)
     }
 
-    /// GPUs that are expected and that the driver does not list: how many; `None`: it is not known what it lists.
+    /// Returns how many expected GPUs the driver does not list, or `None` if its list is unknown.
     fn missing(&self, now: Mono, driver: &DriverState) -> Option<usize> {
         self.listed(now, driver)
             .map(|listed| self.inventory.expected(self.settings.expected_gpus).saturating_sub(listed))
     }
 
-    /// GPUs that the driver does not list any more: those that an earlier daemon knew, and those that fail and whose
-    /// index no other GPU has taken.
+    /// Returns the GPUs that the driver no longer lists: those known to an earlier daemon, and those that fail and
+    /// whose index is not taken by another GPU.
     pub(super) fn unlisted(&self, now: Mono, driver: &DriverState, states: &[(Gpu, GpuState)]) -> Vec<Gpu> {
         let listed = self.listed(now, driver);
         let fails = |state: &GpuState| matches!(state, GpuState::Failing { .. } | GpuState::Unread);
@@ -60,8 +60,8 @@ impl Ledger {
         absent.chain(gone.map(|(gpu, _)| gpu.clone())).collect()
     }
 
-    /// GPUs that the driver does not list any more and of which the ledger holds nothing. None before all that it lists
-    /// are identified: those that are not asked yet would be among them.
+    /// Returns the GPUs that the driver no longer lists and of which nothing is stored. Returns none before all
+    /// listed GPUs are identified, because the others would be among them.
     fn absent(&self, now: Mono, driver: &DriverState) -> Vec<AbsentGpu> {
         let identified = self.intake.gpus().filter(|gpu| !gpu.uuid.is_empty()).count();
         if self.listed(now, driver).is_none_or(|listed| identified < listed)
@@ -98,7 +98,7 @@ impl Ledger {
         }
     }
 
-    /// Whether a row of this metric in a GPU's slow tier, which may be withdrawn, is above 0.
+    /// Returns true if a fitting row of this metric in the GPU's slow tier is above 0, even if it is withdrawn.
     fn any(&self, gpu: &Gpu, now: Mono, metric: MetricId, fits: impl Fn(&Row) -> bool) -> bool {
         let Some(stored) = self.intake.fresh(gpu, Tier::Slow, now) else { return false };
         let own = stored.rows.groups().iter().filter(|(subject, _)| *subject == gpu.subject());
@@ -106,7 +106,7 @@ impl Ledger {
     }
 }
 
-/// Whether a GPU has one of the indices of the GPUs that the driver lists; also while it is not known how many it lists.
+/// Returns true if a GPU has one of the listed indices, or if the number of listed GPUs is unknown.
 fn is_listed(gpu: &Gpu, listed: Option<usize>) -> bool {
     listed.is_none_or(|listed| (gpu.gpu as usize) < listed)
 }

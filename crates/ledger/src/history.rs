@@ -1,6 +1,7 @@
-//! What outlasts restarts of the exporter and reboots: how often each GPU became unhealthy, and the most GPUs ever listed.
+//! History that outlasts restarts and reboots: how often each GPU became unhealthy, and the most GPUs ever listed.
 //!
-//! Only GPUs that became unhealthy have a record, and it changes when an incident begins or ends: few writes.
+//! Only GPUs that became unhealthy have a record. A record changes when an incident begins or ends, so there are few
+//! writes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,21 +15,22 @@ use model::persisted::{GpuHistory, NodeHistory};
 use model::snapshot::{DriverState, Event, EventKind, GpuState, Snapshot};
 use model::window::Window;
 
-/// Most GPUs remembered; far more than a node ever has. The one whose newest incident is oldest gives way.
+/// Maximum number of GPUs kept, far more than a node ever has. The GPU with the oldest last incident is dropped
+/// first.
 const MAX_GPUS: usize = 256;
-/// How long a GPU without an answer, or one that the driver does not list, is no incident yet: a reset of a peer holds NVML
-/// for 45 s, and a host that was held up reads nothing. As long after planned work a lost GPU is none either: its reset may
-/// not be over.
+/// Time for which a GPU that does not answer or is not listed is not yet an incident: the reset of a peer blocks NVML
+/// for 45 s, and a delayed host reads nothing. For the same time after planned work, a lost GPU is not an incident
+/// either, because its reset may not be over.
 const SILENT: Duration = Duration::from_secs(60);
 
-/// A verdict on a GPU.
+/// Verdict on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GpuVerdict {
     Unknown,
     Healthy,
-    /// Unhealthy for want of an answer alone, or not listed: no error was seen.
+    /// Unhealthy only because it does not answer or is not listed, without an error.
     Silent,
-    /// Unhealthy by errors of calls alone, as during a reset.
+    /// Unhealthy only because calls fail, as during a reset.
     Lost,
     Unhealthy,
 }
@@ -55,43 +57,42 @@ impl GpuVerdict {
     }
 }
 
-/// The history of the node.
 #[derive(Debug, Default)]
 pub(crate) struct HistoryState {
     kept: NodeHistory,
     changed: bool,
-    /// Whether the history of earlier daemons is there and not read: nothing is published or kept before.
+    /// Whether the history of earlier daemons exists but is not read yet. Until then, nothing is published or saved.
     unread: bool,
-    /// GPUs that the operator says the node has; 0: not said.
+    /// Number of GPUs according to the operator; 0: not configured.
     configured: usize,
-    /// How long a GPU is healthy before its incident is over: one that fails again sooner was not back.
+    /// Time for which a GPU must be healthy before its incident is over. A GPU that fails sooner had not recovered.
     steady: Duration,
     /// GPUs with an incident that are healthy again, and since when.
     recovered: BTreeMap<Arc<str>, Mono>,
     /// GPUs that do not answer, and since when.
     silent: BTreeMap<Arc<str>, Mono>,
-    /// The newest publication in a maintenance window or with the driver released.
+    /// Newest publication in a maintenance window or while the driver was released.
     planned: Option<Mono>,
 }
 
 impl HistoryState {
-    /// What earlier daemons knew.
+    /// Restores the history of earlier daemons.
     pub fn new(mut kept: NodeHistory, configured: usize, steady: Duration) -> HistoryState {
         kept.gpus.truncate(MAX_GPUS);
         HistoryState { kept, configured, steady, ..HistoryState::default() }
     }
 
-    /// So many GPUs the operator says that the node has, and so long one is healthy before its incident is over.
+    /// Applies a new configuration.
     pub fn configure(&mut self, configured: usize, steady: Duration) {
         (self.configured, self.steady) = (configured, steady);
     }
 
-    /// The history of earlier daemons cannot be read yet.
+    /// Marks the history of earlier daemons as not read yet.
     pub fn unread(&mut self) {
         self.unread = true;
     }
 
-    /// Joins the history of earlier daemons with what was seen since the start: of each number the greater one.
+    /// Merges the history of earlier daemons with what was seen since the start. The greater number counts.
     pub fn join(&mut self, earlier: NodeHistory) {
         let own = std::mem::replace(&mut self.kept, earlier);
         self.kept.gpus.truncate(MAX_GPUS);
@@ -107,8 +108,8 @@ impl HistoryState {
         (self.unread, self.changed) = (false, true);
     }
 
-    /// Takes in a publication. `listed`: GPUs that the driver lists, if that is known; `absent`: those that it does not
-    /// list any more. Gives the event of a declared removal.
+    /// Applies a publication, and returns the event of a declared removal. `listed`: number of GPUs that the driver
+    /// lists, if known; `absent`: GPUs that it no longer lists.
     pub fn follow(
         &mut self,
         snapshot: &Snapshot,
@@ -134,19 +135,20 @@ impl HistoryState {
         let verdicts: BTreeMap<&Arc<str>, GpuVerdict> = known.chain(absent).collect();
         self.silent.retain(|uuid, _| verdicts.contains_key(uuid));
         for (uuid, verdict) in verdicts {
-            // How the GPU is shows when the work is over.
+            // The state of the GPU shows when the work is over.
             let resets = planned && matches!(verdict, GpuVerdict::Silent | GpuVerdict::Lost);
             self.judge(uuid, if resets { GpuVerdict::Unknown } else { verdict }, now);
         }
         lowered.map(|text| {
-            let meaning = "The number of GPUs that the node should have was lowered, as declared.";
+            let meaning = "The expected number of GPUs was lowered as declared.";
             let (kind, at) = (EventKind::DevicesDeclared, snapshot.unix_seconds);
             Event { meaning, text, ..Event::new(kind, at, Severity::Info, FaultAction::Ignore) }
         })
     }
 
-    /// Notes how many GPUs the driver lists; gives from how many to how many the most GPUs were lowered, and by what.
-    /// Only a declared number lowers them: a window alone is also that of a reboot, from which a GPU may not come back.
+    /// Records how many GPUs the driver lists. Returns by how much and by which declaration the maximum was lowered.
+    /// Only a declared number lowers the maximum: a window without one may be that of a reboot from which a GPU does
+    /// not return.
     fn count(&mut self, listed: usize, declared: Option<&Window>) -> Option<String> {
         let before = self.kept.devices_highest;
         let (mut highest, mut by) = (before.max(listed), String::new());
@@ -213,7 +215,7 @@ impl HistoryState {
         self.changed = true;
     }
 
-    /// The history of the node and of these GPUs.
+    /// Publishes the history of the node and of these GPUs.
     pub fn publish<'a>(&self, b: &mut Builder<'_>, gpus: impl Iterator<Item = &'a Gpu>) {
         if self.unread {
             return;
@@ -228,7 +230,7 @@ impl HistoryState {
         }
     }
 
-    /// The history, if it changed since the last call.
+    /// Returns the history, if it changed since the last call.
     pub fn take_changed(&mut self) -> Option<NodeHistory> {
         let changed = !self.unread && std::mem::take(&mut self.changed);
         changed.then(|| self.kept.clone())

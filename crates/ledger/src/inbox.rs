@@ -1,6 +1,6 @@
-//! The ledger's inbox. Writers never wait: rows are state, so of two batches of one part that were
-//! not folded yet the newer wins; events are kept in order up to a bound. Fast batches, whose states are
-//! added up to seconds, are kept up to a bound too: those of a second come in one go and are folded in one.
+//! Inbox of the ledger. Writers never wait. Rows are state, so the newer of two unfolded batches of one part replaces
+//! the older one. Events are kept in order, up to a limit. Fast batches, whose states are added up to seconds, are
+//! also kept up to a limit: the batches of a second arrive and are folded together.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -16,135 +16,114 @@ use model::sample::{Batch, BatchKey};
 use model::window::Window;
 use model::{owners, topology};
 
-/// Events kept while the ledger is behind; far more than one second can hold.
+/// Maximum number of events kept while the ledger is behind, far more than one second produces.
 const MAX_EVENTS: usize = 4096;
 
-/// Facts kept while the ledger is behind: a second of a storm in the kernel log.
+/// Maximum number of facts kept while the ledger is behind: one second of a storm in the kernel log.
 const MAX_FACTS: usize = 16_384;
 
-/// Drained readings kept of one part while the ledger is behind: minutes of them.
+/// Maximum number of drained readings kept per part while the ledger is behind: several minutes.
 const MAX_DRAINED: usize = 256;
 
-/// Fast batches kept; more than two seconds of eight GPUs at ten a second, and of 64 GPUs at five.
+/// Maximum number of fast batches kept: more than two seconds of eight GPUs at ten per second, or of 64 GPUs at five.
 const MAX_FAST: usize = 256;
 
-/// Batches kept because they list other processes than the next one of their part.
+/// Maximum number of batches kept because their process list differs from the next one of their part.
 const MAX_LISTED: usize = 64;
 
-/// Something that is no value of a part.
+/// Anything that is not a value of a part.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LedgerEvent {
-    /// The driver answers.
     DriverUp,
-    /// The driver is absent or went away; every value of it is void.
+    /// The driver is absent or was removed. All its values are void.
     DriverAway {
-        /// Kind of the failure.
         error: DriverError,
-        /// Why.
         text: String,
-        /// Batches of epochs below this are of the driver that went.
+        /// Batches of lower epochs belong to the removed driver.
         epoch: u64,
     },
-    /// No sampler can be started.
     NoSampler {
-        /// Why.
         text: String,
     },
-    /// There is no handle on a GPU.
+    /// No handle on a GPU could be obtained.
     AttachFailed {
-        /// NVML's index.
         index: u32,
-        /// Kind of the failure.
         error: DriverError,
-        /// Why.
         text: String,
     },
-    /// The driver is released, or how far that is has changed; every measured value of it is void.
+    /// The driver was released, or the progress of its release changed. All its measured values are void.
     Released(Pause),
-    /// The driver is resumed.
     Resumed,
-    /// The kernel module is in another state than before.
+    /// The state of the kernel module changed.
     Module {
-        /// Its state now.
         state: ModuleState,
-        /// When.
         at: Mono,
-        /// The same in seconds since 1970.
         unix_seconds: f64,
     },
-    /// The driver is stuck as a whole, or no longer.
+    /// The driver is stuck as a whole, or no longer stuck.
     DriverStuck(bool),
-    /// A GPU has a worker.
     GpuAttached(Gpu),
-    /// All driver calls that last for long: no other one does any more.
+    /// All driver calls that are taking long.
     Stalls(Vec<Stall>),
-    /// Sampler processes alive.
+    /// Number of live sampler processes.
     Samplers(usize),
-    /// A sampler was started.
     SamplerStarted,
-    /// A sampler was abandoned. Until another says that the driver answers, that is not known.
+    /// A sampler was abandoned at this time. The driver's state is unknown until another sampler reports it.
     SamplerEnded(SamplerEnd, Mono),
-    /// A batch came from a sampler that was already abandoned.
+    /// A batch came from an abandoned sampler.
     LateBatch,
-    /// From the canary.
     Canary(CanaryEvent),
-    /// The topology of the machine.
     Topology(topology::TopologyUpdate),
-    /// From the finder of owners.
     Owners(owners::OwnerUpdate),
-    /// Every window that is open, to come, or ended within the last hour.
+    /// All windows that are open, planned, or ended within the last hour.
     Windows(Vec<Window>),
-    /// A collector cannot work, and why; `None`: it can (again).
+    /// A collector cannot work for this reason; `None`: it works.
     CollectorUnavailable(CollectorName, Option<String>),
-    /// Since when the kernel log is read: every fault from then on is reported. `None`: it is not read.
+    /// Time since which the kernel log is read and every fault is reported; `None`: it is not read.
     ReadsKernelLog(Option<Mono>),
-    /// What earlier daemons knew beyond a reboot, read late; `None`: it cannot be read yet.
+    /// History of earlier daemons, read late; `None`: it cannot be read yet.
     History(Option<NodeHistory>),
-    /// The configuration was loaded again, and when, in seconds since 1970; `None`: it cannot be used.
+    /// The configuration was reloaded at this time, in seconds since 1970; `None`: it is invalid.
     Reloaded(Option<Box<LiveSettings>>, f64),
-    /// What became of the recordings of so many faults, or of one recording.
+    /// Outcome of the recordings of this many faults, or of one recording.
     Recording(RecordingOutcome, u64),
-    /// An operator says that the NVSwitches were reset: who, and why.
+    /// An operator reported a reset of the NVSwitches: who, and why.
     SwitchesCleared(String),
 }
 
-/// A release of the driver.
+/// Release of the driver.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pause {
-    /// When it was asked for.
+    /// Time of the request.
     pub since: Mono,
-    /// The same in seconds since 1970.
     pub unix_seconds: f64,
-    /// Batches of epochs below this are of samplers that were ended.
+    /// Batches of lower epochs belong to ended samplers.
     pub epoch: u64,
-    /// Processes that still have the driver open.
+    /// Processes that still use the driver.
     pub holders: Vec<i32>,
 }
 
-/// A driver call that lasts for long.
+/// Driver call that is taking long.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stall {
-    /// The GPU it is about; `None`: about the node.
+    /// GPU of the call; `None`: a call about the node.
     pub gpu: Option<Gpu>,
-    /// NVML function.
     pub call: String,
-    /// When it was entered.
     pub since: Mono,
-    /// Whether it is past its deadline, which is longer for the calls that open the driver and the GPUs: then it is
-    /// stuck, and what it is about has no values.
+    /// Whether the call is past its deadline, which is longer for calls that open the driver or a GPU. An overdue
+    /// call is stuck, and its subject has no values.
     pub overdue: bool,
 }
 
-/// What was in the inbox.
+/// Content of the inbox.
 #[derive(Debug, Default)]
 pub struct Pending {
-    /// The newest batch of each part, and fast batches that came before the newest, in order.
+    /// Newest batch of each part, preceded by earlier fast batches, in order.
     pub batches: Vec<Batch>,
-    /// Events in order.
     pub events: VecDeque<LedgerEvent>,
-    /// Facts in order, each with the life of its source: numbers start again with each life.
+    /// Facts in order, with the life of their source. Each life numbers its facts from 1.
     pub facts: VecDeque<(u64, Fact)>,
-    /// Events that found no room.
+    /// Number of events that did not fit.
     pub lost: u64,
 }
 
@@ -161,13 +140,13 @@ struct Queue {
     at: HashMap<BatchKey, usize>,
     fast: usize,
     listed: usize,
-    /// Reloads that found the events full: the newest one, and before it the newest that was successful.
+    /// Reloads that arrived while the event queue was full: the newest one, preceded by the newest successful one.
     reloads: Vec<LedgerEvent>,
     closed: bool,
 }
 
 impl Inbox {
-    /// Puts a batch in. An older one of the same part gives way, but the calls it counted stay counted.
+    /// Adds a batch. It replaces an older one of the same part, whose calls still count.
     pub fn batch(&self, mut batch: Batch) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let Queue { pending, at, fast, listed, .. } = &mut *queue;
@@ -178,9 +157,9 @@ impl Inbox {
                 true
             }
             None => true,
-            // A new epoch voids what was read before it, so it must not be folded before that.
+            // A new epoch voids everything read before it, so it must be folded later.
             Some(older) if batch.epoch > older.epoch => true,
-            // A process that was there for a second counts for its owner.
+            // A process that was listed for one second still counts for its owner.
             Some(older) => {
                 let differs = older.processes.is_some() && older.processes != batch.processes;
                 let fits = differs && *listed < MAX_LISTED;
@@ -197,7 +176,7 @@ impl Inbox {
         let mut drained = std::mem::take(&mut older.drained);
         calls.append(&mut batch.calls);
         if drained.len() < MAX_DRAINED {
-            // What finds no room shows as a gap between the samples.
+            // Readings that do not fit show as a gap between the samples.
             drained.append(&mut batch.drained);
         }
         if batch.epoch >= older.epoch {
@@ -206,13 +185,13 @@ impl Inbox {
         (older.calls, older.drained) = (calls, drained);
     }
 
-    /// Puts an event in and wakes the ledger.
+    /// Adds an event and wakes the ledger.
     pub fn event(&self, event: LedgerEvent) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         if queue.pending.events.len() < MAX_EVENTS {
             queue.pending.events.push_back(event);
         } else if let LedgerEvent::Reloaded(settings, _) = &event {
-            // Lost, its settings would be in use by all but the ledger.
+            // If a reload were lost, only the ledger would use the old settings.
             let replaced =
                 |known: &LedgerEvent| settings.is_some() || matches!(known, LedgerEvent::Reloaded(None, _));
             queue.reloads.retain(|known| !replaced(known));
@@ -223,7 +202,7 @@ impl Inbox {
         self.arrived.notify_one();
     }
 
-    /// Puts a fact in and wakes the ledger. One that finds no room shows in the numbers of those after it.
+    /// Adds a fact and wakes the ledger. A fact that does not fit shows as a gap in the numbers.
     pub fn fact(&self, life: u64, fact: Fact) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         if queue.pending.facts.len() < MAX_FACTS {
@@ -232,14 +211,14 @@ impl Inbox {
         self.arrived.notify_one();
     }
 
-    /// Ends [`Inbox::wait_until`]'s queue for good.
+    /// Closes the inbox for good.
     pub fn close(&self) {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
         self.arrived.notify_all();
     }
 
-    /// Waits until `when`, or for an event, then empties the inbox. `None` once it is closed. Batches do not
-    /// wake: they are folded when something is to be published.
+    /// Waits until `when` or the next event or fact, then empties the inbox. Returns `None` once the inbox is closed.
+    /// Batches do not wake the ledger, because they are folded when a snapshot is due.
     pub fn wait_until(&self, when: Mono) -> Option<Pending> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         loop {

@@ -1,4 +1,4 @@
-//! What was read: the newest batch of each part, the epoch of each GPU, and the collectors' success.
+//! Readings: the newest batch of every part, the epoch of every GPU, and the success of the collectors.
 
 use std::collections::BTreeMap;
 
@@ -13,22 +13,22 @@ use model::snapshot::GpuState;
 
 #[derive(Debug, Default)]
 struct GpuRecord {
-    /// 0 until its first batch.
+    /// 0 before the first batch.
     epoch: u64,
-    /// Why there is no handle on it.
+    /// Reason why there is no handle on the GPU.
     attach_error: Option<(DriverError, String)>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Intake {
     parts: BTreeMap<BatchKey, Batch>,
-    /// By index and UUID: GPUs whose UUID was never read differ by index alone.
+    /// GPUs by index and UUID. GPUs whose UUID was never read differ only by index.
     gpus: BTreeMap<Gpu, GpuRecord>,
     node_epoch: u64,
-    /// NVML batches of epochs below this are of a driver that went.
+    /// NVML batches of lower epochs belong to a removed driver.
     first_epoch: u64,
     last_success: BTreeMap<CollectorName, Mono>,
-    /// Collectors that cannot work, and why.
+    /// Collectors that cannot work, with the reason.
     unavailable: BTreeMap<CollectorName, String>,
 }
 
@@ -49,7 +49,8 @@ impl Intake {
         self.gpus.keys().find(|gpu| gpu.gpu == index)
     }
 
-    /// Adds a GPU. Gives the GPUs that it replaces: itself under another index, another one under its index.
+    /// Adds a GPU, and returns the GPUs that it replaces: itself under another index, and another GPU under its
+    /// index.
     pub fn add_gpu(&mut self, gpu: &Gpu) -> Vec<Gpu> {
         let same = |other: &&Gpu| other.gpu == gpu.gpu || other.uuid == gpu.uuid && !gpu.uuid.is_empty();
         let replaced: Vec<Gpu> = self.gpus.keys().filter(same).cloned().collect();
@@ -67,7 +68,7 @@ impl Intake {
         }
     }
 
-    /// Whether a batch of the sampler is of an epoch that is over.
+    /// Returns true if the epoch of a batch is over.
     pub fn is_outdated(&self, batch: &Batch) -> bool {
         let current = match &batch.part.gpu {
             Some(gpu) => self.gpus.get(gpu).map_or(0, |record| record.epoch),
@@ -76,12 +77,12 @@ impl Intake {
         batch.epoch < current.max(self.first_epoch)
     }
 
-    /// Whether the GPU of a batch has the layout that the batch was read under.
+    /// Returns true if the GPU still has the layout of this epoch.
     pub fn is_of_layout(&self, gpu: &Gpu, epoch: u64) -> bool {
         self.gpus.get(gpu).is_some_and(|record| epoch >= record.epoch)
     }
 
-    /// Enters the epoch of a batch; gives whether that is a new one of its GPU, which voids what was read before.
+    /// Enters the epoch of a batch. Returns true if the GPU has a new epoch, which voids all earlier readings.
     pub fn enter_epoch(&mut self, batch: &Batch) -> bool {
         let Some(gpu) = &batch.part.gpu else {
             self.node_epoch = batch.epoch;
@@ -97,7 +98,7 @@ impl Intake {
         before != 0
     }
 
-    /// Drops every value of the driver but the identity of its GPUs, and all batches of epochs below this.
+    /// Drops all values of the driver except the identity of the GPUs, and all batches of lower epochs.
     pub fn void_driver(&mut self, first_epoch: u64) {
         self.first_epoch = first_epoch;
         self.parts.retain(|part, _| {
@@ -105,8 +106,8 @@ impl Intake {
         });
     }
 
-    /// Whether a fast visit that began later has been folded: two threads of the sampler make them, each for
-    /// the other when that one hangs, and what was hung up comes late.
+    /// Returns true if a fast visit that began later is already stored. Two threads of the sampler make fast visits
+    /// and replace each other when one hangs, so a delayed visit may come late.
     pub fn overtaken(&self, batch: &Batch) -> bool {
         batch.part.tier == Tier::Fast
             && self.parts.get(&batch.part).is_some_and(|newer| batch.taken < newer.taken)
@@ -130,7 +131,7 @@ impl Intake {
         };
     }
 
-    /// Why a collector is switched off, if it is.
+    /// Returns the reason if a collector is switched off.
     pub fn switched_off(&self, source: CollectorName) -> Option<&String> {
         self.unavailable.get(&source).filter(|text| text.starts_with(SWITCHED_OFF))
     }
@@ -139,19 +140,19 @@ impl Intake {
         self.last_success.get(&source).copied()
     }
 
-    /// Whether a collector has answered or was found unable to work.
+    /// Returns true if a collector has answered or cannot work.
     pub fn is_settled(&self, source: CollectorName) -> bool {
         self.last_success.contains_key(&source) || self.unavailable.contains_key(&source)
     }
 
-    /// What is wrong with a collector other than the sampler's.
+    /// Returns the problem of a collector other than the sampler.
     pub fn trouble(&self, source: CollectorName, now: Mono) -> Option<String> {
         let mut own = self.parts.iter().filter(|(part, _)| part.collector == source);
         let old = || own.any(|(_, stored)| stored.expired(now)).then(|| "its values are too old".to_owned());
         self.unavailable.get(&source).cloned().or_else(old)
     }
 
-    /// The first failed call of the sampler that is about no GPU.
+    /// Returns the first failed call of the sampler about the node.
     pub fn node_failure(&self) -> Option<String> {
         let node = |part: &BatchKey| part.collector == CollectorName::Nvml && part.gpu.is_none();
         let mut failures =
@@ -159,13 +160,13 @@ impl Intake {
         failures.next().map(|(_, text)| text)
     }
 
-    /// GPUs that the driver lists now.
+    /// Returns how many GPUs the driver lists now.
     pub fn listed_gpus(&self, now: Mono) -> Option<usize> {
         let stored = self.nvml(None, Tier::Slow).filter(|stored| !stored.expired(now))?;
         stored.find(m::gpu_devices.id()).map(|row| row.value as usize)
     }
 
-    /// GPUs that are to answer before the daemon is ready; `None` before the driver was asked for them.
+    /// Returns how many GPUs must answer before the daemon is ready, or `None` before the driver was asked.
     pub fn awaited_gpus(&self) -> Option<usize> {
         let stored = self.nvml(None, Tier::Slow)?;
         Some(stored.find(m::gpu_devices.id()).map_or(0, |row| row.value as usize))
@@ -179,17 +180,17 @@ impl Intake {
         self.of_gpu(gpu).filter(|(part, _)| part.collector == CollectorName::Nvml).map(|(_, stored)| stored)
     }
 
-    /// The newest batch of a tier of a GPU, if that has not expired.
+    /// Returns the newest batch of a GPU's tier, unless it has expired.
     pub fn fresh(&self, gpu: &Gpu, tier: Tier, now: Mono) -> Option<&Batch> {
         self.nvml(Some(gpu), tier).filter(|stored| !stored.expired(now))
     }
 
-    /// Every part about a GPU, expired ones included.
+    /// Returns all parts about a GPU, including expired ones.
     pub fn of_gpu(&self, gpu: &Gpu) -> impl Iterator<Item = (&BatchKey, &Batch)> {
         self.parts.iter().filter(move |(part, _)| part.gpu.as_ref() == Some(gpu))
     }
 
-    /// The value of a row about a GPU with this label, if it is held and not too old.
+    /// Returns the value of a GPU's row with this label, unless it has expired.
     pub fn value_of(&self, gpu: &Gpu, metric: MetricId, label: Option<LabelText>, now: Mono) -> Option<f64> {
         self.of_gpu(gpu)
             .filter(|(_, stored)| !stored.expired(now))
@@ -200,38 +201,38 @@ impl Intake {
             .map(|row| row.value)
     }
 
-    /// One label of `gpu_info`.
+    /// Returns a label of `gpu_info`.
     pub fn info_of(&self, gpu: &Gpu, label: &str) -> Option<String> {
         let row = self.of_gpu(gpu).find_map(|(_, stored)| stored.find(m::gpu_info.id()))?;
         self::label::<GpuInfo>(row, label).map(str::to_owned)
     }
 
-    /// Every process on a GPU, as far as it is known now.
+    /// Returns all processes on a GPU, as far as they are known.
     pub fn processes_of(&self, gpu: &Gpu, now: Mono) -> Option<Vec<GpuProcess>> {
         let list = |tier| self.fresh(gpu, tier, now)?.processes.as_deref();
         let (normal, slow) = (list(Tier::Normal), list(Tier::Slow));
         unite(normal, slow).or_else(|| unite(slow, None))
     }
 
-    /// The state of a GPU by what was read of it.
+    /// Returns the state of a GPU, judged by its readings.
     pub fn state_of(&self, gpu: &Gpu, now: Mono) -> GpuState {
         let tiers = || [Tier::Normal, Tier::Fast].into_iter().filter_map(|tier| self.nvml(Some(gpu), tier));
         // The two tiers that are read at least once a second show whether the GPU answers.
         let newest: Vec<_> = tiers().filter(|stored| !stored.expired(now)).collect();
-        // A visit that had nothing to ask shows something only if the other one does not contradict it.
+        // A visit without any call proves something only if the other tier does not contradict it.
         let read = newest.iter().any(|stored| stored.answered && !stored.rows.is_empty());
         if read || !newest.is_empty() && newest.iter().all(|stored| stored.answered) {
             return GpuState::Up;
         }
         let record = self.gpus.get(gpu);
-        // A call that fails in a visit that is answered, for want of permission say, is no reason.
+        // A failed call in an answered visit (for example, for lack of permission) is not a reason.
         let unanswered = |stored: &Batch| stored.failure().filter(|_| !stored.answered);
-        // A lost GPU is left alone for a while: its last error stays the reason.
+        // A lost GPU is not read for a while, so its last error remains the reason.
         let failure = record
             .and_then(|record| record.attach_error.clone())
             .or_else(|| newest.iter().rev().find_map(|stored| unanswered(stored)))
             .or_else(|| tiers().find_map(unanswered))
-            // A call of another tier may be the first to find a loss, which voids these two.
+            // A call of another tier may be the first to notice a loss, which voids these two tiers.
             .or_else(|| self.nvml_of(gpu).find_map(unanswered));
         match failure {
             Some((error, text)) => GpuState::Failing { error, text },
@@ -240,15 +241,16 @@ impl Intake {
         }
     }
 
-    /// Whether something was read in this epoch, all of it well, but neither of the two tiers yet: MIG mode is
-    /// read before them.
+    /// Returns true if this epoch has only successful readings, but none of the two tiers yet. MIG mode is read
+    /// before them.
     fn begins(&self, gpu: &Gpu) -> bool {
         let mut own = self.of_gpu(gpu).filter(|(part, _)| part.tier != Tier::Identity).peekable();
         own.peek().is_some()
             && own.all(|(part, stored)| stored.answered && !matches!(part.tier, Tier::Fast | Tier::Normal))
     }
 
-    /// The rows of every part that is not expired or withdrawn. `node_up`: the driver answers for the node.
+    /// Publishes the rows of all parts that have not expired and are not withdrawn. `node_up`: the driver answers for
+    /// the node.
     pub fn publish(&self, b: &mut Builder<'_>, now: Mono, node_up: bool, states: &[(Gpu, GpuState)]) {
         for (part, stored) in self.parts.iter().filter(|(_, stored)| !stored.expired(now)) {
             let served = match &part.gpu {
@@ -264,39 +266,40 @@ impl Intake {
     }
 }
 
-/// What every part needs to know of the publication under way.
+/// Context of the current publication.
 pub(crate) struct LedgerMoment<'a> {
     pub now: Mono,
     pub unix_seconds: f64,
     pub settings: &'a LiveSettings,
     pub intake: &'a Intake,
-    /// Every known GPU by index.
+    /// All known GPUs, ordered by index.
     pub states: &'a [(Gpu, GpuState)],
 }
 
 impl LedgerMoment<'_> {
-    /// A moment in seconds since 1970: the same number in each publication, as readers compare it.
+    /// Converts a time to seconds since 1970. Returns the same number in every publication, because readers compare
+    /// it.
     pub fn unix(&self, at: Mono) -> f64 {
         let seconds = |moment: Mono| moment.0 as f64 * 1e-9;
         let offset = self.unix_seconds - seconds(self.now);
         offset + seconds(at.min(self.now))
     }
 
-    /// Every known GPU, and whether it answers.
+    /// Returns all known GPUs, and whether they answer.
     pub fn gpus(&self) -> impl Iterator<Item = (&Gpu, bool)> {
         self.states.iter().map(|(gpu, state)| (gpu, *state == GpuState::Up))
     }
 }
 
-/// A label of an info row by its name.
+/// Returns a label of an info row by its name.
 pub fn label<'a, L: LabelSet>(row: &'a Row, name: &str) -> Option<&'a str> {
     let at = L::DEFS.iter().position(|def| def.name == name)?;
     Some(row.labels.get(at)?.text(&L::DEFS[at]))
 }
 
-/// The processes that compute, listed once a second, and the others, listed every slow visit; each once an instance,
-/// with the most memory of both lists. In MIG mode the slow visit lists those that compute once more, instance by
-/// instance: that counts only where the GPU's own list is not known. `None`: neither list is known.
+/// Merges the compute processes, listed once a second, with the other processes, listed in slow visits. Every process
+/// appears once per instance, with the larger memory of both lists. In MIG mode, the slow visit also lists compute
+/// processes by instance, which count only if the GPU's own list is unknown. Returns `None` if neither list is known.
 fn unite(normal: Option<&[GpuProcess]>, slow: Option<&[GpuProcess]>) -> Option<Vec<GpuProcess>> {
     let mut all = normal?.to_vec();
     all.extend(slow.unwrap_or_default().iter().filter(|one| one.instance.is_none()));

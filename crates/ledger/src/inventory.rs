@@ -1,4 +1,4 @@
-//! Which GPUs the node has had since it booted.
+//! GPUs that the node has had since it booted.
 
 use super::intake::label;
 use model::catalog::{self as m, Gpu, GpuInfo, Tier};
@@ -6,19 +6,19 @@ use model::pci::pci_address;
 use model::persisted::{Identity, SeenGpus};
 use model::sample::Batch;
 
-/// Most GPUs remembered; far more than a node has.
+/// Maximum number of GPUs kept, far more than a node has.
 const MAX_GPUS: usize = 256;
-/// Seconds after which the time of the last answer is saved again. A daemon that ends saves it once more.
+/// Seconds after which the time of the last answer is saved again. A daemon also saves it when it ends.
 const SAVED_EVERY: u64 = 3600;
 
-/// Gives whether there were never so many.
+/// Updates the maximum number of GPUs, and returns true if it rose.
 fn count(seen: &mut SeenGpus, devices: usize) -> bool {
     let more = devices > seen.devices;
     seen.devices = seen.devices.max(devices);
     more
 }
 
-/// Gives whether that changes anything.
+/// Updates the identity of a GPU, and returns true if it changed.
 fn note(seen: &mut SeenGpus, gpu: &Gpu, pci: Option<String>) -> bool {
     if gpu.uuid.is_empty() {
         return false;
@@ -42,12 +42,12 @@ fn note(seen: &mut SeenGpus, gpu: &Gpu, pci: Option<String>) -> bool {
     }
 }
 
-/// The GPUs of this boot, and how many there should be.
+/// GPUs of this boot.
 #[derive(Debug)]
 pub(crate) struct GpuInventory {
     seen: SeenGpus,
     changed: bool,
-    /// The newest answer of any GPU, and the one that is saved.
+    /// Time of the newest answer of any GPU, and the time that is saved.
     last_seen: (u64, u64),
 }
 
@@ -60,7 +60,7 @@ impl GpuInventory {
         self.changed |= count(&mut self.seen, devices);
     }
 
-    /// Notes what a batch says of the GPUs there are; gives the PCI address of the GPU that it identifies.
+    /// Records the GPUs of a batch, and returns the PCI address of the GPU that it identifies.
     pub fn record(&mut self, batch: &Batch) -> Option<String> {
         for row in batch.rows.all().filter(|row| row.metric == m::gpu_devices.id()) {
             self.count(row.value as usize);
@@ -72,7 +72,7 @@ impl GpuInventory {
         pci
     }
 
-    /// These GPUs answer at this time.
+    /// Records that these GPUs answer at this time.
     pub fn answers<'a>(&mut self, gpus: impl Iterator<Item = &'a Gpu>, unix_seconds: f64) {
         let now = unix_seconds as u64;
         for gpu in gpus {
@@ -83,14 +83,14 @@ impl GpuInventory {
         }
     }
 
-    /// The GPUs seen, if they changed since the last call, or if the saved times are old.
+    /// Returns the GPUs seen, if they changed since the last call or the saved times are old.
     pub fn take_changed(&mut self) -> Option<SeenGpus> {
         let (newest, saved) = self.last_seen;
         let old = newest.saturating_sub(saved) >= SAVED_EVERY;
         (std::mem::take(&mut self.changed) || old).then(|| self.saved())
     }
 
-    /// The same at the end, with the times that are not saved.
+    /// Returns the GPUs seen at the end, if any of their times are not saved.
     pub fn take_last(&mut self) -> Option<SeenGpus> {
         (self.changed || self.last_seen.0 != self.last_seen.1).then(|| self.saved())
     }
@@ -100,7 +100,7 @@ impl GpuInventory {
         self.seen.clone()
     }
 
-    /// The most GPUs seen at the same time.
+    /// Returns the maximum number of GPUs seen at the same time.
     pub fn devices(&self) -> usize {
         self.seen.devices
     }
@@ -110,7 +110,7 @@ impl GpuInventory {
         if configured == 0 { self.seen.devices } else { configured }
     }
 
-    /// GPUs that an earlier daemon, or an earlier load of the driver, had seen and that are `known` no longer.
+    /// Returns the GPUs seen earlier in this boot that are no longer `known`.
     pub fn absent(&self, known: impl Fn(&str) -> bool) -> impl Iterator<Item = &Identity> {
         self.seen.gpus.iter().filter(move |gone| !known(&gone.uuid))
     }

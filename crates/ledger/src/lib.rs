@@ -1,15 +1,15 @@
-//! The ledger: the one owner of all mutable state. Folds batches as they come, joins, ages, counts, and
-//! publishes a [`model::snapshot::Snapshot`] once an interval and at once after a stall or a change of the driver.
+//! The ledger, which owns all mutable state. It folds batches as they come, joins, ages and counts them, and
+//! publishes a [`model::snapshot::Snapshot`] once an interval, and at once after a stall or a change of the driver.
 //!
-//! The rules that keep wrong values off the wire:
-//! - the rows of a batch replace those of its part as a whole, and expire at the part's deadline;
-//! - each GPU has an epoch, raised when its handle or MIG layout changes: the first batch of a new epoch
-//!   drops all rows of the older one (identity excepted), and late batches of an older one are thrown away;
-//! - measured values of a GPU are served only while the GPU answers: a stall, a loss, a driver that is away
-//!   or stuck, or no sampler at all withdraws everything but the identity.
+//! Rules that keep wrong values out of the snapshots:
+//! - The rows of a batch replace those of its part as a whole, and expire at the part's deadline.
+//! - Each GPU has an epoch, which rises when its handle or MIG layout changes. The first batch of a new epoch drops
+//!   all older rows except the identity, and late batches of an older epoch are discarded.
+//! - Measured values of a GPU are served only while the GPU answers. A stall, a loss, an absent or stuck driver, or
+//!   the lack of a sampler withdraws everything except the identity.
+//!
+//! The state is divided into parts, one per file. This file joins them.
 
-//!
-//! State lives in parts, one file each, with fields of their own; this file joins the parts.
 #![forbid(unsafe_code)]
 
 mod accounting;
@@ -79,51 +79,49 @@ use trends::TrendState;
 use windows::WindowState;
 use wrong_results::WrongResultState;
 
-/// What the ledger gets once.
+/// Settings that the ledger receives once.
 #[derive(Debug, Clone, Default)]
 pub struct LedgerSettings {
-    /// Documents that an earlier daemon left.
+    /// Documents of an earlier daemon.
     pub documents: Documents,
-    /// When the configuration was loaded, in seconds since 1970.
+    /// Time at which the configuration was loaded, in seconds since 1970.
     pub configured: f64,
-    /// What a new configuration may change.
+    /// Settings that a new configuration may change.
     pub live: LiveSettings,
-    /// Release and source revision.
     pub build: m::BuildInfo,
 }
 
-/// What the ledger gets again with each new configuration.
+/// Settings that the ledger receives with every new configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LiveSettings {
-    /// Most series in a snapshot, those about the node itself not counted.
+    /// Maximum number of series in a snapshot, not counting those about the node.
     pub max_series: usize,
     /// Metrics that are switched off.
     pub off: HashSet<MetricId>,
-    /// Groups that `/metrics` serves beside the default set.
+    /// Groups that `/metrics` serves in addition to the default set.
     pub groups: Vec<m::MetricGroup>,
-    /// Longest pause between two fast visits that is bridged when seconds are added up, and longest time
-    /// after the end of a sampler in which the first answer of the next one is waited for.
+    /// Longest pause between two fast visits whose time still counts, and longest wait for the first answer of a new
+    /// sampler.
     pub bridge: Duration,
-    /// How long a lost GPU answers before its return is reported.
+    /// Time for which a lost GPU must answer before its return is reported.
     pub steady: Duration,
-    /// GPUs the node should have; 0: the most seen.
+    /// Number of GPUs that the node should have; 0: the most seen.
     pub expected_gpus: usize,
-    /// Events kept in the list.
+    /// Maximum number of entries in the event list.
     pub keep_events: usize,
-    /// How owners of the work on the GPUs are counted.
     pub owners: settings::Owners,
-    /// The MIG layout that the GPUs should have.
+    /// MIG layout that the GPUs should have.
     pub declared: Option<DeclaredLayout>,
-    /// Window in which Xid faults are counted.
+    /// Window of the recent Xid faults.
     pub xid_window: Duration,
-    /// Window in which looks at the clock events are counted.
+    /// Window of the recent clock events.
     pub clock_events_window: Duration,
-    /// Time of one point of a followed value; zero: none is followed.
+    /// Time per point of the status page's history; zero: no history.
     pub trend_step: Duration,
 }
 
 impl LiveSettings {
-    /// As the configuration has them. `declared`: the MIG layout that the GPUs should have.
+    /// Derives the settings from the configuration. `declared`: the MIG layout that the GPUs should have.
     pub fn from_config(config: &Config, declared: Option<DeclaredLayout>) -> LiveSettings {
         let Config { sampler, metrics, dcgm, .. } = config;
         LiveSettings {
@@ -131,7 +129,7 @@ impl LiveSettings {
             off: config.switched_off(),
             groups: config.served_groups(),
             bridge: (sampler.fast_interval * 3).max(Duration::from_secs(3)),
-            // A slow call comes again in the next visit of its tier.
+            // A slow call is repeated in the next visit of its tier.
             steady: sampler.rare_interval.min(Duration::from_secs(60)) + sampler.call_timeout,
             expected_gpus: config.health.expected_gpus as usize,
             keep_events: config.events.history_size as usize,
@@ -144,7 +142,7 @@ impl LiveSettings {
     }
 }
 
-/// The time of one point of the status page's history: no shorter than the time between two publications.
+/// Returns the time per point of the status page's history, which is at least the publication interval.
 fn trend_step(config: &Config) -> Duration {
     match config.page.history {
         Duration::ZERO => Duration::ZERO,
@@ -158,7 +156,6 @@ impl Default for LiveSettings {
     }
 }
 
-/// The ledger: its parts.
 #[derive(Debug)]
 pub struct Ledger {
     settings: Arc<LiveSettings>,
@@ -184,7 +181,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// An empty ledger.
+    /// Creates a ledger without readings.
     pub fn new(settings: LedgerSettings) -> Ledger {
         let LedgerSettings { documents, configured, live: settings, build } = settings;
         let mut counters = OwnCounters::default();
@@ -230,7 +227,7 @@ impl Ledger {
         }
     }
 
-    /// Goes by a new configuration from now on. What was counted stays.
+    /// Applies a new configuration. Counters are kept.
     fn configure(&mut self, settings: LiveSettings) {
         self.faults.events.keep(settings.keep_events);
         self.history.configure(settings.expected_gpus, settings.steady);
@@ -238,8 +235,7 @@ impl Ledger {
         self.settings = Arc::new(settings);
     }
 
-    /// Notes that a GPU exists. A GPU that comes back under another index, or another GPU under its index,
-    /// replaces what was there.
+    /// Adds a GPU. A GPU that returns under another index, or another GPU under its index, replaces the old one.
     fn attach(&mut self, gpu: &Gpu) {
         if self.intake.knows(gpu) {
             return;
@@ -270,7 +266,7 @@ impl Ledger {
         self.inventory.count(self.intake.gpus().count());
     }
 
-    /// The GPU with this index; a GPU whose UUID was never read gets a record without.
+    /// Returns the GPU with this index, and adds one without a UUID if its UUID was never read.
     fn attach_index(&mut self, index: u32) -> Gpu {
         if let Some(gpu) = self.intake.gpu_by_index(index) {
             return gpu.clone();
@@ -280,7 +276,6 @@ impl Ledger {
         gpu
     }
 
-    /// Applies an event.
     pub fn event(&mut self, event: LedgerEvent) {
         match event {
             LedgerEvent::DriverAway { error, text, epoch } => self.driver_away(error, text, epoch),
@@ -338,7 +333,7 @@ impl Ledger {
             self.driver_reset();
         }
         self.intake.void_driver(epoch);
-        // The driver's counters start again when it is loaded again.
+        // The driver's counters restart when it is loaded again.
         self.accounting.driver.forget(None);
     }
 
@@ -351,7 +346,7 @@ impl Ledger {
         self.count_error(Some(&gpu), error);
     }
 
-    /// Stores the calls that last for long. A GPU that was never read is attached too, so that it shows as stuck.
+    /// Stores the calls that are taking long. Adds GPUs that were never read, so that they show as stuck.
     fn stalled(&mut self, stalls: Vec<Stall>) {
         for gpu in stalls.iter().filter(|stall| stall.overdue).filter_map(|stall| stall.gpu.as_ref()) {
             self.attach_index(gpu.gpu);
@@ -359,12 +354,12 @@ impl Ledger {
         self.driver.stalls = stalls;
     }
 
-    /// Takes in a fact, sent in this life of its source.
+    /// Applies a fact that was sent in this life of its source.
     pub fn fact(&mut self, life: u64, mut fact: Fact) {
         let missing = self.faults.missing(life, &fact);
         self.count(&m::gpu_exporter_facts_lost_total, (fact.source,), missing);
         if let FactKind::Driver(event) = &mut fact.kind {
-            // It may come before the first batch of its GPU, or under an index that is no longer its own.
+            // The event may precede the first batch of its GPU, or have an index that is no longer the GPU's.
             match self.intake.gpu_by_uuid(&event.gpu.uuid) {
                 Some(known) => event.gpu = known.clone(),
                 None => self.attach(&event.gpu),
@@ -396,7 +391,7 @@ impl Ledger {
         }
     }
 
-    /// Takes in an event of the canary.
+    /// Applies an event of the canary.
     fn canary_event(&mut self, event: CanaryEvent, at: Mono, unix_seconds: f64) {
         let gpu = event.gpu().and_then(|about| self.intake.gpu_by_uuid(&about.uuid)).cloned();
         if let Some(gpu) = &gpu {
@@ -405,12 +400,12 @@ impl Ledger {
         if let Some(about) = event.gpu()
             && let Some((check, text)) = event.wrong_result()
         {
-            // Also of a GPU that is not known yet, as while the driver is released.
+            // The GPU may be unknown, for example while the driver is released.
             let serial = gpu.as_ref().and_then(|gpu| self.intake.info_of(gpu, "serial"));
             self.wrong_results.note(about, serial.unwrap_or_default(), check, text, unix_seconds);
         }
         if let CanaryEvent::Cleared(gpu, _) = &event {
-            // Also of a board that is not there now.
+            // The board may be missing now.
             self.wrong_results.clear(&gpu.uuid);
         }
         for event in self.canary.record(gpu.as_ref(), event, unix_seconds) {
@@ -418,28 +413,28 @@ impl Ledger {
         }
     }
 
-    /// Counts a load of the kernel module. The driver's counters start again with it.
+    /// Counts a load of the kernel module, after which the driver's counters restart.
     fn driver_loaded(&mut self) {
         self.count(&m::gpu_driver_loads_total, (), 1);
         self.accounting.driver.forget(None);
-        // Also where the kernel log cannot be read.
+        // Faults end even if the kernel log cannot be read.
         self.driver_reset();
     }
 
-    /// What was wrong with the GPUs before is over, or is reported again.
+    /// Ends all earlier problems of the GPUs. Those that persist are reported again.
     fn driver_reset(&mut self) {
         self.faults.driver_reset(unix_seconds());
         self.canary.reset(None);
     }
 
-    /// Counts a reset of a GPU: its faults are over.
+    /// Counts a reset of a GPU, which ends its faults.
     fn gpu_reset(&mut self, reset: SeenReset) {
         self.counters.add(&m::gpu_resets_total, &reset.gpu, (), 1.0);
         self.canary.reset(Some(&reset.gpu));
         self.faults.gpu_reset(reset);
     }
 
-    /// Counts events that found no room in the inbox.
+    /// Counts events that did not fit into the inbox.
     pub fn lost(&mut self, events: u64) {
         self.count(&m::gpu_exporter_events_lost_total, (), events);
     }
@@ -449,7 +444,7 @@ impl Ledger {
         self.counters.add(metric, &Node {}, labels, by as f64);
     }
 
-    /// Counts a driver call that failed.
+    /// Counts a failed driver call.
     fn count_error(&mut self, gpu: Option<&Gpu>, error: DriverError) {
         self.count(&m::gpu_exporter_driver_error_kinds_total, (error,), 1);
         if let Some(gpu) = gpu {
@@ -457,14 +452,14 @@ impl Ledger {
         }
     }
 
-    /// Folds one batch, and returns whether it began a new epoch, which is published at once.
+    /// Folds one batch, and returns true if it began a new epoch, which must be published at once.
     ///
-    /// The stages depend on their order:
-    /// - The epoch comes first, because it voids everything that was read before. Drained samples are added up even
-    ///   if the epoch is over: they belong to the GPU, whatever its layout.
-    /// - A loss is recorded before the check for a reset, which is the answer after a loss.
-    /// - Driver counters are corrected before anything reads the rows.
-    /// - The batch is stored before its processes are listed, because a list is united from two tiers.
+    /// The order of the stages matters:
+    /// - The epoch comes first, because a new epoch voids all earlier readings. Drained samples count even if the
+    ///   epoch is over, because they belong to the GPU regardless of its layout.
+    /// - Losses are recorded before resets are detected, because an answer after a loss shows a reset.
+    /// - Driver counters are corrected before the rows are used.
+    /// - The batch is stored before its processes are listed, because a list is merged from two tiers.
     pub fn fold(&mut self, mut batch: Batch) -> bool {
         self.accounting.count_calls(&batch);
         let Some(new_epoch) = self.enter_epoch(&batch) else {
@@ -484,8 +479,8 @@ impl Ledger {
         new_epoch
     }
 
-    /// Attaches the GPU of an NVML batch, adds up its drained samples and enters its epoch. Returns whether the epoch
-    /// is new, or `None` if it is over and the batch must be discarded.
+    /// Adds the GPU of an NVML batch, adds up its drained samples and enters its epoch. Returns whether the epoch is
+    /// new, or `None` if it is over and the batch must be discarded.
     fn enter_epoch(&mut self, batch: &Batch) -> Option<bool> {
         if batch.part.collector != CollectorName::Nvml {
             return Some(false);
@@ -505,8 +500,8 @@ impl Ledger {
         Some(new_epoch)
     }
 
-    /// Adds up what was drained. Samples are the GPU's whatever its MIG layout; windows are of the layout they were
-    /// measured under.
+    /// Adds up drained samples and GPM windows. Samples belong to the GPU regardless of its MIG layout, windows to
+    /// the layout under which they were measured.
     fn add_drained(&mut self, batch: &Batch) {
         let Some(gpu) = batch.part.gpu.as_ref().filter(|gpu| self.intake.knows(gpu)) else { return };
         let current = self.intake.is_of_layout(gpu, batch.epoch);
@@ -534,7 +529,7 @@ impl Ledger {
                 (Missing::Failed { error, .. }, _) => {
                     self.count_error(gpu, *error);
                     if let Some(gpu) = gpu.filter(|_| error.is_lost()) {
-                        // A lost GPU comes back only after a reset, and a reset clears its counters.
+                        // A lost GPU returns only after a reset, which clears its counters.
                         self.accounting.driver.forget(Some(&gpu.uuid));
                         self.faults.lost(gpu, Some(batch));
                     }
@@ -548,7 +543,7 @@ impl Ledger {
         }
     }
 
-    /// Counts the reset of its GPU that a batch shows.
+    /// Counts a reset that a batch shows.
     fn count_reset(&mut self, batch: &Batch) {
         if let Some(gpu) = &batch.part.gpu
             && self.faults.shows_reset(gpu, batch)
@@ -580,7 +575,7 @@ impl Ledger {
         }
     }
 
-    /// Records which board and which PCI address the GPU of a batch has.
+    /// Records the board and the PCI address of a batch's GPU.
     fn identify(&mut self, batch: &Batch) {
         let gpu = batch.part.gpu.as_ref();
         if let Some(gpu) = gpu.filter(|gpu| self.intake.knows(gpu)) {
@@ -590,7 +585,7 @@ impl Ledger {
                 tracing::warn!(
                     gpu = gpu.gpu,
                     uuid = &*gpu.uuid,
-                    "another board: its wrong result is cleared"
+                    "the GPU has another serial number; cleared the wrong result of the previous board"
                 );
             }
         }
@@ -599,7 +594,7 @@ impl Ledger {
         }
     }
 
-    /// Stores a batch, and lists the processes of its GPU for their owners.
+    /// Stores a batch, and passes the processes of its GPU on to their owners.
     fn store(&mut self, batch: Batch) {
         let (tier, taken, full) = (batch.part.tier, batch.taken, owners::full_memory(&batch));
         let gpu = batch.part.gpu.clone().filter(|_| tier == Tier::Normal);

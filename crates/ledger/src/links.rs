@@ -1,4 +1,4 @@
-//! New errors of NVLinks: the totals of each GPU over the time for which errors count.
+//! New NVLink errors: the totals of every GPU over the time for which errors count.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use model::clock::Mono;
 use model::sample::{Batch, Row};
 use model::verdict::{LONGEST_LINK_ERRORS, NewLinkErrors, link_errors_count_for};
 
-/// Least time between two totals that are kept.
+/// Minimum interval between the totals that are kept.
 const SPACING: Duration = Duration::from_secs(300);
 
 type Totals = Vec<Total>;
@@ -19,26 +19,26 @@ type Totals = Vec<Total>;
 #[derive(Clone, Debug)]
 struct Total {
     kind: NvLinkError,
-    /// Of all links.
+    /// Total over all links.
     all: f64,
-    /// Of each link that has any.
+    /// Errors by link, for links with errors.
     links: Vec<(u32, f64)>,
 }
 
-/// The totals of each GPU, by UUID.
+/// Totals by UUID of the GPU.
 #[derive(Debug, Default)]
 pub(crate) struct LinkHistory(HashMap<Arc<str>, GpuLinks>);
 
 #[derive(Debug, Default)]
 struct GpuLinks {
-    /// The oldest is [`LONGEST_LINK_ERRORS`] older than the newest once there is one so old.
+    /// Earlier totals. The oldest ones are at least [`LONGEST_LINK_ERRORS`] old, if known for that long.
     kept: VecDeque<(Mono, Totals)>,
-    /// Of a kind that the last batch lacks, what was read of it last.
+    /// Newest totals. Kinds that the last batch lacks keep their previous total.
     newest: Option<(Mono, Totals)>,
 }
 
 impl LinkHistory {
-    /// Takes in the totals of a batch, if it has any.
+    /// Records the totals of a batch, if any.
     pub fn record(&mut self, batch: &Batch) {
         let Some(gpu) = &batch.part.gpu else { return };
         let (of_gpu, of_links) = (m::gpu_nvlink_errors_total.id(), m::gpu_nvlink_link_errors_total.id());
@@ -59,7 +59,7 @@ impl LinkHistory {
         }
     }
 
-    /// New errors within the time for which they count, as far as the ledger has seen it.
+    /// Returns the new errors within the time for which they count, as far as it was observed.
     pub fn new_errors(&self, uuid: &str, now: Mono) -> Vec<NewLinkErrors> {
         let Some(GpuLinks { kept, newest: Some((at, newest)) }) = self.0.get(uuid) else { return Vec::new() };
         let new = |total: &Total| {
@@ -78,7 +78,6 @@ impl LinkHistory {
         newest.iter().filter_map(new).collect()
     }
 
-    /// Forgets a GPU.
     pub fn forget(&mut self, uuid: &str) {
         self.0.remove(uuid);
     }
@@ -89,7 +88,7 @@ impl GpuLinks {
         for known in self.newest.take().map(|(_, totals)| totals).unwrap_or_default() {
             match total_of(&totals, known.kind) {
                 None => totals.push(known),
-                // The driver's counter started again: how many errors came since is not known.
+                // The driver's counter restarted, and the number of errors since then is unknown.
                 Some(total) if total.all < known.all => {
                     let base = |kept: &mut Total| *kept = total.clone();
                     let same = |kept: &&mut Total| kept.kind == total.kind;

@@ -1,12 +1,13 @@
-//! Loads of the kernel module, from two witnesses (the module's folder and the kernel log), each counted once.
+//! Loads of the kernel module. They are observed in the module's folder and in the kernel log, and each load counts
+//! once.
 
 use std::time::Duration;
 
 use model::clock::Mono;
 use model::driver_module::{LoadId, ModuleState};
 
-/// Two witnesses that speak within this time speak of the same load. The folder is looked at every 10 s at
-/// most, and a kernel log in a storm is read late.
+/// Interval within which both sources report the same load. The folder is checked at least every 10 s, and a kernel
+/// log in a storm is read late.
 pub const WINDOW: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,19 +16,19 @@ enum Witness {
     Kernel,
 }
 
-/// What is known of the module's loads. Counts those seen while the daemon runs.
+/// Loads of the kernel module that were observed while the daemon runs.
 #[derive(Debug, Default)]
 pub(crate) struct Loads {
-    /// The module's folder at the last look: the load, if there was one; `None`: not looked yet.
+    /// Load in the module's folder at the last check, if any; `None`: not checked yet.
     seen: Option<Option<LoadId>>,
-    /// Loads counted on the word of one witness, of which the other may still speak.
+    /// Loads that one source has reported and the other may still report.
     waiting: Vec<(Witness, Mono)>,
-    /// When the present load was, in seconds since 1970.
+    /// Time of the current load, in seconds since 1970.
     pub unix_seconds: Option<f64>,
 }
 
 impl Loads {
-    /// The folder was looked at. Gives whether a load is to be counted.
+    /// Records a check of the folder, and returns true if it shows a new load.
     pub fn folder(&mut self, state: &ModuleState, at: Mono, unix_seconds: f64) -> bool {
         let load = match state {
             ModuleState::Unknown => return false,
@@ -39,20 +40,19 @@ impl Loads {
             ModuleState::Loaded(load) => load,
         };
         let before = self.seen.replace(Some(load.id.clone()));
-        // What is loaded when the daemon starts was loaded before it.
+        // A module that is present at the start was loaded before.
         let first = before.is_none();
         if before.flatten().as_ref() == Some(&load.id) {
             return false;
         }
         let new = load.unix_seconds.or_else(|| (!first).then_some(unix_seconds));
         let known = self.unix_seconds.filter(|known| new.is_none_or(|new| (known - new).abs() <= seconds()));
-        // The kernel log has the moment itself.
+        // The kernel log has the exact time.
         self.unix_seconds = known.or(new);
         !first && self.count(Witness::Module, at)
     }
 
-    /// The kernel log reports a load, `old` if it was logged before the daemon watched. Gives whether a
-    /// load is to be counted.
+    /// Records a load from the kernel log, and returns true if it is new. `old`: the line is older than the daemon.
     pub fn line(&mut self, old: bool, at: Mono, unix_seconds: f64) -> bool {
         let absent = self.seen == Some(None) && old;
         if !absent && self.unix_seconds.is_none_or(|known| unix_seconds >= known - seconds()) {
@@ -61,14 +61,14 @@ impl Loads {
         !old && self.count(Witness::Kernel, at)
     }
 
-    /// Whether the module was there when its folder was last looked at. Its next load will be seen then.
+    /// Returns true if the last check found the module. Its next load will then show in the folder.
     pub fn module_seen(&self) -> bool {
         matches!(self.seen, Some(Some(_)))
     }
 
     fn count(&mut self, witness: Witness, at: Mono) -> bool {
         self.waiting.retain(|(_, then)| at.since(*then) <= WINDOW);
-        // The oldest load that this witness has not spoken of yet.
+        // The oldest load that this source has not reported yet.
         match self.waiting.iter().position(|(by, _)| *by != witness) {
             Some(known) => {
                 self.waiting.remove(known);

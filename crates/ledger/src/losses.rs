@@ -1,4 +1,4 @@
-//! Losses of GPUs and their returns as events, by the states that are published: each with the reason that was seen.
+//! Losses and returns of GPUs as events, derived from the published states, with the observed reason.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,23 +9,23 @@ use model::health::{Condition, NOT_LISTED};
 use model::snapshot::{Event, EventKind, GpuState};
 use model::text::duration;
 
-/// GPUs that do not answer, by UUID; by index, as `#3`, while the UUID was never read.
+/// Lost GPUs by UUID, or by index (`#3`) if the UUID was never read.
 #[derive(Debug, Default)]
 pub(crate) struct Losses(BTreeMap<String, Loss>);
 
 #[derive(Debug)]
 struct Loss {
     since: Mono,
-    /// Each is reported once until the return, however often a GPU changes between them.
+    /// Conditions reported since the loss. Each is reported once until the GPU returns.
     reported: Vec<Condition>,
-    /// Since when the GPU answers again.
+    /// Time since which the GPU answers again.
     up: Option<Mono>,
 }
 
 impl Losses {
-    /// The events that the states of this publication are. `unlisted`: GPUs that the driver does not list any more.
-    /// `steady`: how long a GPU answers before its return is reported: one that fails again sooner was not back.
-    /// Without a driver, and while it is waited for, nothing is lost and nothing returns.
+    /// Returns the events of this publication's states. `unlisted`: GPUs that the driver no longer lists; `steady`:
+    /// time for which a GPU must answer before its return is reported, because a GPU that fails sooner had not
+    /// recovered. Without a driver, and while it is starting, there are neither losses nor returns.
     pub fn follow(
         &mut self,
         states: &[(Gpu, GpuState)],
@@ -60,7 +60,7 @@ impl Losses {
         events
     }
 
-    /// What was lost by its index alone has a UUID now.
+    /// Assigns a loss that was recorded by index to the UUID.
     fn adopt(&mut self, gpu: &Gpu) {
         if let Some(loss) = self.0.remove(&unread(gpu)) {
             self.0.entry(key(gpu)).or_insert(loss);
@@ -71,7 +71,7 @@ impl Losses {
         let new = || Loss { since: now, reported: Vec::new(), up: None };
         let loss = self.0.entry(key(gpu)).or_insert_with(new);
         loss.up = None;
-        // A call that hung and then fails is another reason.
+        // A call that first hangs and then fails has two reasons.
         if loss.reported.contains(&condition) {
             return None;
         }

@@ -1,8 +1,8 @@
-//! Owners of the work on the GPUs, and its cost: processes joined with their owners, time and energy added up.
+//! Owners of the work on the GPUs, with their time and energy.
 //!
-//! The sampler lists processes, a collector finds their owners later, the driver's samples come later still.
-//! [`timeline`] joins them by time, [`accounts`] adds up, [`judge`] finds step, ranks and cause, [`publish`] makes series.
-//! `docs/OWNERS.md` defines each figure.
+//! The sampler lists processes, a collector finds their owners later, and the driver's samples arrive even later.
+//! [`timeline`] joins them by time, [`accounts`] adds up, [`judge`] finds step, ranks and cause, and [`publish`]
+//! creates the series. `docs/OWNERS.md` defines all figures.
 
 mod accounts;
 mod classes;
@@ -45,14 +45,15 @@ use tenants::Tenants;
 use timeline::{Amount, AmountKind, InstanceId, ListedProcess, Listing, Timeline};
 use tracks::Tracks;
 
-/// Memory is full from here on.
+/// Share of used memory from which on it counts as full.
 const FULL: f64 = 0.98;
-/// A GPU was watched if its processes were listed so lately before.
+/// Maximum age of the previous process list for a new process to count as just started.
 const WATCHED: std::time::Duration = std::time::Duration::from_secs(3);
-/// Readings of owners that are kept.
+/// Maximum number of owners with readings.
 const MOST_READ: usize = 2048;
 
-/// Bounds of the histogram of starts, in seconds. Processes are listed once a second: less than that is the same.
+/// Bounds of the histogram of start times, in seconds. Processes are listed once a second, so shorter times cannot be
+/// distinguished.
 static START_SECONDS: [f64; 10] = [1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0];
 
 #[derive(Debug)]
@@ -66,7 +67,7 @@ pub(crate) struct OwnerState {
     host_use: HostUse,
     tracks: BTreeMap<(Gpu, InstanceId), Tracks>,
     ranks: Ranks,
-    /// When owners were judged last.
+    /// Time of the last judgement.
     judged: Option<Mono>,
     /// GPUs that were unhealthy in the last snapshot, by UUID.
     pub unhealthy: BTreeSet<Arc<str>>,
@@ -78,7 +79,7 @@ pub(crate) struct OwnerState {
 }
 
 impl OwnerState {
-    /// `records`: those of an earlier daemon.
+    /// Creates the state. `records`: the owner records of an earlier daemon.
     pub fn new(settings: settings::Owners, records: OwnerRecords) -> OwnerState {
         let starts = StartPhase::ALL.iter().map(|phase| (*phase, Histogram::new(&START_SECONDS)));
         OwnerState {
@@ -100,13 +101,13 @@ impl OwnerState {
         }
     }
 
-    /// Owners that have series keep them, also where fewer may have.
+    /// Applies new settings. Owners with series keep them, even if the limit is lower now.
     pub fn configure(&mut self, settings: settings::Owners) {
         self.accounts.allow(settings.max_series as usize);
         self.settings = settings;
     }
 
-    /// An owner has the same labels everywhere: those that came last.
+    /// Updates the labels of an owner everywhere.
     fn relabel(&mut self, owner: &Arc<Owner>) {
         let of_tenants = self.tenants.iter_mut().filter_map(|tenant| tenant.owner.as_mut());
         let of_accounts = self.accounts.iter_mut().map(|(_, account)| &mut account.owner);
@@ -136,15 +137,15 @@ impl OwnerState {
         self.readings.entry(Arc::clone(&reading.owner)).or_default().push(reading);
     }
 
-    /// Takes in a process that the OOM killer ended, and its control group. Without a group that is certain the
-    /// process has to be known; the count of the owner's own group is read beside this.
+    /// Counts a process that the OOM killer ended. Without its control group, the process must be known. The kill
+    /// count of the owner's own group is read separately.
     pub(super) fn killed(&mut self, group: Option<&str>, pid: u32) {
         if let Some(owner) = self.tenants.owner_in(group, pid).filter(|owner| **owner != *self.unknown.id) {
             self.host_use.killed(owner);
         }
     }
 
-    /// Takes in a list of the processes on a GPU; `full`: the places whose memory is full.
+    /// Records a process list of a GPU. `full`: the places with full memory.
     pub(super) fn listed(&mut self, gpu: &Gpu, at: Mono, processes: &[GpuProcess], full: Vec<InstanceId>) {
         if !self.settings.enabled {
             return;
@@ -159,7 +160,7 @@ impl OwnerState {
         line.listed(at, Listing { processes: processes.collect(), full });
     }
 
-    /// Takes in one of the driver's samples, which says what was since the one before it.
+    /// Records one of the driver's samples, which describes the interval since the previous one.
     pub(super) fn sampled(&mut self, gpu: &Gpu, buffer: SampleBuffer, at: Mono, seconds: f64, amount: f64) {
         if !self.settings.enabled {
             return;
@@ -178,7 +179,7 @@ impl OwnerState {
         self.measured(gpu, quantity, at, seconds, amount);
     }
 
-    /// Takes in a window of GPM, read now.
+    /// Records a GPM window that was just read.
     pub(super) fn gpm(&mut self, gpu: &Gpu, window: &GpmWindow, at: Mono) {
         if !self.settings.enabled {
             return;
@@ -207,7 +208,7 @@ impl OwnerState {
         }
     }
 
-    /// Notes how many multiprocessors worked, and whether at anything, for the owner that has the place alone.
+    /// Records multiprocessor activity and work for an owner that has the place to itself.
     fn note_activity(&mut self, gpu: &Gpu, place: InstanceId, window: &UnitWindow) {
         let Some((_, listing)) = self.lines.get(gpu).and_then(Timeline::newest) else { return };
         let present = self.present(listing, window.at);
@@ -228,7 +229,7 @@ impl OwnerState {
         self.tracks.entry((gpu.clone(), place)).or_default()
     }
 
-    /// The owners at each place of a listing; processes without a known owner are left out.
+    /// Returns the owners at each place of a listing. Processes without a known owner are left out.
     fn present(&self, listing: &Listing, now: Mono) -> Vec<timeline::PresentOwner> {
         let owner = |id| self.tenants.owner(id, now, &self.unknown);
         let known = listing.processes.iter().filter(|one| owner(one.tenant).is_some());
@@ -236,7 +237,7 @@ impl OwnerState {
         timeline::present(&known, owner).unwrap_or_default()
     }
 
-    /// Settles the time of a GPU, and divides what was measured in it.
+    /// Settles the time of a GPU, and divides the amounts measured in it.
     fn settle(&mut self, gpu: &Gpu, now: Mono, share: impl Fn(u32) -> Option<f64>, total: Option<f64>) {
         let OwnerState { lines, tenants, accounts, records, unknown, .. } = self;
         let Some(line) = lines.get_mut(gpu) else { return };
@@ -251,7 +252,7 @@ impl OwnerState {
         }
     }
 
-    /// A process that was alone on its GPU did its first work there.
+    /// Records the first work of a process that had its GPU to itself.
     fn worked(&mut self, id: u64, at: Mono) {
         let offset = self.offset;
         let Some(tenant) = self.tenants.get_mut(id) else { return };
@@ -264,7 +265,7 @@ impl OwnerState {
         }
     }
 
-    /// Counts first contexts of processes whose start is known by now.
+    /// Counts the first contexts of processes whose start time is known by now.
     fn count_contexts(&mut self) {
         let mut seconds = Vec::new();
         for tenant in self.tenants.iter_mut().filter(|t| t.fresh && !t.context_counted) {
@@ -277,7 +278,7 @@ impl OwnerState {
     }
 
     fn observe(&mut self, phase: StartPhase, seconds: f64) {
-        // Clocks and readings differ by little; a start in the future is none.
+        // Clocks and readings differ slightly. A start in the future is an error.
         if seconds < -2.0 {
             return;
         }
@@ -286,7 +287,7 @@ impl OwnerState {
         }
     }
 
-    /// The owner of a process, or, if that is not known, the only owner on the GPU or GPU instance.
+    /// Returns the owner of a process, or if that is unknown, the only owner on the GPU or GPU instance.
     pub(super) fn owner_of(
         &self,
         gpu: Option<&Gpu>,
@@ -297,14 +298,14 @@ impl OwnerState {
             return Some(Arc::clone(&owner.id));
         }
         let (at, listing) = self.lines.get(gpu?)?.newest()?;
-        // Only processes with a known owner.
+        // Contains only processes with a known owner.
         let present = self.present(listing, *at);
         let mut here = present.iter().filter(|one| place.is_none() || one.place == place);
         let (Some(one), None) = (here.next(), here.next()) else { return None };
         Some(Arc::clone(&one.owner.id)).filter(|id| **id != *self.unknown.id)
     }
 
-    /// Forgets a GPU that another one has replaced.
+    /// Forgets a GPU that was replaced.
     pub(super) fn forget(&mut self, gpu: &Gpu) {
         self.lines.remove(gpu);
         self.records.forget(gpu, &mut self.accounts);
@@ -313,7 +314,7 @@ impl OwnerState {
     }
 }
 
-/// Places whose memory is full, by what a visit read.
+/// Returns the places with full memory, according to a visit.
 pub(super) fn full_memory(batch: &Batch) -> Vec<InstanceId> {
     let of = |rows: &[model::sample::Row], free: m::MetricId, total: m::MetricId| {
         let value = |metric| rows.iter().find(|row| row.metric == metric).map(|row| row.value);

@@ -7,8 +7,8 @@ use model::persisted::ChangedDocuments;
 use super::Ledger;
 
 impl Ledger {
-    /// Returns the documents that changed since the last call. Events and owner records are returned at most once every
-    /// ten seconds.
+    /// Returns the documents that changed since the last call. Events and owner records are returned at most once
+    /// every ten seconds.
     pub fn changed_documents(&mut self, now: Mono, unix_seconds: f64) -> ChangedDocuments {
         let events = self.faults.events.take_changed(now);
         ChangedDocuments {

@@ -1,4 +1,4 @@
-//! Making a snapshot of what the ledger holds: joins, ages and states.
+//! Creation of a snapshot from the parts of the ledger.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use model::clock::Mono;
 use model::sample::Missing;
 use model::snapshot::{CollectorView, DriverState, Event, GpuState, GpuView, PartView, Snapshot, Value};
 
-/// What lasts from one publication to the next.
+/// State that lasts from one publication to the next.
 #[derive(Debug, Default)]
 pub(super) struct Publication {
     /// Whether every collector has answered or was found absent.
@@ -23,12 +23,12 @@ pub(super) struct Publication {
     sequence: u64,
     seconds: f64,
     subjects: Subjects,
-    /// The published events, and when they were published first.
+    /// Published events, and the time of their first publication.
     events: Option<(Arc<[Arc<Event>]>, f64)>,
 }
 
 impl Publication {
-    /// When this list of events was published first.
+    /// Returns the time at which this event list was first published.
     fn first_published(&mut self, events: &Arc<[Arc<Event>]>, unix_seconds: f64) -> f64 {
         self.events.take_if(|(list, _)| !Arc::ptr_eq(list, events));
         self.events.get_or_insert_with(|| (Arc::clone(events), unix_seconds)).1
@@ -36,15 +36,16 @@ impl Publication {
 }
 
 impl Ledger {
-    /// Makes the snapshot of this moment.
+    /// Creates the snapshot of this moment.
     ///
-    /// The stages depend on their order:
-    /// - Changes come first, so that the snapshot lists their events. Among them, a loss comes before the log is
-    ///   settled, because a loss is logged at once.
-    /// - The verdicts read published values, so every part has put its series before.
-    /// - Counters are put after the stages that count. What the cap drops is counted in the next publication.
-    /// - The history counts incidents by the verdicts.
-    /// - The cap comes after the last series, and the trends follow only what remains.
+    /// The order of the stages matters:
+    /// - Changes come first, so that the snapshot lists their events. Losses come before the event log is settled,
+    ///   because a loss must be logged at once.
+    /// - All parts publish their series before the verdicts, which read published values.
+    /// - Counters are published after the stages that count. Series dropped by the cap are counted in the next
+    ///   publication.
+    /// - The history counts incidents by the verdicts, so it follows them.
+    /// - The cap comes after the last series, and the trends follow only the remaining ones.
     pub fn publish(&mut self, now: Mono, unix_seconds: f64) -> Snapshot {
         self.publication.sequence += 1;
         let settings = Arc::clone(&self.settings);
@@ -68,12 +69,12 @@ impl Ledger {
         snapshot
     }
 
-    /// The state of every known GPU, in the order of their indices.
+    /// Returns the state of every known GPU, ordered by index.
     fn states(&self, now: Mono, driver: &DriverState) -> Vec<(Gpu, GpuState)> {
         self.intake.gpus().map(|gpu| (gpu.clone(), self.state_of(gpu, now, driver))).collect()
     }
 
-    /// Records what has changed since the last publication: answers, losses and returns, resets, windows.
+    /// Records the changes since the last publication: answers, losses and returns, resets, windows.
     fn record_changes(
         &mut self,
         driver: &DriverState,
@@ -95,7 +96,7 @@ impl Ledger {
         }
     }
 
-    /// Puts the series of all parts that do not depend on the verdicts, and makes the snapshot of their views.
+    /// Publishes the series of all parts that do not depend on the verdicts, and creates the snapshot.
     fn publish_parts(
         &mut self,
         b: &mut Builder<'_>,
@@ -133,7 +134,7 @@ impl Ledger {
         snapshot
     }
 
-    /// Puts the series about the driver and the exporter itself.
+    /// Publishes the series about the driver and the exporter.
     fn publish_exporter(&self, b: &mut Builder<'_>, snapshot: &Snapshot) {
         self.driver.publish(b, snapshot.taken, &snapshot.driver);
         self.accounting.publish_calls(b);
@@ -153,7 +154,7 @@ impl Ledger {
         self.recent_xids.publish(b, self.settings.xid_window, now);
     }
 
-    /// Passes the verdicts on to the parts that count by them, and puts the history of incidents.
+    /// Passes the verdicts on to the parts that count by them, and publishes the history of incidents.
     fn follow_health(&mut self, b: &mut Builder<'_>, snapshot: &Snapshot) {
         let unhealthy = snapshot.health.gpus.iter().filter(|gpu| gpu.healthy == Some(false));
         self.owners.unhealthy = unhealthy.map(|gpu| Arc::clone(&gpu.gpu.uuid)).collect();
@@ -176,13 +177,13 @@ impl Ledger {
         }
     }
 
-    /// What the ledger itself knows of each GPU.
+    /// Publishes the ledger's own series about each GPU, and returns its view.
     fn publish_gpus(&self, b: &mut Builder<'_>, moment: &LedgerMoment<'_>) -> Vec<GpuView> {
         let mut views = Vec::with_capacity(moment.states.len());
         let mut lacking: BTreeMap<MetricId, u32> = BTreeMap::new();
         for (gpu, state) in moment.states {
             let up = *state == GpuState::Up;
-            // A released GPU is not down: nothing asks it.
+            // A released GPU is not down, because it is not read.
             if !matches!(state, GpuState::Waiting | GpuState::Paused) {
                 b.flag(&m::gpu_up, gpu, (), up);
             }
@@ -212,9 +213,10 @@ impl Ledger {
             if let Some(layout) = &self.settings.declared {
                 declared::publish(b, layout, moment, gpu, up);
             }
-            // It is the ledger's own: absent without a declared layout.
+            // The ledger's own metric, which is absent without a declared layout.
             unsupported.remove(&m::gpu_mig_layout_matches.id());
-            // What is switched off may have been read for another metric; what no scrape gets is missed by none.
+            // A metric that is switched off may still be read for another one, and nobody misses a metric that is in
+            // no scrape.
             unsupported.retain(|id| !b.is_off(*id) && m::def(*id).is_some_and(|def| !def.json_only));
             for metric in unsupported {
                 *lacking.entry(metric).or_default() += 1;
@@ -238,7 +240,7 @@ impl Ledger {
         let mut views = Vec::new();
         for source in CollectorName::ALL.iter().copied() {
             let nvml = source == CollectorName::Nvml;
-            // Neither up nor down: it has nothing to do.
+            // Neither up nor down, because it has nothing to do.
             let idle = if nvml && matches!(snapshot.driver, DriverState::Paused { .. }) {
                 Some("paused: the driver is released".to_owned())
             } else {
@@ -254,7 +256,7 @@ impl Ledger {
                 _ => self.intake.trouble(source, moment.now),
             };
             let up = answered.is_some() && text.is_none();
-            // There is nothing to say before the first answer, or the reason why none comes.
+            // The state is unknown before the first answer or the reason for its absence.
             let failed = if nvml { snapshot.driver != DriverState::Waiting } else { text.is_some() };
             if answered.is_some() || failed {
                 b.flag(&m::gpu_exporter_collector_up, &Node {}, (source,), up);
@@ -267,7 +269,7 @@ impl Ledger {
         views
     }
 
-    /// What is wrong with the NVML collector.
+    /// Returns the problem of the NVML collector.
     fn nvml_trouble(&self, snapshot: &Snapshot) -> Option<String> {
         match &snapshot.driver {
             DriverState::Away { text } | DriverState::Mismatch { text } => {
@@ -276,7 +278,7 @@ impl Ledger {
             DriverState::Stuck => return Some("the driver is stuck".into()),
             DriverState::Paused { .. } => return None,
             DriverState::Waiting => return Some("waiting for the driver's first answer".into()),
-            DriverState::Up if !self.driver.has_sampler() => return Some("no sampler runs".into()),
+            DriverState::Up if !self.driver.has_sampler() => return Some("no sampler is running".into()),
             DriverState::Up => {}
         }
         for view in &snapshot.gpus {
@@ -296,14 +298,15 @@ impl Ledger {
         self.intake.node_failure()
     }
 
-    /// Ready once every collector has answered or been found absent; never dependent on a GPU's health.
+    /// Returns true once every collector has answered or is known to be absent. Does not depend on the health of a
+    /// GPU.
     fn is_ready(&self, snapshot: &Snapshot) -> bool {
         let settled = |view: &GpuView| match view.state {
             GpuState::Waiting => false,
             GpuState::Up => [Tier::Once, Tier::Slow, Tier::Rare]
                 .iter()
                 .all(|tier| view.parts.iter().any(|part| part.tier == *tier)),
-            // A GPU that is stuck or failing has answered: it will not answer better.
+            // A stuck or failing GPU counts as an answer, because it will not improve.
             _ => true,
         };
         let gpus = &snapshot.gpus;

@@ -1,4 +1,4 @@
-//! Xid faults of the last minutes, by code: for readers of a page that has no counter of them.
+//! Recent Xid faults by code, for pages without a counter of them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -8,19 +8,19 @@ use model::catalog::schema::LabelText;
 use model::catalog::{self as m, Gpu, MetricId, Subject, XidCode};
 use model::clock::Mono;
 
-/// One counter: its value when it was last seen, and by how much it grew when.
+/// Last value of a counter, and its recent increases.
 #[derive(Debug, Default)]
 struct Grown {
     total: f64,
     steps: VecDeque<(Mono, f64)>,
 }
 
-/// The counters of Xid faults, by GPU and code.
+/// Counters of Xid faults, by GPU and code.
 #[derive(Debug, Default)]
 pub(crate) struct RecentXids(BTreeMap<(Gpu, String), Grown>);
 
 impl RecentXids {
-    /// Takes in the value of a counter; others than those of Xids are passed over.
+    /// Records the value of a counter. Counters of anything except Xids are ignored.
     pub fn record(
         &mut self,
         metric: MetricId,
@@ -34,7 +34,7 @@ impl RecentXids {
             return;
         }
         let known = self.0.entry((gpu.clone(), code.to_string())).or_default();
-        // A counter that starts again counts from 0.
+        // A restarted counter begins at 0.
         let before = if total < known.total { 0.0 } else { known.total };
         if total > before {
             known.steps.push_back((now, total - before));
@@ -42,7 +42,7 @@ impl RecentXids {
         known.total = total;
     }
 
-    /// The faults within the window before `now`.
+    /// Publishes the faults within the window before `now`.
     pub fn publish(&mut self, b: &mut Builder<'_>, window: Duration, now: Mono) {
         for ((gpu, code), grown) in &mut self.0 {
             while grown.steps.front().is_some_and(|(at, _)| now.since(*at) > window) {

@@ -1,4 +1,4 @@
-//! How the last load of the configuration went.
+//! Result of the last reload of the configuration.
 
 use super::builder::Builder;
 use model::catalog::{self as m, Node};
@@ -6,12 +6,12 @@ use model::catalog::{self as m, Node};
 #[derive(Debug)]
 pub(crate) struct Reloads {
     successful: bool,
-    /// When the configuration in use was loaded, in seconds since 1970.
+    /// Time at which the current configuration was loaded, in seconds since 1970.
     unix_seconds: f64,
 }
 
 impl Reloads {
-    /// The configuration was loaded then, at the start.
+    /// Records the load at the start.
     pub fn new(unix_seconds: f64) -> Reloads {
         Reloads { successful: true, unix_seconds }
     }
@@ -20,7 +20,7 @@ impl Reloads {
         *self = Reloads::new(unix_seconds);
     }
 
-    /// The configuration in use stays.
+    /// Records a failed reload. The current configuration stays in use.
     pub fn failed(&mut self) {
         self.successful = false;
     }

@@ -1,5 +1,5 @@
-//! Resets of GPUs: two witnesses (the GPU's return after it was lost, and the driver that asked for a reset and
-//! asks for none any more, in a visit or in the kernel log), one count. The driver logs no line that is surely a reset.
+//! Resets of GPUs. A reset shows in two ways and counts once: a lost GPU answers again, or the driver no longer
+//! requests a reset (in a visit or in the kernel log). No line of the kernel log proves a reset.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,30 +9,30 @@ use model::catalog::{RecoveryAction, Tier};
 use model::clock::Mono;
 use model::persisted::FaultyGpu;
 
-/// What is known of the resets of each GPU, by UUID.
+/// State of the resets of each GPU, by UUID.
 #[derive(Debug, Default)]
 pub(crate) struct Resets(HashMap<Arc<str>, ResetState>);
 
 #[derive(Debug, Default)]
 struct ResetState {
-    /// Since when it is lost, and the tier whose visit showed that; none if there was no handle to visit it with.
+    /// Time of the loss, and the tier whose visit showed it; no tier if there was no handle.
     lost: Option<(Mono, Option<Tier>)>,
-    /// Whether the driver asks for what takes a reset.
+    /// Whether the driver requests an action that includes a reset.
     asked: bool,
-    /// When a return was counted.
+    /// Time at which a return was last counted.
     returned: Option<Mono>,
 }
 
 impl Resets {
-    /// The GPU is lost, or asks for a reset.
+    /// Records that a GPU is lost or requests a reset.
     pub fn lost(&mut self, uuid: &Arc<str>, tier: Option<Tier>, at: Mono) {
         if !uuid.is_empty() {
             self.0.entry(Arc::clone(uuid)).or_default().lost.get_or_insert((at, tier));
         }
     }
 
-    /// A visit was answered in full. Gives whether a reset is to be counted: the visit that showed the loss
-    /// must be answered again, because a GPU that asks for a reset may still answer others.
+    /// Records a fully answered visit, and returns true if it shows a reset. Only the tier whose visit showed the
+    /// loss proves it, because a GPU that requests a reset may still answer others.
     pub fn answers(&mut self, uuid: &Arc<str>, tier: Tier, at: Mono) -> bool {
         let Some(state) = self.0.get_mut(uuid) else { return false };
         let again = |(lost, of): &(Mono, Option<Tier>)| *lost < at && of.is_none_or(|of| of == tier);
@@ -43,15 +43,15 @@ impl Resets {
         true
     }
 
-    /// The driver asks for this, by a visit or by its line in the kernel log. Gives whether a reset is to be counted:
-    /// one was asked for and is no more.
+    /// Records the recovery action that the driver requests, from a visit or the kernel log. Returns true if a
+    /// request for a reset has ended.
     pub fn asks(&mut self, uuid: &Arc<str>, action: RecoveryAction, at: Mono) -> bool {
         match action {
             RecoveryAction::GpuReset | RecoveryAction::NodeReboot | RecoveryAction::DrainAndReset => {
                 self.0.entry(Arc::clone(uuid)).or_default().asked = true;
                 return false;
             }
-            // A drain of peers alone is no reset, and its end is none either.
+            // Draining peers is not a reset, and neither is its end.
             RecoveryAction::DrainP2p => return false,
             RecoveryAction::None => {}
         }
@@ -59,7 +59,7 @@ impl Resets {
         if !std::mem::take(&mut state.asked) {
             return false;
         }
-        // What was lost has returned by the same reset.
+        // The same reset ended the loss.
         state.lost = None;
         if state.returned.is_some_and(|returned| at.since(returned) <= WINDOW) {
             return false;
@@ -75,13 +75,12 @@ impl Resets {
         }
     }
 
-    /// Takes up what an earlier daemon knew of a faulty GPU: a reset between two daemons shows then.
+    /// Restores the state of a faulty GPU, so that a reset between two daemons is noticed.
     pub fn restore(&mut self, known: &FaultyGpu) {
         let state = ResetState { lost: known.lost, asked: known.asked, returned: None };
         self.0.insert(known.uuid.as_str().into(), state);
     }
 
-    /// Forgets a GPU.
     pub fn forget(&mut self, uuid: &Arc<str>) {
         self.0.remove(uuid);
     }

@@ -1,4 +1,4 @@
-//! The ledger's thread: takes pending, folds, publishes on its beat and at once after what cannot wait.
+//! Thread of the ledger. It folds pending input, and publishes at regular intervals and at once after urgent changes.
 
 use std::time::Duration;
 
@@ -9,26 +9,27 @@ use model::persisted::ChangedDocuments;
 use model::sample::Batch;
 use model::snapshot::Snapshot;
 
-/// Shortest pause between two publications.
+/// Minimum interval between two publications.
 const SHORTEST: Duration = Duration::from_millis(100);
 
-/// What else happens on the ledger's beat. Nothing here may block.
+/// Callbacks of the ledger's thread. They must not block.
 pub struct Hooks {
-    /// Called with each batch before it is folded.
+    /// Called with every batch before it is folded.
     pub pass: Box<dyn FnMut(&Batch) + Send>,
     /// Stores a new snapshot for its readers.
     pub publish: Box<dyn FnMut(Snapshot) + Send>,
-    /// Called after each publication: feeds the watchdog.
+    /// Called after every publication to feed the watchdog.
     pub beat: Box<dyn FnMut() + Send>,
     /// Saves the documents that have changed.
     pub save: Box<dyn FnMut(ChangedDocuments) + Send>,
 }
 
-/// Drift of the wall clock that is not followed, seconds.
+/// Drift of the wall clock that is ignored, in seconds.
 const STILL: f64 = 1e-3;
 
-/// Both clocks now: the wall clock as the monotonic one with an offset that changes only when the wall clock was set or has
-/// drifted. The time of one visit is then the same number on every page. A pause between the readings would count as drift.
+/// Returns both clocks. The wall clock is the monotonic clock plus an offset that changes only when the wall clock
+/// was set or has drifted, so the time of one visit is the same number on every page. Both clocks must be read
+/// without a pause, which would count as drift.
 fn clocks(kept: &mut f64) -> (Mono, f64) {
     let now = Mono::now();
     let monotonic = now.0 as f64 * 1e-9;
@@ -42,7 +43,7 @@ fn clocks(kept: &mut f64) -> (Mono, f64) {
 /// Runs until the inbox is closed.
 pub fn run(settings: LedgerSettings, interval: Duration, inbox: &Inbox, mut hooks: Hooks) {
     let mut ledger = Ledger::new(settings);
-    // Half a beat after the samplers' normal tier begins, when its values have come.
+    // Half an interval after the samplers' normal tier, when its values have arrived.
     let mut beat = Cadence::new(interval, interval / 2);
     let mut last = Mono(0);
     let mut offset = 0.0;

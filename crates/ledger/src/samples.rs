@@ -1,5 +1,4 @@
-//! The driver's own samples of one GPU: what they add up to, how they are distributed, their extremes of
-//! the last minute, and what is missing between them.
+//! The driver's own samples of one GPU: their integral, distribution, recent extremes and gaps.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,23 +9,21 @@ use model::clock::Mono;
 use model::sample::{AHEAD_MICROS, Drained, STEP_MICROS};
 use model::snapshot::Histogram;
 
-/// Bounds of the histogram of power samples, watts: closer where GPUs idle and bursts begin.
+/// Bounds of the histogram of power samples, in watts: closer together near idle and where bursts begin.
 const WATTS: [f64; 12] =
     [75.0, 100.0, 150.0, 200.0, 250.0, 300.0, 400.0, 500.0, 600.0, 700.0, 1000.0, 1500.0];
 /// Bounds of the histogram of utilization samples.
 const RATIOS: [f64; 7] = [0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0];
-/// How far back the extremes go.
+/// Time span of the extremes.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Samples further apart than this many usual distances have a gap between them.
+/// Distance between samples that counts as a gap, in usual distances.
 const GAP: f64 = 2.5;
-/// Fewer samples in one go do not show their usual distance.
+/// Minimum number of samples in one drain to learn their usual distance.
 const FEWEST: usize = 5;
 
 #[derive(Debug)]
 pub(crate) struct Samples {
-    /// Watts.
     power: SampleSeries,
-    /// Ratios.
     utilization: SampleSeries,
 }
 
@@ -37,8 +34,8 @@ impl Default for Samples {
 }
 
 impl Samples {
-    /// Takes what was drained at `taken`. Utilization of a time that is the canary's counts nowhere. `report` gets each
-    /// sample that adds to an integral: its buffer, when it was taken, the seconds that it is about, what it adds.
+    /// Adds samples drained at `taken`. Utilization during a run of the canary does not count. `report` is called for
+    /// each sample that adds to an integral, with its buffer, its time, the seconds it describes and the amount.
     pub fn add(
         &mut self,
         taken: Mono,
@@ -56,7 +53,7 @@ impl Samples {
         series.add(taken, *offset_micros, samples, left_out, report);
     }
 
-    /// When the newest utilization above 0 was taken.
+    /// Returns the time of the newest utilization above 0.
     pub fn last_work(&self) -> Option<Mono> {
         self.utilization.above_zero
     }
@@ -86,27 +83,26 @@ impl Samples {
     }
 }
 
-/// The samples of one buffer.
+/// Samples of one buffer.
 #[derive(Debug, Default)]
 struct SampleSeries {
-    /// All of them.
     histogram: Histogram,
-    /// Their integral over time: joules, or busy seconds.
+    /// Integral over time: joules or busy seconds.
     integral: f64,
-    /// How many times something is missing between two of them.
+    /// Number of gaps between samples.
     gaps: u64,
-    /// The time that is missing.
+    /// Total length of the gaps.
     gap_seconds: f64,
-    /// When the newest one above 0 was taken.
+    /// Time of the newest sample above 0.
     above_zero: Option<Mono>,
     most: f64,
-    /// Timestamp of the newest, and wall minus monotonic clock and monotonic time when it was read.
+    /// Timestamp of the newest sample, and when it was read: wall minus monotonic clock, and monotonic time.
     newest: Option<(u64, i64, Mono)>,
-    /// Usual distance, seconds.
+    /// Usual distance, in seconds.
     period: Option<f64>,
-    /// Distances, in microseconds, that were too few in one go to show the usual one.
+    /// Distances, in microseconds, collected until there are enough of them.
     few: Vec<u64>,
-    /// Lowest and highest by second.
+    /// Lowest and highest value by second.
     extremes: VecDeque<(Mono, f64, f64)>,
 }
 
@@ -115,12 +111,11 @@ impl SampleSeries {
         SampleSeries { histogram: Histogram::new(bounds), most, ..SampleSeries::default() }
     }
 
-    /// How many there were.
     fn count(&self) -> u64 {
         self.histogram.count()
     }
 
-    /// At times that are `left_out` nothing counts, as if there were no samples, but no gap either.
+    /// Adds samples. At times that are `left_out`, samples count neither as values nor as gaps.
     fn add(
         &mut self,
         taken: Mono,
@@ -131,8 +126,8 @@ impl SampleSeries {
     ) {
         let Some((last_at, _)) = samples.last().copied() else { return };
         let before = self.newest.replace((last_at, offset, taken));
-        // The driver stamps with the wall clock, which was set meanwhile: which of these samples
-        // were already counted is not known. None is, and the time since the last is a gap.
+        // The driver uses the wall clock, which was set in the meantime, so it is unknown which of these samples were
+        // already counted. None of them is counted, and the time since the last one is a gap.
         if let Some((newest, then, at)) = before
             && (offset.abs_diff(then) > STEP_MICROS as u64 || ahead(newest, taken, offset))
         {
@@ -150,7 +145,7 @@ impl SampleSeries {
             let distance = previous.replace(*at).map(|previous| at.saturating_sub(previous) as f64 * 1e-6);
             let sampled = monotonic(*at, offset).min(taken);
             let out = left_out(sampled);
-            // Not a number, or not possible: nothing is known of its time.
+            // The time of an invalid sample is unknown.
             let good = (0.0..=self.most).contains(value);
             let held = distance.map(|distance| self.note_distance(distance, good || out));
             if !good || out {
@@ -172,8 +167,8 @@ impl SampleSeries {
         }
     }
 
-    /// Counts the gap within the distance of a sample to the one before, and returns the seconds that the sample is
-    /// about. A sample that is not `known` is about none.
+    /// Counts the gap between a sample and the one before, and returns the seconds that the sample describes. The
+    /// whole distance is a gap if the sample is not `known`.
     fn note_distance(&mut self, distance: f64, known: bool) -> f64 {
         let period = self.period.unwrap_or(distance);
         let held = if distance > GAP * period { period } else { distance };
@@ -185,8 +180,7 @@ impl SampleSeries {
         held
     }
 
-    /// Learns the usual distance of samples: the median of those of one go, or of several goes where each
-    /// brings few.
+    /// Learns the usual distance of samples: the median over one drain, or over several small ones.
     fn learn(&mut self, stamps: &[u64]) {
         let distances = stamps.windows(2).map(|pair| pair[1].saturating_sub(pair[0]));
         if stamps.len() > FEWEST {
@@ -210,21 +204,21 @@ impl SampleSeries {
         }
     }
 
-    /// Lowest and highest of the last minute.
+    /// Returns the lowest and highest value of the last minute.
     fn extremes(&self, now: Mono) -> Option<(f64, f64)> {
         let recent = self.extremes.iter().filter(|(at, ..)| now.since(*at) <= WINDOW);
         recent.map(|(_, low, high)| (*low, *high)).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
     }
 }
 
-/// When a sample was taken, by a wall clock that much ahead of the monotonic one.
+/// Returns the time of a sample. `offset`: wall clock minus monotonic clock, in microseconds.
 fn monotonic(stamp: u64, offset: i64) -> Mono {
     let micros = i128::from(stamp) - i128::from(offset);
     Mono(u64::try_from(micros * 1000).unwrap_or(0))
 }
 
-/// Whether a sample's stamp is of a time that has not come at `taken`, by a wall clock that much ahead of the
-/// monotonic one.
+/// Returns true if a sample's timestamp is in the future at `taken`. `offset`: wall clock minus monotonic clock, in
+/// microseconds.
 fn ahead(stamp: u64, taken: Mono, offset: i64) -> bool {
     let wall = i128::from(taken.0 / 1000) + i128::from(offset);
     i128::from(stamp) > wall + i128::from(AHEAD_MICROS)

@@ -1,4 +1,4 @@
-//! The place of each GPU: the topology joined with the GPUs by PCI address.
+//! Location of every GPU: the topology joined with the GPUs by PCI address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,32 +20,32 @@ use model::topology::divide::{self, CpuShare};
 use model::topology::place::{self, GpuPlacement};
 use model::topology::{Device, DeviceKind};
 
-/// After so long at work a link that is still slow will not become faster.
+/// Time at work after which a slow link will not become faster.
 const AT_WORK: Duration = Duration::from_secs(30);
-/// A GPU that was busy so short a time ago is at work.
+/// Time after its last work for which a GPU counts as working.
 const PAUSE: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Default)]
 pub(crate) struct TopologyState {
     update: Option<Arc<TopologyUpdate>>,
-    /// When that came; `None` until the next publication.
+    /// Time of the update; `None` until the next publication.
     updated: Option<Mono>,
-    /// Each GPU of the machine with its share of CPUs.
+    /// All GPUs of the machine, with their shares of the CPUs.
     places: Vec<(GpuPlacement, CpuShare)>,
     speeds: BTreeMap<Arc<str>, Speed>,
 }
 
-/// Whether the link of a GPU has its generation.
+/// Verdict on the generation of a GPU's link.
 #[derive(Debug, Default)]
 struct Speed {
-    /// Since when the GPU has been at work.
+    /// Time since which the GPU has been at work.
     busy_since: Option<Mono>,
     verdict: Option<bool>,
 }
 
 impl Speed {
-    /// Judges what was read at this moment: a link that is fast enough is, one that is not is slow if the GPU had long
-    /// enough before to wake it.
+    /// Judges a reading. A fast enough link passes. A slower one fails if the GPU was at work long enough before to
+    /// speed it up.
     fn judge(
         &mut self,
         (generation, read): (f64, Mono),
@@ -65,24 +65,23 @@ impl Speed {
 }
 
 impl TopologyState {
-    /// Takes in what was found.
+    /// Applies a new topology.
     pub fn replace(&mut self, update: TopologyUpdate) {
         self.places = divide::placed(&update.topology);
         self.update = Some(Arc::new(update));
         self.updated = None;
     }
 
-    /// The place of a GPU of the topology.
+    /// Returns the location of a GPU of the topology.
     fn place(&self, device: &Device) -> Option<&(GpuPlacement, CpuShare)> {
         self.places.iter().find(|(place, _)| place.address == device.address)
     }
 
-    /// The GPU at this PCI address.
     pub fn gpu(&self, address: &str) -> Option<&Device> {
         self.update.as_ref()?.topology.gpu(address)
     }
 
-    /// CPUs near a GPU: those of its NUMA node, or of the only node; with their last-level caches.
+    /// Returns the CPUs near a GPU, and their last-level caches: those of its NUMA node, or of the only node.
     pub fn near(&self, device: &Device) -> Option<(CpuSet, Vec<CpuSet>)> {
         let topology = &self.update.as_ref()?.topology;
         let nodes = topology.numa_nodes.iter().filter(|node| !node.cpus.is_empty()).count();
@@ -94,7 +93,7 @@ impl TopologyState {
         Some((device.cpus.clone(), caches))
     }
 
-    /// CPUs of the last-level caches in the share of a GPU (`None`) and of each of its GPU instances.
+    /// Returns the CPUs of the last-level caches in the share of a GPU (`None`) and of its GPU instances.
     pub fn caches_of_shares(
         &self,
         moment: &LedgerMoment<'_>,
@@ -114,7 +113,7 @@ impl TopologyState {
         found
     }
 
-    /// Everything about the topology.
+    /// Publishes all series about the topology.
     pub fn publish(
         &mut self,
         b: &mut Builder<'_>,
@@ -165,8 +164,8 @@ impl TopologyState {
         Some(update)
     }
 
-    /// The port above a GPU, and whether the link is what both could have. NVML's values count before sysfs': they
-    /// are fresher.
+    /// Publishes the port above a GPU, and whether the link is as fast as both ends allow. NVML's values take
+    /// precedence over those in sysfs, because they are fresher.
     fn publish_links(
         &mut self,
         b: &mut Builder<'_>,
@@ -203,14 +202,14 @@ impl TopologyState {
     }
 }
 
-/// A MIG device and its share of the CPUs.
+/// MIG device and its share of the CPUs.
 struct Slice<'a> {
     instance: &'a ComputeInstance,
     mig_uuid: String,
     share: CpuShare,
 }
 
-/// The share of each MIG device of a GPU.
+/// Returns the shares of the MIG devices of a GPU.
 fn slices<'a>(
     moment: &'a LedgerMoment<'_>,
     topology: &host::Topology,

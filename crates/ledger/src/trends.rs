@@ -1,6 +1,7 @@
-//! The course of a few values over the last hour: a mean of each step of what is published, read nowhere else.
+//! Curves of selected values over the last hour. Every point is the mean of the published values in one step.
 //!
-//! A curve lasts as long as its GPU or instance. Memory is bounded: so many points a curve, and a curve for what is there.
+//! A curve lasts as long as its GPU or instance. Memory is bounded, because every curve has a maximum number of
+//! points.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -11,24 +12,24 @@ use model::clock::{Mono, nanos};
 use model::snapshot::{GpuState, Snapshot, Value};
 use model::trends::{CurveKey, FOLLOWED, POINTS, Trends};
 
-/// The curves, and the step that is not over.
+/// Curves, and the current step.
 #[derive(Debug)]
 pub(crate) struct TrendState {
     step: Duration,
     /// Number of the step since the start of the clock.
     current: Option<u64>,
-    /// Sum and number of the values within it.
+    /// Sum and number of the values in the step.
     sums: BTreeMap<CurveKey, (f64, u32)>,
     published: Arc<Trends>,
 }
 
 impl TrendState {
-    /// Curves with a point in each step; zero: none.
+    /// Creates curves with a point per step; zero: no curves.
     pub fn new(step: Duration) -> TrendState {
         TrendState { step, current: None, sums: BTreeMap::new(), published: Arc::default() }
     }
 
-    /// Takes in what is to be published, and returns the curves that go with it.
+    /// Adds the values of a snapshot, and returns the curves to publish with it.
     pub fn follow(&mut self, snapshot: &Snapshot, now: Mono) -> Arc<Trends> {
         if self.step.is_zero() {
             return Arc::clone(&self.published);
@@ -52,7 +53,7 @@ impl TrendState {
         Arc::clone(&self.published)
     }
 
-    /// Ends a step: a point for each curve, and no value for the steps without a publication.
+    /// Ends a step: adds one point to every curve, and empty points for steps without a publication.
     fn close(&mut self, steps: u64, number: u64, snapshot: &Snapshot) {
         let sums = std::mem::take(&mut self.sums);
         let silent = usize::try_from(steps - 1).unwrap_or(POINTS).min(POINTS);
@@ -73,7 +74,7 @@ impl TrendState {
     }
 }
 
-/// What there is to follow.
+/// GPUs and instances that exist.
 struct Present<'a> {
     snapshot: &'a Snapshot,
     instances: HashSet<&'a GpuInstance>,
@@ -90,7 +91,7 @@ impl<'a> Present<'a> {
         Present { snapshot, instances: instances.collect() }
     }
 
-    /// Whether the curves of a GPU or instance go on. A GPU that does not answer lists no instances.
+    /// Returns true if the curves of a GPU or instance continue. A GPU that does not answer lists no instances.
     fn has(&self, subject: &Subject) -> bool {
         let state =
             |gpu: &m::Gpu| self.snapshot.gpus.iter().find(|view| view.gpu == *gpu).map(|view| &view.state);

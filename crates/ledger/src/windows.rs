@@ -1,4 +1,4 @@
-//! Windows of planned work: which are open now, and an event when one begins or ends.
+//! Windows of planned work, with an event when one begins or ends.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,28 +9,27 @@ use model::catalog::{self as m, FaultAction, Node, Severity, WindowInfo, WindowK
 use model::snapshot::{Event, EventKind};
 use model::window::Window;
 
-/// Every window that is open, to come, or ended lately.
+/// All windows that are open, planned, or ended recently.
 #[derive(Debug, Default)]
 pub(crate) struct WindowState {
-    /// `None`: not known yet.
+    /// All windows; `None` while unknown.
     all: Option<Vec<Window>>,
-    /// Those open at the last publication.
+    /// Windows that were open at the last publication.
     open: BTreeMap<String, Window>,
 }
 
 impl WindowState {
-    /// Takes in all there are.
     pub fn replace(&mut self, windows: Vec<Window>) {
         self.all = Some(windows);
     }
 
-    /// What has begun and ended since the last look, as events.
+    /// Returns events for the windows that began or ended since the last call.
     pub fn changes(&mut self, unix_seconds: f64) -> Vec<Event> {
         let all = self.all.iter().flatten().filter(|window| window.is_open(unix_seconds));
         let open: BTreeMap<String, Window> = all.map(|w| (w.name.clone(), w.clone())).collect();
         let mut events = Vec::new();
         for gone in self.open.values().filter(|window| !open.contains_key(&window.name)) {
-            // One that was ended before its time ends now.
+            // A window that was ended early ends now.
             let at = gone.end.min(unix_seconds);
             events.push(event(gone, at, "A window of planned work has ended."));
         }

@@ -1,5 +1,5 @@
-//! Wrong results of the canary that are not cleared: they outlast later runs, resets, loads of the driver, restarts
-//! and reboots. They are of a board: another board in its place has none.
+//! Wrong results of the canary that are not cleared. They outlast later runs, resets, driver loads, restarts and
+//! reboots. They belong to a board, so another board in its place has none.
 
 use super::builder::Builder;
 use model::catalog::schema::KnownLabel;
@@ -8,12 +8,11 @@ use model::persisted::{KnownWrongResults, WrongResult};
 use model::text::duration;
 use std::time::Duration;
 
-/// Most boards remembered; far more than a node ever has. The oldest gives way.
+/// Maximum number of boards kept, far more than a node ever has. The oldest is dropped first.
 const MAX_BOARDS: usize = 256;
-/// Longest text kept of a finding, in characters.
+/// Maximum length of a finding's text, in characters.
 const MAX_TEXT: usize = 400;
 
-/// The boards.
 #[derive(Debug, Default)]
 pub(crate) struct WrongResultState {
     kept: KnownWrongResults,
@@ -21,13 +20,13 @@ pub(crate) struct WrongResultState {
 }
 
 impl WrongResultState {
-    /// Those that an earlier daemon left.
+    /// Restores the wrong results of an earlier daemon.
     pub fn new(mut kept: KnownWrongResults) -> WrongResultState {
         kept.gpus.truncate(MAX_BOARDS);
         WrongResultState { kept, changed: false }
     }
 
-    /// Notes a wrong result. The first one stays: results since then are in doubt.
+    /// Records a wrong result. The first one is kept, because all results since then are doubtful.
     pub fn note(&mut self, gpu: &Gpu, serial: String, check: CanaryCheck, text: &str, unix_seconds: f64) {
         if gpu.uuid.is_empty() || self.get(&gpu.uuid).is_some() {
             return;
@@ -45,15 +44,15 @@ impl WrongResultState {
         self.changed = true;
     }
 
-    /// Notes which board a GPU is: another serial number under the same UUID is another board. Gives whether a wrong
-    /// result ended so.
+    /// Records the board of a GPU. Another serial number under the same UUID means another board. Returns true if
+    /// that cleared a wrong result.
     pub fn seen(&mut self, uuid: &str, serial: Option<&str>) -> bool {
         let Some(serial) = serial.filter(|serial| !serial.is_empty()) else { return false };
         let known = self.get(uuid).map_or("", |wrong| wrong.serial.as_str());
         !known.is_empty() && known != serial && self.clear(uuid)
     }
 
-    /// Clears a wrong result; gives whether there was one.
+    /// Clears a wrong result, and returns true if there was one.
     pub fn clear(&mut self, uuid: &str) -> bool {
         let before = self.kept.gpus.len();
         self.kept.gpus.retain(|wrong| wrong.uuid != uuid);
@@ -66,7 +65,7 @@ impl WrongResultState {
         self.kept.gpus.iter().find(|wrong| wrong.uuid == *uuid)
     }
 
-    /// The wrong result of a GPU as a reason.
+    /// Returns the wrong result of a GPU as a reason for its verdict.
     pub fn reason(&self, uuid: &str, unix_seconds: f64) -> Option<String> {
         let WrongResult { check, text, unix_seconds: at, .. } = self.get(uuid)?;
         let age = Duration::try_from_secs_f64(unix_seconds - at).unwrap_or_default();
@@ -76,7 +75,7 @@ impl WrongResultState {
         ))
     }
 
-    /// Puts the time of each GPU's wrong result, and returns all of them.
+    /// Publishes the time of each GPU's wrong result, and returns all of them.
     pub fn publish<'a>(&self, b: &mut Builder<'_>, gpus: impl Iterator<Item = &'a Gpu>) -> Vec<WrongResult> {
         for gpu in gpus {
             if let Some(wrong) = self.get(&gpu.uuid) {
@@ -86,7 +85,7 @@ impl WrongResultState {
         self.kept.gpus.clone()
     }
 
-    /// All of them, if they changed since the last call.
+    /// Returns all wrong results, if they changed since the last call.
     pub fn take_changed(&mut self) -> Option<KnownWrongResults> {
         std::mem::take(&mut self.changed).then(|| self.kept.clone())
     }

@@ -1,7 +1,7 @@
-//! The health of GPUs and node: one table of conditions, and their evaluation.
+//! Health of GPUs and node: the table of conditions, and the verdicts.
 //!
-//! The ledger evaluates once a publication; the snapshot carries the result. Metrics, status page, JSON, `/readyz` and
-//! `doctor` read it and derive nothing. Where a number decides, the limit is the device's own.
+//! The ledger evaluates the health once per publication, and the snapshot contains the result. Metrics, status page, JSON,
+//! `/readyz` and `doctor` read it and derive nothing. Numeric limits are the device's own.
 
 use std::time::Duration;
 
@@ -10,23 +10,20 @@ use serde::{Deserialize, Serialize};
 use crate::catalog::schema::LabelText;
 use crate::catalog::{FaultAction, Gpu, MetricId, Severity, Subject, UnhealthyReason};
 
-/// The state of a GPU that is missing, for people.
+/// State of a missing GPU, for people.
 pub const NOT_LISTED: &str = "the driver does not list it any more";
 
-/// How serious a condition is. Later ones are more serious.
+/// Seriousness of a condition, in ascending order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HealthLevel {
-    /// As expected.
     #[default]
     Ok,
-    /// Worth knowing; nothing to do.
+    /// Worth knowing, but requires no action.
     Note,
-    /// Not known yet.
     Waiting,
-    /// Works, but needs a look.
+    /// Works, but requires attention.
     Degraded,
-    /// Does not work.
     Faulty,
 }
 
@@ -40,17 +37,14 @@ impl From<Severity> for HealthLevel {
     }
 }
 
-/// A verdict as launchers, schedulers and monitoring plugins know it, with the exit codes of the latter.
+/// Verdict in the terms of launchers, schedulers and monitoring plugins, with the exit codes of the latter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HealthStatus {
-    /// Work can start.
     Ok = 0,
-    /// Works, but needs a look.
+    /// Works, but requires attention.
     Warning = 1,
-    /// Does not work.
     Critical = 2,
-    /// There is no verdict.
     Unknown = 3,
 }
 
@@ -66,7 +60,8 @@ impl HealthStatus {
 }
 
 impl From<HealthLevel> for HealthStatus {
-    /// The status of a verdict. Its level is a note only while the driver is released, and then nothing is known.
+    /// Converts the level of a verdict. A note is the level of a verdict only while the driver is released, when
+    /// nothing is known.
     fn from(level: HealthLevel) -> HealthStatus {
         match level {
             HealthLevel::Ok => HealthStatus::Ok,
@@ -77,11 +72,11 @@ impl From<HealthLevel> for HealthStatus {
     }
 }
 
-/// The table of conditions: level, reason of `gpu_unhealthy_reason`, first action (`Ignore`: none). A condition is
-/// faulty if and only if it has a reason, so that the page and `gpu_healthy` never differ; `NoDriver` has no verdict.
+/// Table of conditions: level, reason in `gpu_unhealthy_reason`, first action (`Ignore`: none). A condition is faulty
+/// if and only if it has a reason, so that the page and `gpu_healthy` never differ. `NoDriver` has no verdict.
 macro_rules! conditions {
     ($($condition:ident $level:ident $reason:expr, $action:ident;)*) => {
-        /// A condition of a GPU.
+        /// Condition of a GPU.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Condition { $($condition),* }
@@ -92,7 +87,7 @@ macro_rules! conditions {
             pub fn level(self) -> HealthLevel {
                 match self { $(Condition::$condition => HealthLevel::$level),* }
             }
-            /// The reason of `gpu_unhealthy_reason` that the condition is; none: the GPU stays healthy.
+            /// Returns the reason in `gpu_unhealthy_reason`, or `None` if the GPU stays healthy.
             pub fn unhealthy(self) -> Option<UnhealthyReason> {
                 match self { $(Condition::$condition => $reason),* }
             }
@@ -140,11 +135,11 @@ conditions! {
 }
 
 impl Condition {
-    /// How long the condition lasts until it pages; `None`: it never does. The flight recorder goes by this alone, and a
-    /// test compares it with the alerts that page.
+    /// Returns the time after which the condition pages, or `None` if it never does. The flight recorder uses only
+    /// this, and a test compares it with the alerts that page.
     pub fn pages_after(self) -> Option<Duration> {
         match self {
-            // These come and go without a fault, and their alerts wait as well.
+            // These conditions appear briefly without a fault, and their alerts wait too.
             Condition::FabricDown | Condition::HwPowerBrake | Condition::HwThermalSlowdown => {
                 Some(Duration::from_secs(60))
             }
@@ -153,42 +148,42 @@ impl Condition {
     }
 }
 
-/// The value of one series of this publication.
+/// Returns the value of a series of this publication.
 pub type PublishedValue<'a> = dyn Fn(MetricId, &Subject, &[LabelText]) -> Option<f64> + 'a;
 
-/// A condition that holds for a GPU.
+/// Condition that holds for a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HealthReason {
     pub condition: Condition,
-    /// The condition's.
     pub level: HealthLevel,
     pub text: String,
     pub action: FaultAction,
 }
 
-/// The verdict on one GPU.
+/// Verdict on one GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GpuHealth {
     #[serde(skip)]
     pub gpu: Gpu,
-    /// The level of the most serious reason; a note alone leaves a GPU ok.
+    /// Level of the most serious reason. A GPU with only notes is ok.
     pub level: HealthLevel,
-    /// The state in a word.
+    /// State in one word.
     pub word: &'static str,
-    /// Whether work can rely on the GPU; `None` while the driver is away, released or waited for: a driver upgrade
-    /// is no broken GPU.
+    /// Whether work can rely on the GPU; `None` while the driver is absent, released or starting, because a driver
+    /// upgrade does not make a GPU unhealthy.
     pub healthy: Option<bool>,
-    /// The most serious first.
+    /// Reasons, the most serious first.
     pub reasons: Vec<HealthReason>,
 }
 
 impl GpuHealth {
-    /// Whether this reason of `gpu_unhealthy_reason` holds.
+    /// Returns true if this reason of `gpu_unhealthy_reason` holds.
     pub fn has(&self, reason: UnhealthyReason) -> bool {
         self.reasons.iter().any(|r| r.condition.unhealthy() == Some(reason))
     }
 
-    /// The GPU for people: by its UUID if the driver does not list it, as another GPU may have its index.
+    /// Returns the name of the GPU for people: its UUID if the driver does not list it, because another GPU may have
+    /// its index.
     pub fn name(&self) -> String {
         match self.has(UnhealthyReason::Missing) {
             true => self.gpu.uuid.to_string(),
@@ -197,30 +192,29 @@ impl GpuHealth {
     }
 }
 
-/// The verdicts of one snapshot.
+/// Verdicts of one snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NodeHealth {
-    /// The level of the node.
     pub level: HealthLevel,
-    /// The node in a sentence.
+    /// Summary of the node in one sentence.
     pub text: String,
-    /// In the order of [`crate::snapshot::Snapshot::gpus`].
+    /// Verdicts in the order of [`crate::snapshot::Snapshot::gpus`].
     #[serde(skip)]
     pub gpus: Vec<GpuHealth>,
-    /// GPUs that the driver does not list and that are in no list but this.
+    /// GPUs that the driver does not list and that are in no other list.
     #[serde(skip)]
     pub absent: Vec<AbsentGpu>,
 }
 
-/// A GPU that an earlier daemon, or an earlier load of the driver, knew in this boot and that the driver does not list.
+/// GPU that was seen earlier in this boot and that the driver does not list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AbsentGpu {
-    /// With the index that it had last; another GPU may have that one now.
+    /// GPU with its last index, which another GPU may have now.
     #[serde(flatten)]
     pub gpu: Gpu,
-    /// As `0000:06:00`; empty if not known.
+    /// Address such as `0000:06:00`; empty if unknown.
     pub pci_address: String,
-    /// When it last answered, in seconds since 1970, if that is known.
+    /// Time of its last answer in seconds since 1970, if known.
     pub last_seen_unix_seconds: Option<u64>,
     pub health: GpuHealth,
 }
@@ -234,7 +228,7 @@ impl AbsentGpu {
         AbsentGpu { gpu, pci_address, last_seen_unix_seconds, health }
     }
 
-    /// The board for people: its UUID, and its PCI address if that is known.
+    /// Returns the name of the board for people: its UUID, and its PCI address if known.
     pub fn name(&self) -> String {
         match self.pci_address.as_str() {
             "" => self.gpu.uuid.to_string(),

@@ -1,4 +1,4 @@
-//! The evaluation of health: a pure function of one publication.
+//! Evaluation of health as a pure function of one publication.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,16 +16,17 @@ use crate::sample::Missing;
 use crate::snapshot::{DriverState, EventKind, GpuState, GpuView, Snapshot};
 use crate::text::{capitalized, duration, plain};
 
-/// Most missing GPUs that the node's sentence names: it is also the reason of a drained node.
+/// Maximum number of missing GPUs in the node's sentence, which is also the reason of a drained node.
 const MOST_ABSENT: usize = 2;
-/// Degrees to the slowdown temperature at which a GPU is near its limit.
+/// Degrees below the slowdown temperature at which a GPU is near its limit.
 const NEAR_SLOWDOWN: f64 = 5.0;
 /// Seconds for which a fault is a reason.
 const RECENT_FAULT: f64 = 3600.0;
 const HALF_HOUR: Duration = Duration::from_secs(1800);
 const HOUR: Duration = Duration::from_secs(3600);
-/// NVLink errors, the time for which they count, and how many of them in that time are no reason for a look. The alert
-/// `GpuNvlinkErrors` has the same limits of recoveries, by link, and of checksums, which the link repairs: 100 a second.
+/// NVLink errors by kind: the time for which they count, and how many are harmless in that time. The alert
+/// `GpuNvlinkErrors` has the same limits for recoveries (by link) and for checksum errors, which the link repairs:
+/// 100 per second.
 const LINK_ERRORS: [(NvLinkError, Duration, f64); 5] = [
     (NvLinkError::Replay, HOUR, 0.0),
     (NvLinkError::Recovery, HALF_HOUR, 2.0),
@@ -34,54 +35,53 @@ const LINK_ERRORS: [(NvLinkError, Duration, f64); 5] = [
     (NvLinkError::CrcFlit, HOUR, 360_000.0),
 ];
 
-/// The longest time for which NVLink errors of any kind count.
+/// Longest time for which NVLink errors of any kind count.
 pub const LONGEST_LINK_ERRORS: Duration = HOUR;
 
-/// For how long NVLink errors of a kind count.
+/// Returns the time for which NVLink errors of a kind count.
 pub fn link_errors_count_for(kind: NvLinkError) -> Duration {
     let row = LINK_ERRORS.iter().find(|(known, ..)| *known == kind);
     row.map_or(LONGEST_LINK_ERRORS, |(_, time, _)| *time)
 }
 
-/// What the ledger knows of a GPU beyond the published values.
+/// Findings of the ledger about a GPU, in addition to the published values.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Findings {
-    /// The driver does not list it any more: no GPU that it lists has its index.
+    /// The driver no longer lists the GPU, and no listed GPU has its index.
     pub missing: bool,
-    /// The driver requests it; also while values are withdrawn.
+    /// Recovery action that the driver requests, even while values are withdrawn.
     pub recovery_action: Option<RecoveryAction>,
-    /// An Xid came after which the GPU needs a reset, or the kernel log calls it fallen off the bus.
+    /// An Xid occurred after which the GPU needs a reset, or the GPU fell off the bus.
     pub fatal_xid: bool,
     /// There was a memory error that is not known to be contained.
     pub uncontained_ecc: bool,
-    /// A row of memory could not be replaced; also while values are withdrawn.
+    /// A memory row could not be replaced, even while values are withdrawn.
     pub row_remap_failure: bool,
-    /// The canary found wrong results, a failure or a hang.
+    /// The canary found a wrong result, a failure or a hang.
     pub canary: bool,
-    /// Other conditions that the ledger found, each with its sentence.
+    /// Other conditions that the ledger found, with their sentences.
     pub conditions: Vec<(Condition, String)>,
-    /// When the GPU was last reset, or the driver loaded, in seconds since 1970: faults before it are over.
+    /// Time of the last reset or driver load, in seconds since 1970. Earlier faults are over.
     pub reset: Option<f64>,
-    /// NVLink errors within the time for which they count: the kinds that have any.
+    /// New NVLink errors, by kind.
     pub nvlink: Vec<NewLinkErrors>,
 }
 
-/// New errors of one kind of a GPU's NVLinks.
+/// New NVLink errors of one kind on a GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewLinkErrors {
-    /// Their kind.
     pub kind: NvLinkError,
-    /// Number of them, of all links.
+    /// Number of errors on all links.
     pub all: f64,
-    /// Number of the link that has most.
+    /// Number of errors on the worst link.
     pub worst: f64,
-    /// How many links have any.
+    /// Number of links with errors.
     pub links: u32,
 }
 
 impl NewLinkErrors {
-    /// Whether there are more than the limit. If more than half of the GPU's links recover, they were trained again
-    /// together, as after the reset of a peer.
+    /// Returns true if the errors exceed the limit. If more than half of the GPU's links recovered, they were
+    /// retrained together, for example after the reset of a peer.
     fn exceed(&self, limit: f64, links_of_gpu: Option<f64>) -> bool {
         use NvLinkError::{LinkRecovery, Recovery};
         if !matches!(self.kind, Recovery | LinkRecovery) {
@@ -92,20 +92,20 @@ impl NewLinkErrors {
     }
 }
 
-/// What an evaluation reads.
+/// Input of an evaluation.
 pub struct HealthEvidence<'a> {
-    /// All but its health and families.
+    /// Snapshot without health and families.
     pub snapshot: &'a Snapshot,
-    /// GPUs that are expected and not listed.
+    /// Number of expected GPUs that are not listed.
     pub missing: usize,
-    /// Those of them that are known and not in the snapshot.
+    /// Missing GPUs that are known but not in the snapshot.
     pub absent: Vec<AbsentGpu>,
-    /// A published value.
+    /// Returns a published value.
     pub value: &'a PublishedValue<'a>,
 }
 
 impl HealthEvidence<'_> {
-    /// The verdicts on GPUs and node.
+    /// Returns the verdicts on GPUs and node.
     pub fn evaluate(self, findings: impl Fn(&Gpu) -> Findings) -> NodeHealth {
         let gpus: Vec<_> =
             self.snapshot.gpus.iter().map(|view| self.gpu(view, findings(&view.gpu))).collect();
@@ -125,7 +125,7 @@ impl HealthEvidence<'_> {
         gpu.links(&found);
         gpu.failed_calls(view);
         let mut reasons = gpu.reasons;
-        // Stable: of one level, the state comes first.
+        // The sort is stable, so the state comes first among reasons of the same level.
         reasons.sort_by_key(|reason| std::cmp::Reverse(reason.level));
         let level = match reasons.first().map_or(HealthLevel::Ok, |reason| reason.level) {
             HealthLevel::Note if view.state != GpuState::Paused => HealthLevel::Ok,
@@ -140,7 +140,7 @@ impl HealthEvidence<'_> {
         let faulty = reasons.iter().any(|reason| reason.condition.unhealthy().is_some());
         let healthy = match view.state {
             GpuState::Waiting | GpuState::NoDriver | GpuState::Paused => None,
-            // What was found before stays; that nothing is read is no fault of the GPU.
+            // Earlier findings stay, but a GPU without readings is not at fault.
             GpuState::Unread if !faulty => None,
             _ => Some(!faulty),
         };
@@ -164,14 +164,14 @@ impl HealthEvidence<'_> {
             }
             DriverState::Mismatch { .. } => (HealthLevel::Faulty, format!("{driver}.{known}")),
             DriverState::Paused { holders, .. } => {
-                // Deliberate; only a release that does not complete needs a look.
+                // A release is deliberate. Only one that does not complete requires attention.
                 let level = if holders.is_empty() { HealthLevel::Note } else { HealthLevel::Degraded };
                 (level, format!("{driver}.{known}"))
             }
         }
     }
 
-    /// The node while the driver answers.
+    /// Returns level and sentence of the node while the driver answers.
     fn listed(&self, gpus: &[GpuHealth]) -> (HealthLevel, String) {
         let mut ill: Vec<_> = gpus.iter().filter(|gpu| gpu.level > HealthLevel::Note).collect();
         ill.sort_by_key(|gpu| (std::cmp::Reverse(gpu.level), gpu.word, gpu.gpu.gpu));
@@ -198,7 +198,7 @@ impl HealthEvidence<'_> {
             if let Some(reason) = worst.reasons.first() {
                 text += &format!(": {}", reason.text);
             }
-            // The others by their state: the reasons of each are on its card.
+            // The other GPUs are grouped by state. Their reasons are on their cards.
             for alike in rest.chunk_by(|a, b| a.word == b.word) {
                 let gpus: Vec<String> = alike.iter().map(|gpu| gpu.gpu.gpu.to_string()).collect();
                 text += &format!("; {}: GPU {}", alike[0].word, gpus.join(", "));
@@ -212,7 +212,7 @@ impl HealthEvidence<'_> {
     }
 }
 
-/// The reasons of one GPU while they are collected.
+/// Reasons of one GPU, while they are collected.
 struct ReasonList<'a> {
     evidence: &'a HealthEvidence<'a>,
     gpu: &'a Gpu,
@@ -233,7 +233,7 @@ impl ReasonList<'_> {
         (self.evidence.value)(metric.id(), &self.subject, &labels.texts())
     }
 
-    /// The state as a reason, and its word.
+    /// Adds the state as a reason, and returns its word.
     fn state(&mut self, state: &GpuState, found: &Findings) -> Option<&'static str> {
         let (condition, word) = match state {
             GpuState::Up => return None,
@@ -253,14 +253,14 @@ impl ReasonList<'_> {
         Some(word)
     }
 
-    /// Recent faults of more than an application, the newest of each code, and what they and the driver ask for. What
-    /// came before the last reset is over.
+    /// Adds recent faults that are not just a program's, the newest of each code, and the actions that they and the
+    /// driver require. Faults before the last reset are over.
     fn faults(&mut self, found: &Findings) {
         let snapshot = self.evidence.snapshot;
         let (mut seen, mut paging) = (Vec::new(), VecDeque::new());
         for event in snapshot.events.iter().rev().filter(|e| e.gpu.as_ref() == Some(self.gpu) && !e.old) {
             let age = snapshot.unix_seconds - event.last_unix_seconds;
-            // `state` and `canary` add what these are about.
+            // `state` and `canary` add the reasons for these events.
             let elsewhere = matches!(event.kind, EventKind::Canary | EventKind::GpuLost);
             if elsewhere
                 || event.severity == Severity::Info
@@ -276,7 +276,7 @@ impl ReasonList<'_> {
             }
             self.add_with(Condition::RecentFault, event.line(), event.action);
         }
-        // The ledger remembers both until a reset. A recent event is the better text.
+        // The ledger keeps both until a reset. The text of a recent event is better.
         for (holds, condition, text) in [
             (found.fatal_xid, Condition::FatalXid, "a fault came after which the GPU needs a reset"),
             (found.uncontained_ecc, Condition::UncontainedEcc, "a memory error is not known to be contained"),
@@ -363,7 +363,7 @@ impl ReasonList<'_> {
         }
     }
 
-    /// The NVLinks and the fabric.
+    /// Adds the reasons of NVLinks and fabric.
     fn links(&mut self, found: &Findings) {
         let joins = |state| self.number(&m::gpu_fabric_state, (state,)) == Some(1.0);
         if joins(FabricState::NotStarted) || joins(FabricState::InProgress) {
@@ -400,7 +400,7 @@ impl ReasonList<'_> {
         let active = |event| self.number(&m::gpu_clock_event_active, (event,)) == Some(1.0);
         let (heat, brake) = (active(ClockEvent::HwThermalSlowdown), active(ClockEvent::HwPowerBrakeSlowdown));
         let soft_heat = active(ClockEvent::SwThermalSlowdown);
-        // The driver raises the general reason together with the two above.
+        // The driver sets the general reason together with the two above.
         let other = active(ClockEvent::HwSlowdown) && !heat && !brake;
         for (holds, condition, text) in [
             (heat, Condition::HwThermalSlowdown, "the hardware slows it down for heat"),

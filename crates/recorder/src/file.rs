@@ -1,5 +1,5 @@
-//! The file of a recording: JSON lines, compressed by gzip. Times `t` are seconds of the monotonic clock; the header has
-//! the same moment on both clocks.
+//! File format of recordings: JSON lines, compressed by gzip. Times `t` are seconds of the monotonic clock. The header has
+//! one moment on both clocks.
 //!
 //! ```text
 //! first line     format ("gpu-node-exporter recording"), version, release, revision, node,
@@ -7,15 +7,15 @@
 //!                faults[] (t, gpu, uuid, fault, code, text)
 //! then, in order of reading, one of
 //!   t, gpu, samples ("power" or "utilization"), unit ("watts" or "ratio"), step_ms[], values[]
-//!                 the driver's own samples, the first one at t, each step_ms after the one before
+//!                 the driver's own samples: the first one at t, the others step_ms after the previous one
 //!   t, subject (labels), values       series that changed: `name{label="value"}` and value in the driver's resolution.
-//!                 The first such lines have the values at the beginning, of series that were read since
-//!   t, subject, gpm_seconds, values   what the profiling counters added in so many seconds
-//!   t, gpu, tier, seconds, calls      a visit to the driver: its time and the time of each call, within 10 %
+//!                 The first of these lines contain the initial values of series that were read since
+//!   t, subject, gpm_seconds, values   increases of the profiling counters within these seconds
+//!   t, gpu, tier, seconds, calls      a visit to the driver: its time and the times of its calls, within 10 %
 //!   t, gpu, failed, text              a call that failed
-//!   t, gpu, tier, processes[]         processes on the GPU that this tier lists, when they changed
+//!   t, gpu, tier, processes[]         processes on the GPU as listed by this tier, when they changed
 //! then           events, owners, topology, snapshot: the documents of /api/v1 at the time of writing
-//! last line      end: how many lines came before. Without it the file is truncated
+//! last line      end: the number of lines before. Without this line, the file is truncated
 //! ```
 
 use std::collections::BTreeMap;
@@ -33,10 +33,10 @@ use crate::trigger::RecordedFault;
 use model::catalog::schema::{KnownLabel, LabelText};
 use model::catalog::{MetricId, SampleBuffer, Subject, Tier, def};
 
-/// The version of the format that is written, and the only one that is read.
+/// Version of the format that is written, and the only one that can be read.
 pub const VERSION: u32 = 1;
 const FORMAT: &str = "gpu-node-exporter recording";
-/// Most bytes of a file, and of its content, that are read: eight GPUs have some 0.3 MB.
+/// Maximum bytes of a file, and of its uncompressed content. Eight GPUs produce about 0.3 MB.
 const MAX_PACKED: u64 = 16 << 20;
 const MAX_CONTENT: u64 = 64 << 20;
 
@@ -47,12 +47,12 @@ pub struct Written {
     pub unix_seconds: f64,
 }
 
-/// The first line.
+/// First line of a recording.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Header {
     pub format: String,
     pub version: u32,
-    /// Of the program that wrote it.
+    /// Release that wrote the recording.
     pub release: String,
     pub revision: String,
     pub node: String,
@@ -63,7 +63,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Of a recording of these faults that is written at this moment by this build on this node.
+    /// Creates the header of a recording that is written at this moment.
     pub fn new(
         (release, revision, node): (&str, &str, &str),
         written: Written,
@@ -84,35 +84,35 @@ impl Header {
         }
     }
 
-    /// `t` in seconds since 1970.
+    /// Converts `t` to seconds since 1970.
     pub fn unix(&self, t: f64) -> f64 {
         t - self.written.monotonic_seconds + self.written.unix_seconds
     }
 }
 
-/// Why a file cannot be read.
+/// Error when reading a recording.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
-    #[error("is no recording: {0}")]
+    #[error("is not a recording: {0}")]
     Other(String),
-    #[error("is a recording of version {0}; this release reads version {VERSION}: use release {1}")]
+    #[error("has recording format version {0}, but this release reads version {VERSION}; use release {1}")]
     Version(u32, String),
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// A recording that was read.
+/// Recording that was read.
 #[derive(Debug, Serialize)]
 pub struct Recording {
     pub header: Header,
-    /// The lines between the first and the last.
+    /// Lines between the first and the last.
     pub lines: Vec<Value>,
-    /// Why the file ends too early; `None`: it is whole.
+    /// Reason why the file ends early; `None`: it is complete.
     pub truncated: Option<String>,
 }
 
-/// Writes a file. `documents` are JSON texts by name, each of them made when its turn comes: together they are larger than
-/// the ring.
+/// Writes a recording. `documents` are JSON texts by name. A text is created only when it is written, because together
+/// they are larger than the ring.
 pub fn encode<'a>(
     header: &Header,
     frozen: &Frozen,
@@ -156,7 +156,7 @@ impl<W: Write> LineWriter<W> {
     }
 }
 
-/// What the numbers of a ring mean.
+/// Names behind the numbers in a ring.
 #[derive(Default)]
 struct Names {
     subjects: Vec<Subject>,
@@ -225,7 +225,7 @@ impl Names {
         vec![line]
     }
 
-    /// A line for each subject.
+    /// Returns one line per subject.
     fn rows(&self, at: i64, values: impl Iterator<Item = (u32, i64)>) -> Vec<Value> {
         let mut subjects: BTreeMap<u32, Map<String, Value>> = BTreeMap::new();
         for (number, value) in values {
@@ -255,14 +255,14 @@ fn millis(seconds: f64) -> i64 {
 }
 
 fn seconds(nanos: u64) -> f64 {
-    // As the lines have it.
+    // Milliseconds, as in the other lines.
     (nanos / 1_000_000) as f64 / 1000.0
 }
 
-/// The number of so many parts of a unit, with the digits that it has.
+/// Returns the value as a number with the digits that it has.
 fn number_of(value: i64, parts: f64) -> Value {
     let number = value as f64 / parts;
-    // As an integer where it is one.
+    // Integers have no decimals.
     if parts <= 1.0 { json!(number.round() as i64) } else { json!(number) }
 }
 
@@ -276,7 +276,7 @@ fn other(error: impl Display) -> RecordingError {
     RecordingError::Other(error.to_string())
 }
 
-/// Reads a file. What a truncated one has is read, and why it ends.
+/// Reads a recording. A truncated one is read up to its end, with the reason.
 pub fn decode(file: impl Read) -> Result<Recording, RecordingError> {
     let decoder = GzDecoder::new(BufReader::new(file.take(MAX_PACKED)));
     let mut lines = BufReader::new(decoder.take(MAX_CONTENT)).lines();

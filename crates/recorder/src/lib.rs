@@ -1,6 +1,7 @@
-//! The flight recorder: the last minutes at full rate, kept in memory and written to a file after a fault that pages.
+//! Flight recorder. It keeps the last minutes at full rate in memory, and writes them to a file after a fault that
+//! pages.
 //!
-//! [`ring`] keeps what passes, [`trigger`] decides when it is written, [`file`] is the format.
+//! [`ring`] keeps the readings, [`trigger`] decides when to write them, and [`file`] defines the format.
 #![forbid(unsafe_code)]
 
 pub mod file;

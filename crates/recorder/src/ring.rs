@@ -1,9 +1,9 @@
-//! What passed in the last minutes, in a ring of blocks of bytes.
+//! Ring of blocks with the readings of the last minutes.
 //!
-//! An entry goes into the newest block, as integers of variable length: a series by its number, its value as the
-//! difference to the value before, in the driver's resolution. A full block is followed by a new one, and the oldest leaves
-//! by its age or when the ring is full. How many bytes that are follows from the time that the ring keeps. Numbers hold for
-//! the whole ring; `begin` has the values before the oldest block.
+//! An entry is added to the newest block as integers of variable length. It refers to a series by number, and
+//! contains the difference to the previous value in the driver's resolution. A full block is followed by a new one.
+//! The oldest block is dropped when it is too old or the ring is full, and the size of the ring follows from the time
+//! that it keeps. Numbers are valid in the whole ring. `begin` contains the values before the oldest block.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -18,47 +18,60 @@ use model::clock::Mono;
 use model::owners::GpuProcess;
 use model::sample::{Batch, Drained, Missing, Row};
 
-/// A block has so many bytes, or one entry alone.
+/// Maximum bytes of a block, unless a single entry is larger.
 const BLOCK_BYTES: usize = 10 << 10;
-/// Bytes of a second for each GPU, and for the node beside them: power at 50 Hz that jumps with every sample takes 100, the
-/// rest of a busy GPU some 60.
+/// Bytes per second for every GPU and for the node: power at 50 Hz that changes with every sample needs 100, the other
+/// readings of a busy GPU about 60.
 const GPU_BYTES_PER_SECOND: usize = 192;
-/// Bytes of names for each GPU and the node: beyond them, as MIG devices come and go, the ring begins again.
+/// Bytes of names for every GPU and the node. When MIG devices come and go and exceed this, the ring is cleared.
 const GPU_NAMES: usize = 24 << 10;
-/// Samples of a buffer count as evenly spaced if each is so close to its place.
+/// Tolerance within which the samples of a buffer count as evenly spaced.
 const JITTER_MICROS: u64 = 2_000;
-/// No value: the series has none yet.
+/// Marks a series without a value.
 const NONE: i64 = i64::MIN;
 
-/// What a number means, numbered by kind in this order.
+/// Names by number. Each kind is numbered in order of appearance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum RingName {
     Subject(Subject),
-    /// Of the subject with this number.
+    /// Series of the subject with this number.
     Series(u32, MetricId, Vec<LabelText>),
     Call(String),
-    /// Visits to a GPU or the node that made the calls of these numbers.
+    /// Visit to a GPU or the node that made the calls with these numbers.
     Visit(Option<u32>, Tier, Vec<u32>),
 }
 
-/// What passed.
+/// Entry of the ring.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum RingEntry {
-    /// Samples of the driver's buffer: stretches of so many samples at so many microseconds, and differences of values.
-    Samples { gpu: u32, buffer: SampleBuffer, stretches: Vec<(u32, u32)>, differences: Vec<i32> },
-    /// Series of one subject that changed: distance to the number before, difference to the value before.
+    /// Samples of the driver's buffer: stretches as number of samples and microseconds between them, and differences
+    /// of values.
+    Samples {
+        gpu: u32,
+        buffer: SampleBuffer,
+        stretches: Vec<(u32, u32)>,
+        differences: Vec<i32>,
+    },
+    /// Changed series of one subject: difference to the previous number, and to the previous value.
     Rows(Vec<(i32, i64)>),
-    /// What GPM counted between two of its samples in so many milliseconds.
+    /// Increases of GPM counters within this many milliseconds.
     Window(u32, Vec<(i32, i64)>),
-    /// A visit by its number; [`code_of`] its time and the times of its calls.
+    /// Visit by its number, with its time and the times of its calls as [`code_of`].
     Visit(u32, u8, Vec<u8>),
-    /// A call that failed.
-    Failed { gpu: Option<u32>, call: String, text: String },
-    /// The processes on a GPU that a tier lists, when they changed.
-    Processes { gpu: u32, tier: Tier, processes: Vec<GpuProcess> },
+    Failed {
+        gpu: Option<u32>,
+        call: String,
+        text: String,
+    },
+    /// Processes on a GPU as listed by a tier, when they changed.
+    Processes {
+        gpu: u32,
+        tier: Tier,
+        processes: Vec<GpuProcess>,
+    },
 }
 
-/// A time in one byte, within 10 %: a quarter of a power of two of nanoseconds.
+/// Encodes a time in one byte, within 10 %: quarters of a power of two nanoseconds.
 fn code_of(nanos: u64) -> u8 {
     (4.0 * (nanos.max(1) as f64).log2()).round() as u8
 }
@@ -67,7 +80,7 @@ pub(crate) fn seconds_of(code: u8) -> f64 {
     (f64::from(code) / 4.0).exp2() * 1e-9
 }
 
-/// Parts of one unit that are kept apart: what the driver resolves, or what is measured.
+/// Returns how many steps per unit are stored: the resolution of the driver or the measurement.
 pub(crate) fn parts(metric: MetricId) -> f64 {
     match def(metric).map_or(Unit::None, |def| def.unit) {
         Unit::Watts | Unit::Joules => 10.0,
@@ -79,7 +92,7 @@ pub(crate) fn parts(metric: MetricId) -> f64 {
     }
 }
 
-/// The same of samples.
+/// Returns how many steps per unit are stored for samples.
 pub(crate) fn parts_of_sample(buffer: SampleBuffer) -> f64 {
     match buffer {
         SampleBuffer::Power => 10.0,
@@ -87,7 +100,6 @@ pub(crate) fn parts_of_sample(buffer: SampleBuffer) -> f64 {
     }
 }
 
-/// A block of entries.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RingBlock {
     pub(crate) from: Mono,
@@ -96,7 +108,7 @@ pub(crate) struct RingBlock {
 }
 
 impl RingBlock {
-    /// Its entries in order, each with the milliseconds since the one before; the first, since the block's beginning.
+    /// Returns the entries in order, with the milliseconds since the previous entry or the start of the block.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (i64, RingEntry)> {
         read(&self.bytes)
     }
@@ -110,12 +122,12 @@ fn read<'a, T: Deserialize<'a>>(mut bytes: &'a [u8]) -> impl Iterator<Item = T> 
     })
 }
 
-/// The newest value of each series, by its number.
+/// Newest values of all series, by number.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SeriesValues(Vec<i64>);
 
 impl SeriesValues {
-    /// Adds the differences. Gives number and value of each series.
+    /// Adds the differences, and returns number and value of the changed series.
     pub(crate) fn add(&mut self, rows: &[(i32, i64)]) -> Vec<(u32, i64)> {
         let mut number = 0i64;
         let mut add = |(distance, difference): &(i32, i64)| {
@@ -131,13 +143,13 @@ impl SeriesValues {
         rows.iter().map(&mut add).collect()
     }
 
-    /// Number and value of each series that has one.
+    /// Returns number and value of all series that have a value.
     pub(crate) fn all(&self) -> impl Iterator<Item = (u32, i64)> {
         (0..).zip(self.0.iter().copied()).filter(|(_, value)| *value != NONE)
     }
 }
 
-/// The ring at a moment.
+/// Content of the ring at one moment.
 #[derive(Debug)]
 pub struct Frozen {
     pub(crate) blocks: Vec<Arc<RingBlock>>,
@@ -147,7 +159,7 @@ pub struct Frozen {
 }
 
 impl Frozen {
-    /// The time that it is about.
+    /// Returns the time span of the content.
     pub fn span(&self) -> Option<(Mono, Mono)> {
         Some((self.blocks.first()?.from, self.blocks.last()?.to))
     }
@@ -157,52 +169,51 @@ impl Frozen {
     }
 }
 
-/// What is known of a series.
+/// State of a series.
 #[derive(Clone, Copy, Debug)]
 struct SeriesState {
     value: i64,
-    /// When it was read last.
+    /// Time of the last reading.
     seen: Mono,
 }
 
-/// The ring.
 #[derive(Debug, Default)]
 pub struct Ring {
-    /// How far back it goes.
+    /// Time that the ring keeps.
     keep: Duration,
-    /// Full blocks, shared with what was frozen.
+    /// Full blocks, shared with frozen contents.
     blocks: VecDeque<Arc<RingBlock>>,
     newest: Option<RingBlock>,
     begin: SeriesValues,
-    /// Numbers of subjects, series, calls and visits, by a hash of each.
+    /// Numbers of subjects, series, calls and visits, by hash.
     numbers: HashMap<u64, u32>,
     names: Vec<u8>,
     subjects: u32,
     calls: u32,
     visits: u32,
     series: Vec<SeriesState>,
-    /// A hash of the processes that a tier lists on a GPU, as the newest block has them.
+    /// Hash of the processes that a tier lists on a GPU, as in the newest block.
     processes: HashMap<(u32, Tier), u64>,
-    /// The milliseconds at the newest entry.
+    /// Milliseconds at the newest entry.
     at: u64,
-    /// Indexes of the GPUs seen, as bits.
+    /// Indices of the GPUs seen, as bits.
     gpus: u64,
     scratch: Vec<u8>,
 }
 
 impl Ring {
-    /// An empty ring that goes so far back.
+    /// Creates an empty ring.
     pub fn new(keep: Duration) -> Ring {
         Ring { keep, ..Ring::default() }
     }
 
-    /// Bytes of entries and names.
+    /// Returns the bytes of entries and names.
     pub fn bytes(&self) -> usize {
         let full = self.blocks.iter().map(|block| &**block);
         full.chain(&self.newest).map(|block| block.bytes.capacity()).sum::<usize>() + self.names.capacity()
     }
 
-    /// What is in the ring now.
+    /// Returns the current content.
     pub fn freeze(&mut self, now: Mono) -> Frozen {
         if let Some(newest) = &mut self.newest {
             newest.to = now;
@@ -219,7 +230,7 @@ impl Ring {
         Frozen { blocks, begin, names: self.names.clone() }
     }
 
-    /// Takes what passes from the driver.
+    /// Adds a batch of the driver.
     pub fn record(&mut self, batch: &Batch) {
         if batch.part.collector != CollectorName::Nvml {
             return;
@@ -255,7 +266,7 @@ impl Ring {
         }
         if let (Some(gpu), Some(processes)) = (gpu, &batch.processes) {
             let new = hash(processes);
-            // A new block is without them.
+            // A new block has no processes yet.
             let tier = batch.part.tier;
             if self.processes.get(&(gpu, tier)) != Some(&new) {
                 self.append(now, now, &RingEntry::Processes { gpu, tier, processes: processes.clone() });
@@ -269,7 +280,7 @@ impl Ring {
         }
     }
 
-    /// Adds an entry about this moment.
+    /// Adds an entry about the time `at`.
     fn append(&mut self, now: Mono, at: Mono, entry: &RingEntry) {
         let millis = at.0 / 1_000_000;
         let mut step = millis as i64 - self.at as i64;
@@ -287,10 +298,10 @@ impl Ring {
         self.scratch = bytes;
     }
 
-    /// The bytes of an entry, to be put back.
+    /// Encodes an entry into the scratch buffer, which the caller puts back.
     fn coded(&mut self, entry: &(i64, &RingEntry)) -> Vec<u8> {
         self.scratch.clear();
-        // A vector takes everything.
+        // Writing to a vector cannot fail.
         postcard::to_extend(entry, std::mem::take(&mut self.scratch)).unwrap_or_default()
     }
 
@@ -302,7 +313,7 @@ impl Ring {
         let mut held: usize = self.blocks.iter().map(|block| block.bytes.len().max(BLOCK_BYTES)).sum();
         let mut bytes = Vec::new();
         while let Some(oldest) = self.blocks.front() {
-            // The new block comes on top.
+            // The new block comes in addition.
             if held <= most && now.since(oldest.to) <= self.keep {
                 break;
             }
@@ -312,7 +323,7 @@ impl Ring {
                     self.begin.add(&rows);
                 }
             }
-            // Used again, so that the heap has no holes; but for one that is being written to a file.
+            // The buffer is reused to avoid fragmentation, unless a file is being written from it.
             let oldest = self.blocks.pop_front().and_then(Arc::into_inner);
             bytes = oldest.map(|block| block.bytes).unwrap_or_default();
         }
@@ -324,7 +335,7 @@ impl Ring {
         self.processes.clear();
     }
 
-    /// The number of this, and whether it is new.
+    /// Returns the number for a hash, and whether it is new.
     fn number(&mut self, hash: u64, next: u32) -> (u32, bool) {
         let number = *self.numbers.entry(hash).or_insert(next);
         (number, number == next)
@@ -399,10 +410,11 @@ impl Ring {
     }
 }
 
-/// Stretches of evenly spaced stamps: how many follow, and the microseconds between two. The first stamp is in none.
+/// Returns stretches of evenly spaced timestamps: the number that follow, and the microseconds between two. The first
+/// timestamp is in none.
 fn stretches(stamps: &[u64]) -> Vec<(u32, u32)> {
     let mut found: Vec<(u32, u32)> = Vec::new();
-    // Where the stretches lead to, not what was read: their errors do not add up.
+    // Positions reached by the stretches instead of the real ones, so that errors do not add up.
     let mut begin = stamps.first().copied().unwrap_or(0);
     for stamp in stamps.iter().skip(1) {
         if let Some((count, step)) = found.last_mut() {

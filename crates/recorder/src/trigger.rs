@@ -1,7 +1,8 @@
-//! When a recording is made: a fault that pages begins, [`model::health::Condition::pages_after`] decides which do.
+//! Trigger of recordings: a fault begins that pages according to [`model::health::Condition::pages_after`].
 //!
-//! Faults that come together, or while a recording waits for what follows its fault, are in one recording. A fault of one
-//! GPU that comes again within [`RecordingPace::pause`] makes no other one, and between two recordings are [`SHORTEST`].
+//! Faults that occur together, or before the recording of an earlier fault is written, share one recording. The same
+//! fault of one GPU within [`RecordingPace::pause`] does not trigger another one, and recordings are at least
+//! [`SHORTEST`] apart.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,65 +14,62 @@ use model::catalog::schema::KnownLabel;
 use model::clock::Mono;
 use model::snapshot::Snapshot;
 
-/// Shortest pause between two recordings, whatever their faults.
+/// Minimum interval between two recordings of any faults.
 pub const SHORTEST: Duration = Duration::from_secs(60);
-/// Faults remembered for the pause; more come only in a storm, in which they make no recording.
+/// Maximum number of faults kept for the pause. More occur only in a storm, and are not recorded.
 const MAX_REMEMBERED: usize = 4096;
-/// Faults named in one recording.
+/// Maximum number of faults named in one recording.
 const MAX_NAMED: usize = 256;
 
-/// When recordings are made.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RecordingPace {
-    /// How long after the fault the recording goes on.
+    /// Time after the fault that the recording includes.
     pub after: Duration,
-    /// Shortest time between two recordings of one fault of one GPU.
+    /// Minimum interval between two recordings of the same fault of one GPU.
     pub pause: Duration,
 }
 
-/// A fault that is recorded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RecordedFault {
-    /// When it was seen first, in seconds of the monotonic clock.
+    /// Time of the first observation, in seconds of the monotonic clock.
     pub t: f64,
-    /// Index and UUID of the GPU; null for what is about none.
+    /// Index and UUID of the GPU; null if the fault is not about a GPU.
     pub gpu: Option<u32>,
     pub uuid: Option<String>,
     /// Condition of the verdict, or kind of the event.
     pub fault: String,
-    /// Xid or SXid code.
     pub code: Option<u64>,
     pub text: String,
 }
 
-/// What one fault is the same by: its GPU or switch, its name, its code.
+/// Identity of a fault: its GPU or switch, its name and its code.
 pub type FaultKey = (String, String, Option<u64>);
 
-/// What a look at a snapshot found.
+/// Result of one snapshot.
 #[derive(Debug, Default, PartialEq)]
 pub struct RecordingDue {
-    /// The faults whose recording is to be written now.
+    /// Faults whose recording must be written now.
     pub faults: Option<Vec<RecordedFault>>,
-    /// What they count as recorded by, for [`Trigger::forget`].
+    /// Identities of these faults, for [`Trigger::forget`].
     pub keys: Vec<FaultKey>,
-    /// Faults that make no recording, because one was made or there are too many.
+    /// Faults without a recording, because one was made or there are too many.
     pub suppressed: u64,
 }
 
-/// Decides from one snapshot after the other.
+/// Decides which snapshots trigger a recording.
 #[derive(Debug, Default)]
 pub struct Trigger {
     pace: RecordingPace,
-    /// Conditions that hold: since when, and whether they have paged.
+    /// Conditions that hold, since when, and whether they have paged.
     held: HashMap<FaultKey, (Mono, bool)>,
-    /// When faults were recorded.
+    /// Times at which faults were recorded.
     recorded: HashMap<FaultKey, Mono>,
     waiting: Vec<RecordedFault>,
-    /// All that wait, also those without room to be named.
+    /// Identities of all waiting faults, including those that are not named.
     waiting_keys: Vec<FaultKey>,
     due: Mono,
     last: Option<Mono>,
-    /// The newest revision of an event that was looked at.
+    /// Newest event revision seen.
     revision: u64,
 }
 
@@ -80,7 +78,7 @@ impl Trigger {
         Trigger { pace, ..Trigger::default() }
     }
 
-    /// Looks at a new snapshot. What holds before the daemon is ready is from before it watched.
+    /// Evaluates a new snapshot. Faults before the daemon is ready are older than its observation.
     pub fn look(&mut self, snapshot: &Snapshot) -> RecordingDue {
         let (now, mut due) = (snapshot.taken, RecordingDue::default());
         for (key, fault) in self.begun(snapshot) {
@@ -110,19 +108,19 @@ impl Trigger {
         due
     }
 
-    /// The faults whose recording waits, at the end of the daemon, and their keys: nothing follows them any more.
+    /// Returns the faults whose recording is waiting, and their identities. Called once, at the end of the daemon.
     pub fn end(&mut self) -> (Vec<RecordedFault>, Vec<FaultKey>) {
         (std::mem::take(&mut self.waiting), std::mem::take(&mut self.waiting_keys))
     }
 
-    /// Faults whose recording was not written: the next one of the same kind is recorded.
+    /// Forgets faults whose recording was not written, so that the next one of the same kind is recorded.
     pub fn forget(&mut self, keys: &[FaultKey]) {
         for key in keys {
             self.recorded.remove(key);
         }
     }
 
-    /// The faults that page now and did not at the last look.
+    /// Returns the faults that began to page since the last snapshot.
     fn begun(&mut self, snapshot: &Snapshot) -> Vec<(FaultKey, RecordedFault)> {
         let (now, t) = (snapshot.taken, snapshot.taken.0 as f64 * 1e-9);
         let (mut begun, mut held) = (Vec::new(), HashMap::new());

@@ -1,5 +1,5 @@
-//! What is published of the canary: about the node always; of a place its verdicts and rates only while the GPU
-//! answers and the place is there.
+//! Series of the canary. Those about the node are always published. Verdicts and rates of a place are published only
+//! while its GPU answers and the place exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use model::catalog::{
 use model::sample::Missing;
 use model::snapshot::{CanaryView, CheckView, PlaceView};
 
-/// The MIG devices of a GPU as they were read last.
+/// MIG devices of a GPU, as last read.
 #[derive(Debug)]
 struct MigDevices {
-    /// Each with its UUID, if that was read.
+    /// Devices with their UUID, if known.
     found: Vec<(ComputeInstance, Option<String>)>,
-    /// Whether there are no others.
+    /// Whether the list is complete.
     complete: bool,
 }
 
@@ -62,8 +62,8 @@ impl CanaryFindings {
             });
             view.places.extend(own.map(|(instance, record)| {
                 let view = record.view(gpu, instance.clone());
-                // What was found of the whole GPU before it was divided says nothing of what is there now; what is
-                // planned is published for the GPU as a whole.
+                // Results for the whole GPU from before its division do not apply to its instances. Planned runs are
+                // published for the GPU as a whole.
                 match mig && instance.is_none() {
                     true => PlaceView {
                         last_run: None,
@@ -103,7 +103,7 @@ impl CanaryFindings {
         }
     }
 
-    /// What happened on a GPU and what is planned, of all its places: also while it does not answer.
+    /// Publishes past and planned runs of all places of a GPU, even while it does not answer.
     fn publish_history(&self, b: &mut Builder<'_>, gpu: &Gpu) {
         let places = || self.places_of(gpu).map(|(_, place)| place);
         let newest = |times: &mut dyn Iterator<Item = f64>| times.reduce(f64::max);
@@ -151,7 +151,7 @@ impl CanaryFindings {
     }
 }
 
-/// The MIG devices that a GPU has now, if that was read.
+/// Returns the current MIG devices of a GPU, if known.
 fn devices(moment: &LedgerMoment<'_>, gpu: &Gpu) -> Option<MigDevices> {
     let stored = moment.intake.fresh(gpu, Tier::Normal, moment.now)?;
     let info = m::gpu_mig_info.id();
@@ -191,7 +191,7 @@ fn publish_gpu(b: &mut Builder<'_>, gpu: &Gpu, place: &PlaceRecord) {
     }
 }
 
-/// The state of a GPU instance, by those of its compute instances.
+/// Publishes the state of a GPU instance, from those of its compute instances.
 fn publish_instance(b: &mut Builder<'_>, instance: &GpuInstance, places: &[&PlaceRecord]) {
     let checks: BTreeSet<_> = places.iter().flat_map(|place| place.checks.keys().copied()).collect();
     for check in checks {
@@ -216,10 +216,10 @@ fn publish_instance(b: &mut Builder<'_>, instance: &GpuInstance, places: &[&Plac
     );
 }
 
-/// The verdicts of one check, and whether each holds: `ok` and every other there ever was. Of several
-/// places the worst holds.
+/// Returns whether each verdict of one check holds: `ok` and all others seen so far. With several places, the worst
+/// verdict holds.
 fn verdicts(state: &[&CheckState]) -> Vec<(CanaryVerdict, bool)> {
-    // Severities are listed from loud to quiet; what is not loud is better than anything that is.
+    // Severities are declared from loud to quiet. Verdicts without one are better than all with one.
     let rank = |v: &CanaryVerdict| loudness(*v).map_or(u8::MAX, |severity| severity as u8);
     let worst = state.iter().map(|state| state.verdict).min_by_key(|v| (rank(v), *v));
     let mut seen: BTreeSet<CanaryVerdict> = state.iter().flat_map(|one| one.seen.iter().copied()).collect();

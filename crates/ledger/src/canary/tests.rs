@@ -328,7 +328,7 @@ fn a_fault_of_the_driver_has_its_code_and_ends_with_a_reset() {
     assert_eq!((bench.unhealthy(), bench.verdict(C::Tensor, V::DriverFault)), (Some(0.0), None));
     bench.ended(fault());
     assert_eq!(bench.listed().len(), 2, "it is back");
-    // What the environment forbids is no error of the driver's.
+    // A failure caused by the environment is not a driver error.
     let forbidden = Outcome {
         end: CanaryEnd::CouldNotRun,
         skip: Some(CanarySkip::NoPermission),
@@ -402,7 +402,7 @@ fn an_instance_that_is_gone_has_no_series() {
     assert_eq!(s.canary.places.len(), 3);
     assert_eq!(s.canary.places[0].due, Some(3000.0), "what is planned is published of the whole");
     assert!(s.canary.places[0].checks.is_empty());
-    // A new handle: what there is now was not read yet.
+    // A new handle: the current instances were not read yet.
     bench.visit(Tier::Slow, 3, 1, |rows| rows.entity(&gpu()).flag(&m::gpu_mig_mode_enabled, (), true));
     assert!(bench.publish().series(&m::gpu_mig_canary_verdict).is_empty());
     bench.divided(3, &[(1, "MIG-a"), (2, "MIG-c")]);

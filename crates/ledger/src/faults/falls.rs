@@ -1,4 +1,4 @@
-//! GPUs that fell off the bus: the Xid and the driver's line without a code say the same.
+//! GPUs that fell off the bus. The Xid and the driver's line without a code report the same fall.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,37 +8,36 @@ use crate::events::EventList;
 use model::clock::Mono;
 use model::snapshot::{Event, EventKind};
 
-/// The Xid of a GPU that fell off the bus.
+/// Xid of a GPU that fell off the bus.
 const FALLEN: u32 = 79;
 
-/// GPUs that fell off the bus, by UUID, or by PCI address while the GPU is not known.
+/// GPUs that fell off the bus, by UUID, or by PCI address if the GPU is unknown.
 #[derive(Debug, Default)]
 pub(crate) struct Falls(HashMap<String, Fallen>);
 
-/// A GPU that fell off the bus.
 #[derive(Debug)]
 struct Fallen {
-    /// In seconds since 1970, as its source says: what is old is heard all at once.
+    /// Time according to its source, in seconds since 1970. Old lines are all received at once.
     unix_seconds: f64,
-    /// The entry of the driver's line without a code, until an Xid says the same.
+    /// Entry of the driver's line without a code, until an Xid reports the same fall.
     line: Option<u64>,
 }
 
 impl Falls {
-    /// Whether the event repeats what an Xid has said.
+    /// Returns true if an Xid has already reported this fall.
     pub fn repeats_xid(&self, event: &Event) -> bool {
         self.known(event).is_some_and(|known| known.line.is_none())
     }
 
-    /// When this GPU fell off the bus, if the event says the same once more.
+    /// Returns the fall that the event repeats.
     fn known(&self, event: &Event) -> Option<&Fallen> {
         let is_near =
             |known: &&Fallen| (event.unix_seconds - known.unix_seconds).abs() <= WINDOW.as_secs_f64();
         is_fall(event).then(|| self.0.get(&place(event)).filter(is_near)).flatten()
     }
 
-    /// Lists a fault; gives the id of its entry. A GPU that fell off the bus did so once, also where the driver's line
-    /// without a code came before the Xid: then the Xid takes the place of that line.
+    /// Lists a fault, and returns the id of its entry. A fall is listed once: if the driver's line without a code
+    /// came before the Xid, the Xid replaces it.
     pub fn list(&mut self, events: &mut EventList, event: Event, at: Mono, wait: Duration) -> u64 {
         if !is_fall(&event) {
             return events.record(event, at, wait);
@@ -56,13 +55,13 @@ impl Falls {
     }
 }
 
-/// Whether an event says that a GPU fell off the bus.
+/// Returns true if an event reports that a GPU fell off the bus.
 fn is_fall(event: &Event) -> bool {
     event.kind == EventKind::FallenOffBus
         || event.kind == EventKind::Xid && event.code == Some(u64::from(FALLEN))
 }
 
-/// UUID of an event's GPU, or its PCI address.
+/// Returns the UUID of an event's GPU, or its PCI address.
 fn place(event: &Event) -> String {
     let uuid = event.gpu.as_ref().map(|gpu| gpu.uuid.to_string());
     uuid.or_else(|| event.pci.clone()).unwrap_or_default()

@@ -1,11 +1,11 @@
-//! What reports of faults mean: how loud they are, what to do first, what else is known. Pure.
+//! Meaning of fault reports: severity, first action and details. Pure functions.
 
 use model::catalog::{DriverEvent, FaultAction, RecoveryAction, Severity};
 use model::fact::{GpuFailure, XidDetail};
 use model::snapshot::{Event, EventKind};
 use model::xid::{self, Xid, nvlink};
 
-/// What a line means: by its code, or by its detail where that decides.
+/// Returns the meaning of a line, by its code, or by its details if they decide.
 pub fn judged(code: u32, detail: Option<&XidDetail>) -> Xid {
     let row = xid::xid(code);
     match detail {
@@ -18,7 +18,7 @@ pub fn judged(code: u32, detail: Option<&XidDetail>) -> Xid {
     }
 }
 
-/// What a line of an NVSwitch means. The table has no code that came with a newer driver.
+/// Returns the meaning of an NVSwitch line. The table lacks the codes of newer drivers.
 pub fn judged_sxid(code: u32, fatal: bool) -> Xid {
     let row = xid::sxid(code);
     if fatal && row.severity != Severity::Page {
@@ -27,7 +27,7 @@ pub fn judged_sxid(code: u32, fatal: bool) -> Xid {
     row
 }
 
-/// Adds what the line says behind code and process.
+/// Adds the details that follow code and process in the line.
 pub fn describe(event: &mut Event, code: u32, detail: Option<&XidDetail>) {
     match detail {
         Some(XidDetail::Unit(unit)) => event.unit = Some(unit.clone()),
@@ -41,8 +41,7 @@ pub fn describe(event: &mut Event, code: u32, detail: Option<&XidDetail>) {
     }
 }
 
-/// How loud an event of the driver is, what to do, and what it means. Those that come with an Xid are
-/// as loud as that.
+/// Returns severity, action and meaning of a driver event. Events that accompany an Xid have the severity of the Xid.
 pub fn driver_event(event: DriverEvent) -> (Severity, FaultAction, &'static str) {
     use {DriverEvent as E, FaultAction as A, Severity as S};
     match event {
@@ -63,7 +62,7 @@ pub fn driver_event(event: DriverEvent) -> (Severity, FaultAction, &'static str)
     }
 }
 
-/// The same for a change of what the driver asks for.
+/// Returns severity, action and meaning of a changed recovery action.
 pub fn recovery(wanted: Option<RecoveryAction>) -> (Severity, FaultAction, &'static str) {
     use {FaultAction as A, RecoveryAction as R, Severity as S};
     match wanted {
@@ -71,7 +70,7 @@ pub fn recovery(wanted: Option<RecoveryAction>) -> (Severity, FaultAction, &'sta
         Some(R::GpuReset) => (S::Page, A::ResetGpu, "The driver asks for a reset of the GPU."),
         Some(R::NodeReboot) => (S::Page, A::RebootNode, "The driver asks for a reboot."),
         Some(R::DrainP2p) => (S::Ticket, A::RestartApp, "The driver asks to end peer-to-peer work."),
-        // The fault was contained: running work goes on.
+        // The fault was contained, so running work continues.
         Some(R::DrainAndReset) => (S::Ticket, A::ResetGpu, "The driver asks to drain and reset the GPU."),
         None => {
             (S::Ticket, A::ContactSupport, "The driver asks for a recovery that the exporter does not know.")
@@ -79,7 +78,7 @@ pub fn recovery(wanted: Option<RecoveryAction>) -> (Severity, FaultAction, &'sta
     }
 }
 
-/// The same for a failure of a GPU without a code.
+/// Returns kind, severity, action and meaning of a GPU failure without a code.
 pub fn gpu_failure(failure: GpuFailure) -> (EventKind, Severity, FaultAction, &'static str) {
     use {EventKind as K, FaultAction as A, Severity as S};
     match failure {
@@ -87,14 +86,14 @@ pub fn gpu_failure(failure: GpuFailure) -> (EventKind, Severity, FaultAction, &'
             let meaning = "The GPU no longer answers on PCIe: it has fallen off the bus.";
             (K::FallenOffBus, S::Page, A::RebootNode, meaning)
         }
-        // The next try may succeed; the driver does not list a GPU for which none does.
+        // The next attempt may succeed. If none does, the driver does not list the GPU.
         GpuFailure::InitFailed => {
             (K::InitFailed, S::Ticket, A::ResetGpu, "The driver could not initialise the GPU.")
         }
     }
 }
 
-/// An Xid as an event, by its row of the table.
+/// Returns the event of an Xid, from its row in the table.
 pub fn xid_event(row: &Xid, unix_seconds: f64) -> Event {
     Event {
         code: Some(row.code.into()),
@@ -105,7 +104,7 @@ pub fn xid_event(row: &Xid, unix_seconds: f64) -> Event {
     }
 }
 
-/// An event that is nothing wrong.
+/// Returns an event that is not a problem.
 pub fn quiet(kind: EventKind, unix_seconds: f64) -> Event {
     Event::new(kind, unix_seconds, Severity::Info, FaultAction::Ignore)
 }

@@ -12,20 +12,19 @@ use model::fact::{Fact, FactKind, GpuFailure, KernelFact, KernelLine, XidDetail}
 use model::snapshot::{Event, EventKind};
 use model::xid::Xid;
 
-/// Lines of the kernel log kept until it is known which GPU has their address.
+/// Maximum number of lines that wait for the GPU with their address.
 pub const MAX_HOMELESS: usize = 4096;
 
-/// When a fact came, and whose work ran there.
+/// Time of a fact, and the owner of the work.
 #[derive(Debug)]
 pub(crate) struct Heard {
     pub at: Mono,
-    /// In seconds since 1970.
     pub unix_seconds: f64,
     pub owner: Option<Arc<str>>,
 }
 
 impl Faults {
-    /// Takes in a line. Gives the reset that it shows.
+    /// Applies a line, and returns the reset that it shows.
     pub(super) fn kernel(&mut self, fact: KernelFact, heard: Heard) -> Option<SeenReset> {
         let reset = self.reset_in(&fact, &heard);
         let Heard { at, unix_seconds, owner } = heard;
@@ -47,7 +46,7 @@ impl Faults {
                 let base = Event { pci: Some(pci), ..sxid_event(code, fatal, unix_seconds) };
                 self.sxid(nvswitch, said(base), at);
             }
-            // Of the host's memory: no fault of a GPU.
+            // About host memory, not about a GPU.
             KernelLine::OomKill { .. } => {}
             KernelLine::DriverLoaded { .. } => {
                 let base = quiet(EventKind::DriverLoad, unix_seconds);
@@ -61,14 +60,15 @@ impl Faults {
         reset
     }
 
-    /// The reset that a line shows: the driver asked for one and asks no more.
+    /// Returns the reset that a line shows: the driver no longer requests the reset that it requested before.
     fn reset_in(&mut self, fact: &KernelFact, heard: &Heard) -> Option<SeenReset> {
         let KernelFact { old: false, line: KernelLine::Xid { pci, detail, .. }, .. } = fact else {
             return None;
         };
         let Some(XidDetail::Recovery(change)) = detail else { return None };
         let from = change.from.filter(|from| *from != RecoveryAction::None)?;
-        // A line that asks is no witness by itself: a visit from before it would end what it asks for.
+        // A line with a request proves nothing by itself, because a visit from before the request would seem to end
+        // it.
         let to = change.to.filter(|to| *to == RecoveryAction::None)?;
         let gpu = self.places.get(pci)?;
         self.resets.asks(&gpu.uuid, from, heard.at);
@@ -121,7 +121,7 @@ impl Faults {
         self.events.record(Event { nvswitch: Some(nvswitch), ..entry }, at, Duration::ZERO);
     }
 
-    /// The driver was loaded or removed.
+    /// Records that the driver was loaded or removed.
     fn driver_changed(&mut self, entry: Event, at: Mono) {
         if !entry.old {
             self.driver_reset(entry.unix_seconds);
@@ -129,8 +129,8 @@ impl Faults {
         self.events.record(entry, at, Duration::ZERO);
     }
 
-    /// Whether a fact is better taken in when more GPUs are known. What counts waits only if its GPU is not
-    /// known. What is old keeps its order, but does not wait for GPUs that no earlier daemon saw.
+    /// Returns true if a fact must wait until more GPUs are known. A fact that counts waits only if its GPU is
+    /// unknown. Old facts keep their order, but do not wait for GPUs that no earlier daemon saw.
     pub(super) fn waits(&self, fact: &Fact, behind: bool) -> bool {
         let FactKind::Kernel(KernelFact { line, .. }) = &fact.kind else { return false };
         let homeless = match line {
@@ -143,14 +143,14 @@ impl Faults {
     }
 }
 
-/// A fault of an NVSwitch as an event.
+/// Returns the event of an NVSwitch fault.
 fn sxid_event(code: u32, fatal: bool, unix_seconds: f64) -> Event {
     let row = judged_sxid(code, fatal);
     let base = Event::new(EventKind::Sxid, unix_seconds, row.severity, row.action);
     Event { code: Some(code.into()), meaning: row.meaning, fatal: Some(fatal), ..base }
 }
 
-/// Whether a line is from before the log was read.
+/// Returns true if a line is older than the exporter's reading of the log.
 pub fn is_old(fact: &Fact) -> bool {
     matches!(&fact.kind, FactKind::Kernel(KernelFact { old: true, .. }))
 }

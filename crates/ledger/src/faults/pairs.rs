@@ -1,4 +1,4 @@
-//! Pairs of reports: the driver and the kernel log report the same Xid, which counts once.
+//! Pairs of reports. The driver and the kernel log report the same Xid, which counts once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,43 +10,43 @@ use model::clock::Mono;
 use model::snapshot::Event;
 use model::xid::{self, Xid};
 
-/// How long the log waits for what the other source adds.
+/// Time that the log waits for the report of the other source.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Faults of one GPU and code that wait for their other source; more than a flood brings in that time.
+/// Faults of one GPU and code that wait for the other source; more than a flood produces in that time.
 const MAX_WAITING: usize = 65_536;
 
-/// A fault that one source has reported.
+/// Fault that one source has reported.
 #[derive(Debug)]
 pub(crate) struct PendingFault {
-    /// Whether the driver reported it; else the kernel log did.
+    /// Whether the driver reported the fault; otherwise the kernel log did.
     nvml: bool,
     heard: Mono,
     entry: u64,
-    /// The GPU of a report that is not counted yet: the kernel log's line says as what.
+    /// GPU of a report that is not counted yet, because the line of the kernel log decides how.
     uncounted: Option<Gpu>,
 }
 
 impl Faults {
-    /// A fault of a GPU that is known: the second report of a known one, or a new one.
+    /// Records a fault of a known GPU: a new one, or the second report of a known one.
     pub(super) fn xid(&mut self, gpu: Gpu, row: &Xid, entry: Event, heard: Mono) {
         let entry = Event { gpu: Some(gpu.clone()), ..entry };
         let nvml = entry.nvml;
         let key = (gpu.uuid.clone(), row.code);
         self.expire(&key, heard);
-        // All that wait are of one source: each pair that could be matched is gone.
+        // All waiting reports have the same source, because matching pairs have been removed.
         if let Some(first) = self.pop_waiting(&key, |first| first.nvml != nvml) {
             if first.uncounted.is_some() {
                 self.count(&gpu, row);
             }
             if first.uncounted.is_some() || xid::depends_on_text(row.code) && !nvml {
-                // Counted by its code alone so far, or not at all.
+                // So far counted by its code only, or not at all.
                 self.states.entry(gpu.uuid.clone()).or_default().note(row, heard);
             }
             self.events.enrich(first.entry, entry, heard);
             return;
         }
         self.note_newest(&gpu, entry.unix_seconds, row.code);
-        // The driver's word lacks process and text; the kernel log's lacks nothing that people read.
+        // The driver's report lacks process and text. The line of the kernel log is complete.
         let more = nvml && self.reads_kernel_log.is_some_and(|since| since <= heard);
         let uncounted = (more && xid::depends_on_text(row.code)).then(|| gpu.clone());
         if uncounted.is_none() {
@@ -100,7 +100,7 @@ impl Faults {
         queue.front().is_some_and(fits).then(|| queue.pop_front())?
     }
 
-    /// Counts a fault whose line did not come, by its code alone. No code that depends on its line pages without.
+    /// Counts a fault without a line, by its code only. Codes that depend on their line never page without one.
     fn count_without_line(&mut self, code: u32, fault: PendingFault, now: Mono) {
         if let PendingFault { entry, uncounted: Some(gpu), .. } = fault {
             let row = xid::xid(code);
@@ -110,7 +110,7 @@ impl Faults {
     }
 }
 
-/// The labels of `gpu_xid_errors_total` that an Xid has.
+/// Returns the labels of an Xid in `gpu_xid_errors_total`.
 pub fn labels(row: &Xid) -> (XidCode, Severity, FaultAction) {
     (XidCode(row.code.to_string().as_str().into()), row.severity, row.action)
 }

@@ -1,4 +1,4 @@
-//! What faults say of one GPU until it is reset.
+//! Faults of one GPU until its reset.
 
 use super::WINDOW;
 use super::units::Units;
@@ -10,21 +10,21 @@ use model::xid::{self, Xid};
 /// Faults of one GPU since its last reset.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct FaultState {
-    /// When the newest Xid came, in seconds since 1970, and its code.
+    /// Time of the newest Xid, in seconds since 1970, and its code.
     pub(super) last_xid: Option<(f64, u32)>,
-    /// Whether a fault came after which the GPU needs a reset.
+    /// Whether a fault occurred after which the GPU needs a reset.
     pub fatal: bool,
     uncontained: bool,
     contained: Option<Mono>,
     memory_error: Option<Mono>,
-    /// Where faults of programs came from.
+    /// Origins of faults in programs.
     pub(super) units: Units,
-    /// When the GPU was last reset, in seconds since 1970.
+    /// Time of the last reset, in seconds since 1970.
     pub(super) reset: Option<f64>,
 }
 
 impl FaultState {
-    /// Whether there was a memory error that is not known to be contained.
+    /// Returns true if there was a memory error that is not known to be contained.
     pub fn uncontained(&self, now: Mono) -> bool {
         self.uncontained || self.memory_error.is_some_and(|at| now.since(at) > WINDOW)
     }
@@ -44,12 +44,12 @@ impl FaultState {
             }
             _ => {}
         }
-        // What follows a memory error shows whether it is fatal.
+        // The reports that follow a memory error show whether it is fatal.
         self.fatal |= row.severity == Severity::Page && !xid::is_memory_error(row.code);
     }
 
-    /// What a later daemon must know of, if that is anything. What a flood changes at every line is left
-    /// out: that would wear the disk.
+    /// Returns the faults that a later daemon needs. Values that a flood changes with every line are left out to
+    /// protect the disk.
     pub(super) fn lasting(&self, uuid: &str) -> Option<FaultyGpu> {
         let FaultState { fatal, uncontained, memory_error, .. } = *self;
         (fatal || uncontained || memory_error.is_some()).then(|| FaultyGpu {
@@ -67,7 +67,7 @@ impl FaultState {
         *self = FaultState { last_xid: self.last_xid, units, reset, ..FaultState::default() };
     }
 
-    /// A fatal event of the driver that may come without an Xid.
+    /// Records a fatal driver event, which may come without an Xid.
     pub(super) fn note_event(&mut self, event: DriverEvent, heard: Mono) {
         match event {
             DriverEvent::FatalPoison | DriverEvent::GpuUnavailable => self.fatal = true,
@@ -76,12 +76,12 @@ impl FaultState {
         }
     }
 
-    /// The GPU fell off the bus, by a line without a code.
+    /// Records a fall off the bus that was reported by a line without a code.
     pub(super) fn note_fall(&mut self) {
         self.fatal = true;
     }
 
-    /// Takes up what an earlier daemon knew. It was counted then.
+    /// Restores the faults of an earlier daemon, which has counted them.
     pub(super) fn restore(&mut self, known: &FaultyGpu) {
         self.fatal |= known.fatal;
         self.uncontained |= known.uncontained;

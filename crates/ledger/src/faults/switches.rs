@@ -1,26 +1,25 @@
-//! Faults of NVSwitches that last until the driver is loaded again or an operator says that the switches were reset:
-//! those of severity `page`. A reset of the switches shows nowhere: not in the kernel log, and not by the GPUs, which are also
-//! reset one by one.
+//! Faults of NVSwitches with severity `page`. They last until the driver is loaded again or an operator reports a
+//! reset of the switches. The exporter cannot observe such a reset: the kernel log does not mention it, and resets of
+//! the GPUs do not imply it.
 
 use super::Builder;
 use super::judge::judged_sxid;
 use model::catalog::{self as m, Node, Severity, SwitchName, SxidCode};
 use model::persisted::SwitchFault;
 
-/// Most faults remembered; far more than a node has switches.
+/// Maximum number of faults kept, far more than a node has switches.
 const MAX_FAULTS: usize = 256;
 
-/// The faults.
 #[derive(Debug, Default)]
 pub(crate) struct SwitchFaults(pub Vec<SwitchFault>);
 
 impl SwitchFaults {
-    /// Those that an earlier daemon knew of.
+    /// Restores the faults of an earlier daemon.
     pub fn new(known: &[SwitchFault]) -> SwitchFaults {
         SwitchFaults(known.iter().take(MAX_FAULTS).cloned().collect())
     }
 
-    /// Notes a fault.
+    /// Records a fault, if it pages.
     pub fn note(&mut self, nvswitch: &str, code: u32, fatal: bool) {
         if judged_sxid(code, fatal).severity != Severity::Page {
             return;
@@ -34,7 +33,7 @@ impl SwitchFaults {
         }
     }
 
-    /// Ends all of them; gives whether there were any.
+    /// Ends all faults, and returns true if there were any.
     pub fn clear(&mut self) -> bool {
         !std::mem::take(&mut self.0).is_empty()
     }

@@ -1,13 +1,13 @@
-//! Which units of a GPU had faults of programs (Xid 13, 31): the same single unit under several programs is a hint at the
-//! hardware, different units at a program.
+//! Units of a GPU with faults of programs (Xid 13, 31). The same single unit in several programs points to the
+//! hardware, different units point to a program.
 
 use std::collections::VecDeque;
 
-/// Crashes remembered of a GPU.
+/// Maximum number of crashes kept per GPU.
 const MOST: usize = 256;
-/// Lines of one process that come sooner than this after each other are of one crash.
+/// Interval within which lines of one process belong to the same crash.
 const BURST_SECONDS: f64 = 180.0;
-/// How long a crash is remembered.
+/// Time for which a crash is kept.
 const KEEP_SECONDS: f64 = 7.0 * 86_400.0;
 
 /// Crashes of programs on one GPU.
@@ -16,21 +16,21 @@ pub(crate) struct Units {
     crashes: VecDeque<Crash>,
 }
 
-/// What one process brought: a line for each multiprocessor that it used.
+/// Crash of one process, with a line for each multiprocessor that it used.
 #[derive(Clone, Debug, PartialEq)]
 struct Crash {
     code: u32,
     pid: Option<u32>,
-    /// Of the first line.
+    /// Unit in the first line.
     unit: String,
-    /// Whether lines named other units too: then none of them is suspect.
+    /// Whether other lines name other units; then none is suspect.
     several: bool,
     last: f64,
 }
 
 impl Units {
-    /// Takes in a fault. Gives whether an earlier crash of a single unit had it in the same unit; `None` if there was
-    /// none, and if this crash has several units or one that all programs share.
+    /// Records a fault. Returns whether an earlier crash of a single unit had the same unit, or `None` if there was
+    /// none, if this crash has several units, or if all programs share its unit.
     pub fn record(&mut self, code: u32, unit: &str, pid: Option<u32>, unix_seconds: f64) -> Option<bool> {
         self.crashes.retain(|crash| unix_seconds - crash.last <= KEEP_SECONDS);
         let unit = without_sm(unit);
@@ -60,12 +60,12 @@ impl Units {
     }
 }
 
-/// Whether it is a TPC, or a client of a GPC: most programs do not share them, as they share the copy engines.
+/// Returns true for a TPC or a GPC client, which programs rarely share. They do share the copy engines.
 fn is_one_of_many(unit: &str) -> bool {
     unit.contains(" TPC ") || unit.contains(" GPCCLIENT")
 }
 
-/// The multiprocessors of a TPC share what fails: the vendor compares GPC and TPC.
+/// Removes the multiprocessor, because those of a TPC share the parts that fail. The vendor compares GPC and TPC.
 fn without_sm(unit: &str) -> &str {
     unit.split_once(" SM ").map_or(unit, |(unit, _)| unit)
 }

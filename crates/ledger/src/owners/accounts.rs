@@ -1,4 +1,5 @@
-//! The share of each owner of each GPU or GPU instance: counters that never go back, kept for a while after its end.
+//! Accounts of the owners on each GPU or GPU instance: counters that never decrease, kept for a while after the
+//! owner's end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,8 +16,8 @@ use model::catalog::{Gpu, GpuTimeClass};
 use model::clock::Mono;
 use model::owners::Owner;
 
-/// An owner keeps its series for so long after its end: two scrape intervals of 30 s, so that its last amounts are read,
-/// and owners of a few seconds make no more series than places.
+/// Time for which an owner keeps its series after its end. Two scrape intervals of 30 s let the last amounts be read,
+/// and short-lived owners do not create more series than there are slots.
 pub const KEPT_AFTER_END: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,31 +27,31 @@ pub(crate) struct AccountKey {
     pub owner: Arc<str>,
 }
 
-/// One account.
+/// Account of one owner at one place.
 #[derive(Debug)]
 pub(crate) struct Account {
     pub owner: Arc<Owner>,
-    /// When it began.
+    /// Time at which the account was opened.
     since: Mono,
     pub sums: AccountSums,
-    /// When it was there last, as far as that is settled.
+    /// Last settled time at which the owner was present.
     pub until: Mono,
-    /// Shares of the GPU's memory that it held, by time.
+    /// Shares of the GPU's memory that it used, by time.
     pub memory: ShareHistogram,
-    /// Shares of the GPU's multiprocessors that were active while it was alone, by time.
+    /// Shares of the GPU's multiprocessors that were active while it had the GPU to itself, by time.
     pub multiprocessors: ShareHistogram,
     pub cause: Steady,
     pub past: Past,
-    /// Its step; never of a GPU instance, which has no power of its own.
+    /// Step of the owner. Unknown for GPU instances, which have no power reading of their own.
     pub pulse: Pulse,
-    /// Allocated seconds that are in no class yet: what the GPU did in them is not known before a GPM window ends.
+    /// Allocated seconds without a class, because the GPU's activity is unknown until a GPM window ends.
     open: f64,
-    /// The most memory that its processes held at once since the last record, in bytes.
+    /// Maximum memory that its processes used at the same time since the last record, in bytes.
     pub peak: Option<u64>,
-    /// What is in records of the owner already.
+    /// Sums that are already in a record of the owner.
     pub recorded: AccountSums,
     full: bool,
-    /// Whether it was gone from the place when that was settled last.
+    /// Whether the owner was absent at the last settled time.
     pub ended: bool,
 }
 
@@ -80,24 +81,24 @@ impl Account {
         }
     }
 
-    /// Puts the time that is in no class yet into classes, by their shares of it.
+    /// Divides the time without a class among the classes.
     pub fn divide(&mut self, shares: &ClassShares) {
         let open = std::mem::take(&mut self.open);
         self.sums.classes.iter_mut().zip(shares).for_each(|(sum, share)| *sum += share * open);
     }
 
-    /// Whether all of its time is in classes.
+    /// Returns true if all time has a class.
     pub fn is_classified(&self) -> bool {
         self.open <= 0.0
     }
 
-    /// Puts the time that is in no class yet into `unknown`.
+    /// Assigns the time without a class to `unknown`.
     pub fn close(&mut self) {
         let open = std::mem::take(&mut self.open);
         self.classify(GpuTimeClass::Unknown, open);
     }
 
-    /// All of its time by class, with what is in none yet as `unknown`.
+    /// Returns all time by class, with the time without a class as `unknown`.
     pub fn all_classes(&self) -> ClassShares {
         let mut all = self.sums.classes;
         if let Some(unknown) = all.get_mut(GpuTimeClass::Unknown as usize) {
@@ -107,13 +108,13 @@ impl Account {
     }
 }
 
-/// Whose owners share one quota of series: a user or namespace starts as many owners as it likes.
+/// Owners that share one quota of series, because a user or namespace can start any number of owners.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum QuotaKey {
     Namespace(String),
-    /// A pod without a known namespace, by its UID.
+    /// Pod without a known namespace, by UID.
     Pod(String),
-    /// A user of the host; empty for containers that no user of the host owns.
+    /// User of the host; empty for containers that belong to none.
     User(String),
 }
 
@@ -128,38 +129,38 @@ impl QuotaKey {
     }
 }
 
-/// An owner without series, at the newest settled time of its GPU.
+/// Owner without series at the last settled time of its GPU.
 #[derive(Debug)]
 struct Unlisted {
     place: InstanceId,
     owner: Arc<str>,
-    /// Whether the memory there was full.
+    /// Whether the memory at the place was full.
     full: bool,
 }
 
-/// The accounts of all owners that have series. What the other owners of a GPU have is in one account, `other`.
+/// Accounts of all owners with series. All other owners of a GPU share the account `other`.
 #[derive(Debug)]
 pub(crate) struct Accounts {
     all: BTreeMap<AccountKey, Account>,
-    /// Owners with series, each until it is forgotten or a live owner replaces it.
+    /// Owners with series, until they are forgotten or replaced by a live owner.
     with_series: BTreeMap<Arc<str>, QuotaKey>,
-    /// Owners without series, as of the newest settled time of each GPU, and that time.
+    /// Owners without series at the last settled time of each GPU, and that time.
     unlisted: BTreeMap<Gpu, (Mono, Vec<Unlisted>)>,
     other: Arc<Owner>,
     most: usize,
 }
 
-/// Series that an owner can have now.
+/// Series that further owners can get.
 #[derive(Debug)]
 struct Openings {
     free: usize,
     held: BTreeMap<QuotaKey, usize>,
-    /// Owners that ended everywhere long enough ago, the one that ended first last.
+    /// Owners that ended long enough ago everywhere, most recent first.
     ended: Vec<Arc<str>>,
 }
 
 impl Accounts {
-    /// For so many owners with series.
+    /// Creates accounts for at most `most` owners with series.
     pub fn new(most: usize) -> Accounts {
         let other = Arc::new(Owner::other());
         Accounts {
@@ -171,13 +172,13 @@ impl Accounts {
         }
     }
 
-    /// So many owners have series from now on.
+    /// Changes the maximum number of owners with series.
     pub fn allow(&mut self, most: usize) {
         self.most = most;
     }
 
-    /// Adds settled time of a GPU. `share` gives the share of the GPU that a GPU instance is, `None` if that is
-    /// not known; `total` the memory of a place, in bytes.
+    /// Adds settled time of a GPU. `share` returns the share of the GPU that a GPU instance has, or `None` if
+    /// unknown; `total` is the memory of a place in bytes.
     pub fn settle(
         &mut self,
         gpu: &Gpu,
@@ -198,7 +199,7 @@ impl Accounts {
             let of_gpu = one.place.map_or(Some(1.0), &share);
             let allocated = seconds / one.owners.max(1) as f64 * of_gpu.unwrap_or(0.0);
             account.sums.allocated += allocated;
-            // Whose work it was is not measured.
+            // It is not measured which owner did the work.
             if one.owners > 1 || !has_series {
                 account.classify(GpuTimeClass::Unknown, allocated);
             } else {
@@ -221,7 +222,7 @@ impl Accounts {
         self.unlisted.insert(gpu.clone(), (settled.to, unlisted));
     }
 
-    /// Counts the ends of owners that are no longer at a place of the GPU.
+    /// Counts the owners that are no longer at a place of the GPU.
     fn note_ends(&mut self, gpu: &Gpu, settled: &SettledSpan) {
         let here: BTreeSet<(InstanceId, &Arc<str>)> =
             settled.present.iter().map(|one| (one.place, &one.owner.id)).collect();
@@ -240,7 +241,7 @@ impl Accounts {
         }
     }
 
-    /// Gives series to owners that have none, those with the most memory first.
+    /// Grants series to owners without them, those with the most memory first.
     fn give_series(&mut self, gpu: &Gpu, settled: &SettledSpan) {
         let mut waiting: Vec<&PresentOwner> =
             settled.present.iter().filter(|one| !self.with_series.contains_key(&one.owner.id)).collect();
@@ -282,8 +283,8 @@ impl Accounts {
         Openings { free, held, ended: ended.into_iter().map(|(_, owner)| Arc::clone(owner)).collect() }
     }
 
-    /// Makes way for one more owner of this quota: a free place, else that of an owner that ended long enough ago.
-    /// Whether there is one.
+    /// Makes room for an owner of this quota, with a free slot or that of an owner that ended long enough ago.
+    /// Returns true if there is room.
     fn make_way(&mut self, openings: &mut Openings, quota: &QuotaKey) -> bool {
         let quarter = (self.most / 4).max(1);
         let spent = openings.held.get(quota).is_some_and(|held| *held >= quarter);
@@ -303,11 +304,11 @@ impl Accounts {
         true
     }
 
-    /// Adds shares of what was measured of a GPU.
+    /// Adds shares of measured amounts.
     pub fn add(&mut self, gpu: &Gpu, shares: Vec<AmountShare>) {
         for share in shares {
             let own = AccountKey { gpu: gpu.clone(), place: share.place, owner: share.owner };
-            // What was before its account began is in the account of `other`, as the time is.
+            // Amounts before the account was opened belong to `other`, as the time does.
             let key = match self.all.get(&own) {
                 Some(account) if account.since <= share.from => own,
                 _ => AccountKey { gpu: gpu.clone(), place: None, owner: Arc::clone(&self.other.id) },
@@ -332,33 +333,31 @@ impl Accounts {
         self.with_series.retain(|owner, _| owners.contains(owner));
     }
 
-    /// All accounts.
     pub fn iter(&self) -> impl Iterator<Item = (&AccountKey, &Account)> {
         self.all.iter()
     }
 
-    /// All accounts.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (&AccountKey, &mut Account)> {
         self.all.iter_mut()
     }
 
-    /// The owner that the owners without series are counted as.
+    /// Returns the owner that stands for all owners without series.
     pub fn other(&self) -> &Arc<Owner> {
         &self.other
     }
 
-    /// Whether an owner has series of its own.
+    /// Returns true if an owner has series of its own.
     pub fn has_series(&self, owner: &Arc<str>) -> bool {
         self.with_series.contains_key(owner)
     }
 
-    /// Owners without series, as of the newest settled time.
+    /// Returns the owners without series at the last settled times.
     pub fn without_series(&self) -> BTreeSet<Arc<str>> {
         let all = self.unlisted.values().flat_map(|(_, all)| all).map(|one| &one.owner);
         all.filter(|owner| !self.with_series.contains_key(*owner)).cloned().collect()
     }
 
-    /// Forgets a GPU that another one has replaced.
+    /// Forgets a GPU that was replaced.
     pub fn forget(&mut self, gpu: &Gpu) {
         self.all.retain(|key, _| key.gpu != *gpu);
         self.unlisted.remove(gpu);

@@ -1,5 +1,5 @@
-//! What a GPU did in the time that its owner had it: each second is in one class, and a window of several classes is
-//! divided. `docs/HEARTBEAT.md` says the same for people.
+//! Classes of the time that an owner has a GPU. Every second has one class, and a window with several activities is
+//! divided. `docs/HEARTBEAT.md` documents the classes.
 
 use std::time::Duration;
 
@@ -8,29 +8,28 @@ use model::catalog::schema::KnownLabel;
 use model::catalog::{Cause, GpuTimeClass};
 use model::clock::Mono;
 
-/// A share for each class, in the order of `GpuTimeClass::ALL`.
+/// Shares of all classes, in the order of `GpuTimeClass::ALL`.
 pub(crate) type ClassShares = [f64; GpuTimeClass::ALL.len()];
 
-/// Multiprocessors that a collective keeps active: 24 of 132, which is what NCCL took on an H200 for its largest ones.
+/// Multiprocessors that a collective keeps active: NCCL used 24 of 132 on an H200 for its largest collectives.
 const COLLECTIVE: f64 = 0.18;
-/// A window counts until one and a half times its length have passed.
+/// Multiple of a window's length until which the next window is awaited.
 const LATE: f64 = 1.5;
-/// Reasons for which clocks are held down.
+/// Number of reasons for reduced clocks.
 const REASONS: usize = 3;
 
-/// What was measured of a GPU or GPU instance in a stretch of time; `None`: not known. Shares of the time.
+/// Measurements of a GPU or GPU instance over a stretch of time, as shares of the time; `None` if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct ClassWindow {
-    /// The GPU is unhealthy.
     pub faulted: bool,
     pub cause: Option<Cause>,
     /// Time with a kernel or a copy.
     pub busy: Option<f64>,
-    /// Active multiprocessors, their pipes, the memory interface.
+    /// Activity of multiprocessors, pipes and memory interface.
     pub units: Option<UnitShares>,
-    /// Time with clocks held down by heat, the board or the power supply.
+    /// Time with clocks reduced by heat, the board or the power supply.
     pub held: f64,
-    /// Whether its owner has more GPUs here.
+    /// Whether the owner has more GPUs on this node.
     pub several: bool,
 }
 
@@ -40,12 +39,12 @@ pub(crate) struct UnitShares {
     pub sm: f64,
     pub pipes: f64,
     pub dram: f64,
-    /// Bytes a second over NVLink in the busier direction.
+    /// Bytes per second over NVLink in the busier direction.
     pub nvlink: f64,
 }
 
 impl ClassWindow {
-    /// The share of each class. They add up to 1.
+    /// Returns the shares of all classes, which add up to 1.
     pub fn divide(&self) -> ClassShares {
         use GpuTimeClass::*;
         let whole = |class| shares(&[(class, 1.0)]);
@@ -68,11 +67,11 @@ impl ClassWindow {
         let polls = sm > ONE_MULTIPROCESSOR && pipes <= IDLE_PIPES * sm && dram <= QUIET_MEMORY;
         let (communicating, host) = match (polls, linked) {
             (true, _) if linked || self.several => (active, 0.0),
-            // Kernels that ask the host for work.
+            // Kernels that poll the host for work.
             (true, _) => (0.0, active),
-            // Copies alone.
+            // Only copies.
             _ if sm <= ONE_MULTIPROCESSOR * busy => (0.0, active),
-            // What is not active of the multiprocessors while something runs is what a collective leaves idle.
+            // Multiprocessors that are inactive while something runs are the ones that a collective leaves idle.
             (_, true) => (((busy - sm) / (1.0 - COLLECTIVE)).clamp(0.0, active), 0.0),
             _ => (0.0, 0.0),
         };
@@ -96,7 +95,7 @@ fn shares(parts: &[(GpuTimeClass, f64)]) -> ClassShares {
     all
 }
 
-/// What was measured of a place since its time was last divided.
+/// Measurements of a place since its time was last divided.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     since: Option<Mono>,
@@ -106,15 +105,15 @@ pub(crate) struct Gathered {
     pub sm: TimedAmount,
     pub pipes: TimedAmount,
     pub dram: TimedAmount,
-    /// Each direction.
+    /// One amount per direction.
     pub nvlink: [TimedAmount; 2],
-    /// Seconds with clocks held down for each reason, from the start: when the time was last divided, and now.
+    /// Total seconds with reduced clocks by reason: at the last division, and now.
     held: Option<([f64; REASONS], [f64; REASONS])>,
-    /// The length of the newest window, in seconds.
+    /// Length of the newest window, in seconds.
     window: f64,
 }
 
-/// An amount over a time.
+/// Amount over a time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TimedAmount {
     seconds: f64,
@@ -133,19 +132,19 @@ impl TimedAmount {
 }
 
 impl Gathered {
-    /// A window of GPM of so many seconds ended that shows what a busy GPU does.
+    /// Records the end of a GPM window of this length, which shows the activity of a busy GPU.
     pub fn complete(&mut self, seconds: f64) {
         (self.complete, self.window) = (true, seconds);
     }
 
-    /// Clocks were held down for so many seconds from the start, by reason.
+    /// Records the total seconds with reduced clocks, by reason.
     pub fn held(&mut self, totals: [f64; REASONS]) {
         let before = self.held.map_or(totals, |(before, _)| before);
         self.held = Some((before, totals));
     }
 
-    /// What was measured since the last time, once a window ended and the busy time is known, or neither came for so long.
-    /// `None`: later.
+    /// Returns the measurements since the last call, once a window has ended and the busy time is known, or `latest`
+    /// has passed without them. Returns `None` until then.
     pub fn close_window(&mut self, latest: Duration, now: Mono) -> Option<ClassWindow> {
         let since = *self.since.get_or_insert(now);
         let known = self.complete && self.busy.rate().is_some();

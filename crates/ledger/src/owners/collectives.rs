@@ -1,4 +1,4 @@
-//! What NCCL says of the ranks of each owner: its counts of collectives, and the rank that holds the others up.
+//! NCCL's report on the ranks of every owner: the number of collectives, and the rank that the others wait for.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,16 +10,17 @@ use model::catalog::{self as m, OwnedGpu};
 use model::clock::Mono;
 use model::owners::{CollectivesAnswer, OwnerRank};
 
-/// How long an answer is served: three of the steady questions, which come once a minute.
+/// Time for which an answer is served: three intervals of the regular queries, which run once a minute.
 const SERVED: Duration = Duration::from_secs(180);
-/// How long an answer names the rank that is behind.
+/// Time for which an answer can name the rank that is behind.
 const NEW: Duration = Duration::from_secs(60);
-/// Counts that have not changed for so long are of a job that halts: ranks that run differ by what is on its way.
+/// Time without a change in the counts after which the job has halted. Ranks of a running job differ by the
+/// collectives in flight.
 const UNCHANGED: Duration = Duration::from_secs(10);
-/// Kernels that had waited for so long by the answer: nothing was on its way.
+/// Waiting time of kernels after which nothing was in flight.
 const WAITED: Duration = Duration::from_secs(30);
 
-/// The newest answer about each owner.
+/// Newest answers by owner.
 #[derive(Debug, Default)]
 pub(crate) struct Collectives {
     owners: HashMap<Arc<str>, Answered>,
@@ -28,13 +29,13 @@ pub(crate) struct Collectives {
 #[derive(Debug)]
 struct Answered {
     taken: Mono,
-    /// Since when the counts are these.
+    /// Time since which the counts are unchanged.
     since: Mono,
     ranks: Vec<OwnerRank>,
 }
 
 impl Answered {
-    /// What each process has launched: the counts that a halt keeps as they are.
+    /// Returns the number of collectives that every process has launched. These counts stop when the job hangs.
     fn launched(&self) -> Vec<(u32, u64)> {
         let mut all: Vec<(u32, u64)> = self.ranks.iter().map(|rank| (rank.pid, rank.launched)).collect();
         all.sort_unstable();
@@ -43,7 +44,6 @@ impl Answered {
 }
 
 impl Collectives {
-    /// Takes in an answer.
     pub fn record(&mut self, answer: CollectivesAnswer) {
         let CollectivesAnswer { taken, ranks } = answer;
         self.owners.retain(|_, known| taken.since(known.taken) <= SERVED);
@@ -53,7 +53,7 @@ impl Collectives {
             of.or_insert_with(|| Answered { taken, since: taken, ranks: Vec::new() }).ranks.push(rank);
         }
         for (owner, mut answered) in now {
-            // An answer long before says nothing of the time between: the job may have gone on and begun again.
+            // An old answer proves nothing about the time in between, in which the job may have resumed.
             let before = self.owners.get(&owner).filter(|before| taken.since(before.taken) <= NEW);
             if let Some(before) = before.filter(|before| before.launched() == answered.launched()) {
                 answered.since = before.since;
@@ -62,7 +62,7 @@ impl Collectives {
         }
     }
 
-    /// The series of an owner at a place, where these processes of it are. None where several are ranks there.
+    /// Publishes the series of an owner at the place of these processes, unless several of them are ranks.
     pub(super) fn publish(&self, b: &mut Builder<'_>, key: &AccountKey, pids: &[u32], now: Mono) {
         let Some(known) = self.owners.get(&key.owner).filter(|known| now.since(known.taken) <= SERVED) else {
             return;
@@ -78,8 +78,8 @@ impl Collectives {
         }
     }
 
-    /// The GPU of the owner's one rank on this node that holds the others up: they have launched collectives that it has
-    /// not, and nothing moves any more. `None` unless NCCL has said so lately.
+    /// Returns the GPU of the only rank on this node that is behind: the others have launched collectives that it has
+    /// not, and nothing moves. Returns `None` unless NCCL reported this recently.
     pub fn fewest(&self, owner: &Arc<str>, now: Mono) -> Option<u32> {
         let known = self.owners.get(owner).filter(|known| now.since(known.taken) <= NEW)?;
         let waited = known.ranks.iter().all(|rank| rank.waited >= WAITED);

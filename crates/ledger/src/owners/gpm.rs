@@ -1,20 +1,19 @@
-//! GPM windows, as the accounts of owners read them.
+//! GPM windows in the form that the accounts of owners use.
 
 use model::catalog::schema::{Label, LabelText};
 use model::catalog::{self as m, Direction, GpmUnit, MetricId};
 use model::clock::Mono;
 use model::sample::{GpmWindow, Row};
 
-/// A GPM window of a GPU or GPU instance: seconds in which each unit was active, and bytes over its links; `None` if not
-/// measured.
+/// GPM window of a GPU or GPU instance: active seconds of each unit and bytes over its links; `None` if not measured.
 #[derive(Debug)]
 pub(super) struct UnitWindow {
-    /// When the window was read.
+    /// Time at which the window was read.
     pub at: Mono,
     pub seconds: f64,
     pub graphics: Option<f64>,
     pub sm: Option<f64>,
-    /// All pipes of the multiprocessors added up.
+    /// Sum over all pipes of the multiprocessors.
     pub pipes: Option<f64>,
     pub tensor: Option<f64>,
     pub dram: Option<f64>,
@@ -48,14 +47,14 @@ impl UnitWindow {
         }
     }
 
-    /// Returns a unit's active seconds as a share of the time, 0 if not measured.
+    /// Returns a unit's active seconds as a share of the time, or 0 if not measured.
     pub fn share(&self, active: Option<f64>) -> f64 {
         active.unwrap_or(0.0) / self.seconds.max(1e-9)
     }
 }
 
-/// Seconds in which pipes were active, all added up. Every GPU with GPM has the first three; without them nothing is
-/// known of the others either.
+/// Returns the active seconds of all pipes added up. Every GPU with GPM has the first three pipes. Without them,
+/// nothing is known about the others.
 fn pipes(seconds: impl Fn(GpmUnit) -> Option<f64>) -> Option<f64> {
     let all = seconds(GpmUnit::Integer)? + seconds(GpmUnit::Fp32)? + seconds(GpmUnit::Tensor)?;
     Some(all + [GpmUnit::Fp64, GpmUnit::Fp16].into_iter().filter_map(seconds).sum::<f64>())

@@ -1,4 +1,4 @@
-//! What the figures of owners need to know of each GPU.
+//! Facts about a GPU for the figures of its owners.
 
 use std::sync::Arc;
 
@@ -10,45 +10,45 @@ use model::cpus::CpuSet;
 use model::pci::link_rate;
 use model::topology::Device;
 
-/// A GPU, as the ledger knows it now.
+/// Current facts about a GPU.
 pub(crate) struct GpuFacts {
     pub gpu: Gpu,
-    /// Whether it answers: what was measured is withdrawn while it does not.
+    /// Whether the GPU answers. Its measurements are withdrawn while it does not.
     pub up: bool,
-    /// Whether its processes are known now.
+    /// Whether its processes are known.
     pub listed: bool,
-    /// Memory, in bytes.
+    /// Total memory, in bytes.
     pub memory: Option<f64>,
-    /// Compute slices in MIG mode.
+    /// Number of compute slices in MIG mode.
     pub slices: Option<f64>,
-    /// Compute slices of each GPU instance.
+    /// Compute slices by GPU instance.
     pub instances: Vec<(u32, f64)>,
-    /// Highest rate of the PCIe link of late, bytes a second one way.
+    /// Highest recent rate of the PCIe link, in bytes per second and direction.
     pub link: Option<f64>,
-    /// Its place in the topology.
+    /// Device in the topology.
     pub device: Option<Device>,
-    /// CPUs near it, and their last-level caches.
+    /// CPUs near the GPU, and their last-level caches.
     pub near: Option<(CpuSet, Vec<CpuSet>)>,
-    /// MIG profiles that it has.
+    /// MIG profiles that the GPU supports.
     pub profiles: Vec<Arc<str>>,
 }
 
 impl GpuFacts {
-    /// CPUs near the GPU, for an owner whose shares have caches with these CPUs.
+    /// Returns the CPUs near the GPU, for an owner whose shares include the caches of the CPUs in `own`.
     pub fn near_cpus(&self, own: Option<CpuSet>) -> NearCpus {
         let (node, caches) = self.near.clone().unzip();
         let own = own.zip(node.as_ref()).map(|(own, node)| own.and(node));
         NearCpus { node, caches: caches.unwrap_or_default(), own }
     }
 
-    /// The share of the GPU that an instance is.
+    /// Returns the share of the GPU that an instance has.
     pub fn share(&self, instance: u32) -> Option<f64> {
         let slices = self.instances.iter().find(|(id, _)| *id == instance)?.1;
         self.slices.filter(|all| *all >= slices && *all > 0.0).map(|all| slices / all)
     }
 }
 
-/// One GPU at `moment`, as the figures of its owners need it.
+/// Collects the facts about a GPU at `moment`.
 pub fn facts(moment: &LedgerMoment<'_>, topology: &TopologyState, gpu: &Gpu, up: bool) -> GpuFacts {
     let (intake, now) = (moment.intake, moment.now);
     let value = |metric| intake.value_of(gpu, metric, None, now);

@@ -1,4 +1,5 @@
-//! What owners use of the host: counters by owner, of the owners without series together, and when owners began.
+//! Host resources of owners: counters by owner, their sum over the owners without series, and the start times of
+//! owners.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, CpuTimeMode};
 use model::owners::{CpuTime, OwnerReading};
 
-/// Amounts that go to the owner, or to `other` while the owner has no series.
+/// Amounts of an owner, or of `other` while the owner has no series.
 #[derive(Clone, Copy, Debug, Default)]
 struct Amounts {
     /// Processes that the OOM killer ended.
@@ -40,7 +41,7 @@ impl Amounts {
     }
 }
 
-/// Which amounts have been read.
+/// Amounts that have been read.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     kills: bool,
@@ -50,29 +51,29 @@ struct Known {
 #[derive(Debug, Default)]
 struct OwnerHostUse {
     known: Known,
-    /// The control group's count of kills at the last reading.
+    /// Kill count of the control group at the last reading.
     last_kills: Option<u64>,
-    /// By how much that count has risen.
+    /// Increase of that count so far.
     counted_kills: f64,
-    /// Kills in the kernel log: a container's group is gone at once when its first process is killed.
+    /// Kills in the kernel log. A container's group is removed as soon as its first process is killed.
     logged_kills: f64,
-    /// Kills that are in `new` or have been.
+    /// Kills that were added to `new` so far.
     kills: f64,
     /// Kills that are in records.
     recorded_kills: f64,
     /// CPU time at the last reading.
     last_cpu: Option<CpuTime>,
-    /// What belongs to the owner or to `other`, as soon as it is known which of them.
+    /// Amounts that are not yet assigned to the owner or to `other`.
     new: Amounts,
     own: Amounts,
-    /// Start of the first of its processes, in seconds since 1970.
+    /// Start time of its first process, in seconds since 1970.
     start: Option<f64>,
     /// Whether it had processes at the last publication.
     present: bool,
 }
 
 impl OwnerHostUse {
-    /// Both sources count the same kills, and each may miss some.
+    /// Counts kills. Both sources report the same kills, and either may miss some.
     fn count_kills(&mut self) {
         self.known.kills = true;
         let kills = self.counted_kills.max(self.logged_kills);
@@ -81,17 +82,17 @@ impl OwnerHostUse {
     }
 }
 
-/// What all owners use of the host.
+/// Host resources of all owners.
 #[derive(Debug, Default)]
 pub(crate) struct HostUse {
     of: HashMap<Arc<str>, OwnerHostUse>,
-    /// Of the owners without series.
+    /// Amounts of the owners without series.
     other: Amounts,
 }
 
 impl HostUse {
-    /// Takes in a reading. What was before the first one, or in an older control group of the same name, is not this
-    /// work's.
+    /// Records a reading. Amounts from before the first reading, or from an older control group of the same name,
+    /// belong to other work.
     pub fn read(&mut self, reading: &OwnerReading) {
         let of = self.of.entry(Arc::clone(&reading.owner)).or_default();
         if let Some(kills) = reading.oom_kills {
@@ -102,32 +103,33 @@ impl HostUse {
         if let Some(cpu) = reading.cpu_time {
             let last = of.last_cpu.replace(cpu).unwrap_or(cpu);
             of.known.cpu = true;
-            // Of a sum over processes: the others' share of the time in which one of them ended is lost.
+            // The CPU time is a sum over processes. When one of them ends, the time of the others in that interval is
+            // lost.
             of.new.cpu.user += (cpu.user - last.user).max(0.0);
             of.new.cpu.system += (cpu.system - last.system).max(0.0);
         }
     }
 
-    /// A line of the kernel log says that a process of the owner was killed.
+    /// Counts a kill that the kernel log reports.
     pub fn killed(&mut self, owner: Arc<str>) {
         let of = self.of.entry(owner).or_default();
         of.logged_kills += 1.0;
         of.count_kills();
     }
 
-    /// Processes of the owner that the OOM killer ended since its last record; `None`: not known.
+    /// Returns the processes that the OOM killer ended since the owner's last record, or `None` if unknown.
     pub fn unrecorded_kills(&self, owner: &Arc<str>) -> Option<f64> {
         self.of.get(owner).filter(|of| of.known.kills).map(|of| of.kills - of.recorded_kills)
     }
 
-    /// What was counted until now is in a record of the owner.
+    /// Marks the kills counted so far as recorded.
     pub fn record_kills(&mut self, owner: &Arc<str>) {
         if let Some(of) = self.of.get_mut(owner) {
             of.recorded_kills = of.kills;
         }
     }
 
-    /// The owners that have processes now, each with the start of the first of them, in seconds since 1970.
+    /// Updates the owners that have processes, with the start time of the first one in seconds since 1970.
     pub fn present(&mut self, starts: HashMap<Arc<str>, f64>) {
         for (owner, of) in &mut self.of {
             of.present &= starts.contains_key(owner);
@@ -139,7 +141,8 @@ impl HostUse {
         }
     }
 
-    /// Divides what is new between the owners and `other`, and forgets owners without series that `is_read` does not know.
+    /// Assigns new amounts to the owners or to `other`, and forgets owners without series for which `is_read` is
+    /// false.
     pub fn divide(
         &mut self,
         accounts: &Accounts,
@@ -153,12 +156,12 @@ impl HostUse {
                 of.own = Amounts::default();
                 self.other.add(std::mem::take(&mut of.new));
             }
-            // Else its account may still come.
+            // Otherwise, its account may still be opened.
         }
         self.of.retain(|owner, of| of.present || accounts.has_series(owner) || is_read(owner));
     }
 
-    /// The series of owners, and of `other` if there are owners without series.
+    /// Publishes the series of the owners, and of `other` if there are owners without series.
     pub fn publish(&self, b: &mut Builder<'_>, accounts: &Accounts, without_series: &BTreeSet<Arc<str>>) {
         for (owner, of) in self.of.iter().filter(|(owner, _)| accounts.has_series(owner)) {
             of.own.publish(b, owner, of.known);

@@ -1,4 +1,4 @@
-//! Judges the owners that have processes on GPUs: their step, their ranks, what slows them down, their time by class.
+//! Judgement of the owners that have processes on GPUs: step, ranks, bottleneck and time by class.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,34 +17,34 @@ use crate::bottleneck::{Evidence, Pace, RESTS};
 use model::catalog::{Cause, ClockEvent, Gpu, OwnerKind};
 use model::clock::Mono;
 
-/// Reasons for which clocks are held down that are no power cap. Several at once are one time.
+/// Reasons for reduced clocks other than a power cap. Overlapping reasons count once.
 const HELD: [ClockEvent; 3] =
     [ClockEvent::HwSlowdown, ClockEvent::SwThermalSlowdown, ClockEvent::HwPowerBrakeSlowdown];
 
-/// A window of GPM comes within this time: every 10 s, and of an instance every minute.
+/// Returns the time within which a GPM window must come: every 10 s, or every minute for an instance.
 fn latest(place: InstanceId) -> Duration {
     Duration::from_secs(if place.is_some() { 90 } else { 30 })
 }
 
-/// An owner at a place now.
+/// Owner that is present at a place.
 #[derive(Debug)]
 pub(crate) struct Here {
-    /// Owners there, this one counted.
+    /// Number of owners at the place, including this one.
     pub owners: usize,
-    /// Its processes among the tenants.
+    /// Tenant numbers of its processes.
     pub processes: Vec<u64>,
-    /// Device memory of its processes; `None` where the driver lists none.
+    /// Device memory of its processes; `None` if the driver does not report it.
     pub memory: Option<u64>,
     pub evidence: Evidence,
-    /// Whether its kernels get on; known of one that is alone.
+    /// Progress of its kernels, if it has the place to itself.
     pub pace: Option<Pace>,
 }
 
-/// What is said of an owner at a place.
+/// Judgement of an owner at a place.
 #[derive(Debug)]
 pub(crate) struct OwnerJudgement {
     pub cause: Option<Cause>,
-    /// Its last progress, while it is wedged or stalled.
+    /// Time of its last progress, while it is wedged or stalled.
     pub progress: Option<Mono>,
 }
 
@@ -52,12 +52,11 @@ pub(crate) type PresentOwners = BTreeMap<AccountKey, Here>;
 pub(crate) type Judgements = BTreeMap<AccountKey, OwnerJudgement>;
 pub(crate) type RanksByOwner = BTreeMap<Arc<str>, RanksFound>;
 
-/// What is found of all owners.
+/// Judgement of all owners.
 pub(crate) struct JudgedOwners {
-    /// Those with processes there now.
     pub here: PresentOwners,
     pub judgements: Judgements,
-    /// By owner; of those that have their GPUs whole and alone.
+    /// Findings by owner, for owners that have their GPUs whole and to themselves.
     pub ranks: RanksByOwner,
 }
 
@@ -73,7 +72,7 @@ impl OwnerState {
         JudgedOwners { here, judgements, ranks }
     }
 
-    /// The owners at each place now, with the evidence of their work.
+    /// Returns the owners at all places, with the evidence of their work.
     fn here(&self, facts: &[GpuFacts], now: Mono) -> PresentOwners {
         let mut all = BTreeMap::new();
         for one in facts.iter().filter(|one| one.listed) {
@@ -85,7 +84,7 @@ impl OwnerState {
                 let key = AccountKey { gpu: one.gpu.clone(), place, owner: Arc::clone(&present.owner.id) };
                 let read = self.readings.get(&key.owner);
                 let evidence = evidence(one, place, &present, read, &self.tracks, now);
-                // Whose kernels wait is known of one that is alone.
+                // With several owners, it is unknown whose kernels wait.
                 let pace = evidence.pace().filter(|_| present.owners == 1);
                 let PresentOwner { owners, memory, .. } = present;
                 all.insert(key, Here { owners, processes: listing.at(place), memory, evidence, pace });
@@ -94,7 +93,7 @@ impl OwnerState {
         all
     }
 
-    /// Finds the step of each owner that has a whole GPU alone.
+    /// Finds the step of every owner that has a whole GPU to itself.
     fn follow_steps(&mut self, facts: &[GpuFacts], here: &PresentOwners, now: Mono) {
         for one in facts {
             let tracks = self.tracks(&one.gpu, None);
@@ -120,12 +119,12 @@ impl OwnerState {
         }
     }
 
-    /// Compares the GPUs of each owner that has them alone.
+    /// Compares the GPUs of each owner that has them to itself.
     fn follow_ranks(&mut self, here: &PresentOwners, now: Mono) -> RanksByOwner {
         let mut owners: BTreeMap<Arc<str>, Vec<OwnerGpu>> = BTreeMap::new();
         for (key, one) in here {
             let Some(account) = self.accounts.get_mut(key) else { continue };
-            // Other processes of a user may be of other work.
+            // Other processes of a user may belong to other work.
             let one_job = !matches!(account.owner.kind, OwnerKind::User | OwnerKind::Unknown);
             let rank = OwnerGpu {
                 gpu: key.gpu.gpu,
@@ -147,7 +146,7 @@ impl OwnerState {
         self.ranks.follow(&owners, self.settings.wedged_after, now)
     }
 
-    /// Names what holds each owner back.
+    /// Names the cause that limits every owner.
     fn judgements(&mut self, here: &PresentOwners, ranks: &RanksByOwner, now: Mono) -> Judgements {
         let mut all = BTreeMap::new();
         let elapsed = self.judged.replace(now).map_or(Duration::ZERO, |before| now.since(before));
@@ -169,7 +168,7 @@ impl OwnerState {
             let cause = match ranks {
                 Some(ranks) if ranks.missing.is_some() => account.cause.name(Cause::Wedged),
                 Some(ranks) if ranks.stalled => account.cause.name(Cause::Stalled),
-                // It goes on: nothing to be sure of for long.
+                // The work continues, so no waiting is needed to be sure.
                 Some(_) if account.cause.named == Some(Cause::Stalled) && one.pace != Some(Pace::Rests) => {
                     account.cause.name(one.evidence.cause().unwrap_or(Cause::Unknown))
                 }
@@ -189,7 +188,7 @@ impl OwnerState {
         all
     }
 
-    /// Has NCCL name the missing rank of owners that are wedged, where it was asked.
+    /// Names the missing rank of wedged owners, if NCCL reported it.
     fn name_missing(&self, ranks: &mut RanksByOwner, judged: &Judgements, now: Mono) {
         for (owner, found) in ranks {
             let wedged = || {
@@ -202,7 +201,7 @@ impl OwnerState {
         }
     }
 
-    /// Puts the allocated time of which enough is measured by now into classes.
+    /// Assigns allocated time to classes where enough is measured.
     fn classify(&mut self, facts: &[GpuFacts], here: &PresentOwners, accounting: &Accounting, now: Mono) {
         let mut gpus: BTreeMap<&Arc<str>, BTreeSet<&Gpu>> = BTreeMap::new();
         for key in here.keys() {
@@ -211,7 +210,7 @@ impl OwnerState {
         for one in facts {
             let held = HELD.map(|event| accounting.clock_event_seconds(&one.gpu, &[event]));
             let faulted = self.unhealthy.contains(&one.gpu.uuid);
-            // Also a place without an owner: what was measured there is of none.
+            // Includes places without an owner, whose measurements belong to nobody.
             let of_gpu = self.tracks.keys().filter(|(gpu, _)| *gpu == one.gpu);
             let mut places: BTreeSet<InstanceId> = of_gpu.map(|(_, place)| *place).collect();
             let accounts = self.accounts.iter_mut().filter(|(key, _)| key.gpu == one.gpu);
@@ -231,7 +230,7 @@ impl OwnerState {
     }
 }
 
-/// Evidence of what slows an owner down.
+/// Returns the evidence for the causes that slow an owner down.
 fn evidence(
     facts: &GpuFacts,
     place: InstanceId,
@@ -258,7 +257,7 @@ fn evidence(
         pcie,
         dram: own.and_then(|t| t.dram.share(now)),
         sm: own.and_then(|t| t.sm.share(now)),
-        // Several pipes at once add up to more than 1.
+        // Several active pipes add up to more than 1.
         pipes: own.and_then(|t| t.pipes.rate(now)),
         pcie_bytes,
         nvlink_bytes: own.and_then(|t| busier(&t.nvlink)),

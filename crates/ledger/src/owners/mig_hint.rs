@@ -1,32 +1,32 @@
-//! Percentiles of a share by time, in bins of a fixed width, and the MIG profile that would have been enough.
+//! Smallest MIG profile that would have been enough, from percentiles over time.
 
-/// Bins between 0 and 1.
+/// Number of bins between 0 and 1.
 const BINS: usize = 128;
-/// Less time than this says nothing of a day's work, in seconds.
+/// Minimum time for a hint, in seconds.
 pub const ENOUGH: f64 = 24.0 * 3600.0;
-/// The percentile that a profile has to hold.
+/// Percentile that a profile must hold.
 pub const PERCENTILE: f64 = 0.95;
-/// Of the memory in a profile's name (as 71 of `3g.71gb`, in 10^9 bytes), so much can be used: names are
-/// rounded up, and the driver keeps some.
+/// Usable share of the memory in a profile's name (71 in `3g.71gb`, in 10^9 bytes). Names are rounded up, and the
+/// driver reserves some.
 const USABLE: f64 = 0.9;
 
-/// Seconds by share of a GPU, in [`BINS`] bins; empty until there are some.
+/// Seconds by share of a GPU, in [`BINS`] bins; empty before the first value.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ShareHistogram(Vec<f64>);
 
 impl ShareHistogram {
-    /// Adds the time in which the share was this. Anything that is no share is left out.
+    /// Adds the seconds for which the share had this value. Values outside 0 to 1 are ignored.
     pub fn add(&mut self, share: f64, seconds: f64) {
         if (0.0..=1.0).contains(&share) && (0.0..=1e9).contains(&seconds) {
             self.0.resize(BINS, 0.0);
-            // Rounded up: a profile that is named must hold the work.
+            // Rounded up, because the named profile must hold the work.
             let bin = ((share * BINS as f64).ceil() as usize).clamp(1, BINS) - 1;
             self.0[bin] += seconds;
         }
     }
 
-    /// Returns the share that was not exceeded for this part of the time, rounded up to 1/128; `None` before [`ENOUGH`]
-    /// time has passed.
+    /// Returns the share that was not exceeded for this part of the time, rounded up to 1/128, or `None` before
+    /// [`ENOUGH`] seconds.
     pub fn percentile(&self, part: f64) -> Option<f64> {
         let all: f64 = self.0.iter().sum();
         let mut left = all * part;
@@ -39,8 +39,8 @@ impl ShareHistogram {
     }
 }
 
-/// The smallest of these profiles that holds so many bytes and such a share of the multiprocessors, of a GPU with so many compute slices. Profiles with extras in
-/// their names (`+me`) are for special needs.
+/// Returns the smallest profile that holds this many bytes and this share of the multiprocessors of a GPU with
+/// `slices_of_gpu` compute slices. Profiles with a suffix such as `+me` are for special needs.
 pub fn smallest<'a>(
     profiles: impl Iterator<Item = &'a str>,
     slices_of_gpu: f64,
@@ -52,7 +52,7 @@ pub fn smallest<'a>(
     fits.min_by(|a, b| (a.0, a.1).partial_cmp(&(b.0, b.1)).unwrap_or(std::cmp::Ordering::Equal)).map(|f| f.2)
 }
 
-/// Compute slices and usable memory of `3g.71gb`.
+/// Returns the compute slices and the usable memory of a profile such as `3g.71gb`.
 fn parts(name: &str) -> Option<(u32, f64)> {
     let (slices, rest) = name.split_once("g.")?;
     let gigabytes: f64 = rest.strip_suffix("gb")?.parse().ok()?;

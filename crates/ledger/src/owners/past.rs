@@ -1,5 +1,5 @@
-//! What the processes of an owner did at a place: kernels that wait are no fault of a server that never did otherwise,
-//! and a pause is none that ended by itself before.
+//! History of an owner's processes at a place. Waiting kernels are normal for a server that never did otherwise, and
+//! a pause is normal if such pauses ended by themselves before.
 
 use std::time::Duration;
 
@@ -7,37 +7,36 @@ use crate::bottleneck::{Pace, WINDOW};
 use model::catalog::Cause;
 use model::clock::Mono;
 
-/// Processes that worked for less are not known to do otherwise: longer than a server warms up. The recorded collective
-/// wedged after 20 s of steps (`tests/data/jobs`).
+/// Minimum work before a wait counts, which is longer than the warm-up of a server. The recorded collective wedged
+/// after 20 s of steps (`tests/data/jobs`).
 const WORKED: Duration = Duration::from_secs(20);
-/// A pause must be so many times as long as the longest that ended with work.
+/// Minimum length of a pause, as a multiple of the longest that ended with work.
 const LONGER: u32 = 2;
 
-/// The past of the processes that an owner has at a place. Other processes have another past.
+/// History of the processes that an owner has at a place. It restarts with other processes.
 #[derive(Debug, Default)]
 pub(crate) struct Past {
     processes: Vec<u64>,
-    /// Time of the GPM windows with work, and the end of the newest.
+    /// Total time of GPM windows with work, and the end of the newest.
     worked: Duration,
     pub progress: Option<Mono>,
-    /// What they do now instead.
     pause: Option<WorkPause>,
-    /// The longest pauses since the last work. Only work shows that they are over.
+    /// Longest pauses since the last work. Only work shows that they are over.
     open: Pauses,
-    /// The longest pauses that ended with work.
+    /// Longest pauses that ended with work.
     ended: Pauses,
 }
 
-/// What processes do instead of their work.
+/// Pause in the work of processes.
 #[derive(Clone, Copy, Debug)]
 struct WorkPause {
     pace: Pace,
     since: Mono,
-    /// Whether a step of them was known at any time of it.
+    /// Whether a step was known at any time of the pause.
     stepped: bool,
 }
 
-/// The longest pause of each kind.
+/// Longest pause of each kind.
 #[derive(Debug, Default)]
 struct Pauses {
     wait: Duration,
@@ -56,7 +55,7 @@ impl Pauses {
 }
 
 impl Past {
-    /// These processes, the only ones at the place, worked in a GPM window of so many seconds.
+    /// Records work of the only processes at the place, in a GPM window of this length.
     pub fn worked(&mut self, processes: &[u64], seconds: f64, now: Mono) {
         if self.processes != processes {
             *self = Past { processes: processes.to_vec(), ..Past::default() };
@@ -69,30 +68,30 @@ impl Past {
         self.ended.note(Pace::Rests, rest);
     }
 
-    /// Whether these processes are known to work.
+    /// Returns true if these processes are known to work.
     pub fn is_of_work(&self, processes: &[u64]) -> bool {
         self.processes == processes && self.worked >= WORKED
     }
 
-    /// The longest wait of kernels that ended with work must be exceeded so far.
+    /// Returns the time that a wait must exceed, from the longest wait that ended with work.
     pub fn longer_than_waits(&self) -> Duration {
         self.ended.wait * LONGER
     }
 
-    /// What is seen of them is known no longer.
+    /// Ends the observation of the current pause.
     pub fn interrupt(&mut self, now: Mono) {
         if let Some(WorkPause { pace, since, .. }) = self.pause.take() {
             self.open.note(pace, now.since(since) + WINDOW);
         }
     }
 
-    /// Since when kernels of the processes have run and computed nothing.
+    /// Returns the time since which the kernels run without computing.
     pub fn waits_since(&self) -> Option<Mono> {
         self.pause.filter(|pause| pause.pace == Pace::Waits).map(|pause| pause.since)
     }
 
-    /// Takes in what these processes do now, and gives what their pause has come to; `stepped`: whether a step of them
-    /// was known of late. Kernels of a server wait for requests, those of a job for a rank, and only a job has steps.
+    /// Records the current progress, and returns the cause that its pause has become. `stepped`: a step was known
+    /// recently. Only jobs have steps: the kernels of a server wait for requests, those of a job for a rank.
     pub fn halted(
         &mut self,
         processes: &[u64],
@@ -113,7 +112,7 @@ impl Past {
             Pace::Rests => (Cause::Stalled, settings.stalled_after, self.ended.rest),
             Pace::Moves => return None,
         };
-        // The evidence was of the time before.
+        // The evidence describes the time before.
         let lasts = now.since(since) + WINDOW;
         let halted = lasts >= least.max(longest * LONGER) && (stepped || pace == Pace::Rests);
         halted.then_some(cause)

@@ -1,5 +1,3 @@
-//! The series of owners.
-
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -25,9 +23,9 @@ use model::cpus::CpuSet;
 use model::snapshot::OwnerView;
 
 type OwnerIds = BTreeSet<Arc<str>>;
-/// CPUs of the last-level caches that each owner should use; `None`: not known.
+/// CPUs of the last-level caches that an owner should use; `None` if unknown.
 type OwnerCaches = BTreeMap<Arc<str>, Option<CpuSet>>;
-/// Ids of the processes of each owner at each place.
+/// Process ids by place and owner.
 type OwnerPids = BTreeMap<(InstanceId, Arc<str>), Vec<u32>>;
 type GpuTracks = BTreeMap<(Gpu, InstanceId), Tracks>;
 
@@ -81,7 +79,7 @@ impl OwnerState {
         views
     }
 
-    /// The owners with processes on GPUs whose processes are known, each with the start of the first of them.
+    /// Returns the owners with processes on listed GPUs, with the start time of their first process.
     fn starts(&self, facts: &[GpuFacts], now: Mono) -> HashMap<Arc<str>, f64> {
         let mut starts: HashMap<Arc<str>, f64> = HashMap::new();
         let listed =
@@ -97,8 +95,8 @@ impl OwnerState {
         starts
     }
 
-    /// CPUs of the last-level caches in the shares of all places where an owner has work; `None`: one of them is not known.
-    /// No owner while a GPU lists no processes: each may have work there.
+    /// Returns the CPUs of the last-level caches in the shares of all places of an owner, or `None` if one of them is
+    /// unknown. Returns no owner while a GPU lists no processes, because any owner may have work there.
     fn caches_of_owners(
         &self,
         facts: &[GpuFacts],
@@ -114,7 +112,7 @@ impl OwnerState {
                 continue;
             };
             let present = self.present(listing, moment.now);
-            // The shares of slices cost time to divide: not for a GPU without work.
+            // Dividing shares among slices is slow, so GPUs without work are skipped.
             let shares = match &one.device {
                 Some(device) if !present.is_empty() => topology.caches_of_shares(moment, &one.gpu, device),
                 _ => BTreeMap::new(),
@@ -129,7 +127,6 @@ impl OwnerState {
         found
     }
 
-    /// Ids of the processes of each owner at each place.
     fn pids(&self, listing: &Listing, now: Mono) -> OwnerPids {
         let mut all: BTreeMap<(InstanceId, Arc<str>), BTreeSet<u32>> = BTreeMap::new();
         for process in &listing.processes {
@@ -141,7 +138,7 @@ impl OwnerState {
         all.into_iter().map(|(key, pids)| (key, pids.into_iter().collect())).collect()
     }
 
-    /// The accounts of one GPU.
+    /// Publishes the accounts of one GPU.
     fn publish_gpu(
         &mut self,
         b: &mut Builder<'_>,
@@ -164,7 +161,7 @@ impl OwnerState {
                 (others.pids.clone(), others.memory)
             } else {
                 let pids = pids.get(&(key.place, Arc::clone(&key.owner))).cloned();
-                // After its end it holds none.
+                // An ended owner uses no memory.
                 (pids.unwrap_or_default(), here.map_or(Some(0), |here| here.memory))
             };
             let entity = OwnedGpu::new(&key.gpu, key.place, &key.owner);
@@ -199,7 +196,7 @@ impl OwnerState {
         views
     }
 
-    /// What is about no single GPU.
+    /// Publishes the series that are not about a single GPU.
     fn publish_node(&self, b: &mut Builder<'_>, without_series: &OwnerIds) {
         self.host_use.publish(b, &self.accounts, without_series);
         b.add(&m::gpu_exporter_owners_dropped, &Node {}, (), without_series.len() as f64);
@@ -209,7 +206,7 @@ impl OwnerState {
     }
 }
 
-/// What is counted of an owner: time, energy, steps.
+/// Publishes the counters of an owner: time, energy, steps.
 fn publish_sums(
     b: &mut Builder<'_>,
     entity: &OwnedGpu,
@@ -220,7 +217,7 @@ fn publish_sums(
 ) {
     let sums = &account.sums;
     let has = |place, what: fn(&Tracks) -> bool| tracks.get(&(key.gpu.clone(), place)).is_some_and(what);
-    // Without its share of the GPU nothing of an instance can be counted.
+    // Without the instance's share of the GPU, nothing can be counted.
     let counted = |sum: f64| sum > 0.0 || key.place.is_none_or(|instance| facts.share(instance).is_some());
     if counted(sums.allocated) {
         b.add(&m::gpu_owner_allocated_seconds_total, entity, (), sums.allocated);
@@ -243,15 +240,15 @@ fn publish_sums(
     }
 }
 
-/// How far an owner's CPUs and memory are from the GPU.
+/// Publishes how much of an owner's CPUs and memory is far from the GPU.
 fn publish_distances(b: &mut Builder<'_>, entity: &OwnedGpu, evidence: &Evidence, other_cache: Option<f64>) {
     b.add_known(&m::gpu_owner_cpu_remote_ratio, entity, (), evidence.cpu_remote);
     b.add_known(&m::gpu_owner_cpu_remote_cache_ratio, entity, (), other_cache);
     b.add_known(&m::gpu_owner_memory_remote_ratio, entity, (), evidence.memory_remote);
 }
 
-/// What slows an owner down, its last progress, and its missing and slow ranks. `offset`: wall clock minus monotonic
-/// clock, in seconds.
+/// Publishes the bottleneck of an owner, its last progress, and its missing and slow ranks. `offset`: wall clock
+/// minus monotonic clock, in seconds.
 fn publish_judgement(
     b: &mut Builder<'_>,
     entity: &OwnedGpu,
@@ -274,7 +271,7 @@ fn publish_judgement(
     b.add_known(&m::gpu_owner_slow_rank_ratio, entity, (), slow);
 }
 
-/// The step of an owner's work, if one is known.
+/// Publishes the step of an owner's work, if known.
 fn publish_step(b: &mut Builder<'_>, entity: &OwnedGpu, pulse: &Pulse) {
     if let Some(beat) = pulse.step() {
         b.add(&m::gpu_owner_step_seconds, entity, (), beat.seconds);
@@ -291,10 +288,10 @@ fn kind(kind: heartbeat::PeriodKind) -> StepPeriod {
     }
 }
 
-/// What the owners of a GPU that have no series have together.
+/// Processes and memory of all owners of a GPU without series.
 struct Others {
     pids: Vec<u32>,
-    /// Bytes; `None` where the driver lists none.
+    /// Bytes; `None` if the driver does not report them.
     memory: Option<u64>,
 }
 
@@ -309,7 +306,7 @@ impl Others {
     }
 }
 
-/// The smallest MIG profile that would have been enough.
+/// Returns the smallest MIG profile that would have been enough.
 fn hint(facts: &GpuFacts, key: &AccountKey, account: &Account) -> Option<Arc<str>> {
     let of_gpu = key.place.map_or(Some(1.0), |instance| facts.share(instance))?;
     let memory = account.memory.percentile(PERCENTILE)? * facts.memory?;

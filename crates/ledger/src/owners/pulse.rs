@@ -1,38 +1,38 @@
-//! The step of one owner on one GPU: its heartbeat, for as long as the same processes have the GPU alone.
+//! Step of one owner on one GPU, while the same processes have the GPU to themselves.
 
 use std::time::Duration;
 
 use heartbeat::{Beat, Best, Heartbeat};
 use model::clock::Mono;
 
-/// An owner whose step is known has stalled after so many steps without any work,
+/// Steps without any work after which an owner with a known step has stalled,
 const STALLED_STEPS: f64 = 3.0;
-/// and no sooner than this, in seconds: an evaluation or a checkpoint pauses for some.
+/// but at least this many seconds, because evaluations and checkpoints pause the work.
 const STALLED_LEAST: f64 = 15.0;
-/// Work that has gone on for so long without a step has another rhythm now.
+/// Time of work without a step after which the old step is dropped.
 const STEP_KEPT: Duration = Duration::from_secs(600);
-/// A rest must be so many times as long as the longest that ended with work.
+/// Minimum length of a rest, as a multiple of the longest that ended with work.
 const LONGER: u32 = 2;
 
-/// The step of an owner on a GPU.
+/// Step of an owner on a GPU.
 #[derive(Debug, Default)]
 pub(crate) struct Pulse {
     processes: Vec<u64>,
     heartbeat: Heartbeat,
     best: Best,
-    /// The newest step, and how long the processes have worked without one since.
+    /// Newest step, and the time that the processes have worked without one since.
     newest: Option<(Beat, Duration)>,
     beats: bool,
-    /// When it was followed last.
+    /// Time of the last call of [`Pulse::follow`].
     followed: Option<Mono>,
-    /// How long they have rested by now, and the longest rest that ended with work.
+    /// Length of the current rest, and of the longest that ended with work.
     rest: Duration,
     longest_rest: Duration,
 }
 
 impl Pulse {
-    /// Takes in what was measured while these processes had the GPU alone, and finds the step. `works`: whether they do
-    /// anything; `rests`: how long they have done nothing.
+    /// Adds the measurements made while these processes had the GPU to themselves, and finds the step. `works`:
+    /// whether they do anything; `rests`: how long they have done nothing.
     pub fn follow(
         &mut self,
         processes: &[u64],
@@ -70,34 +70,34 @@ impl Pulse {
         self.rest = rest;
     }
 
-    /// What comes is of other work too: the same processes may be alone again later.
+    /// Interrupts the step, because other work shares the GPU. The same processes may have the GPU to themselves
+    /// again later.
     pub fn interrupt(&mut self) {
         if std::mem::take(&mut self.beats) || self.followed.take().is_some() {
             self.heartbeat.interrupt();
         }
     }
 
-    /// The step now.
+    /// Returns the current step.
     pub fn step(&self) -> Option<Beat> {
         self.newest.filter(|_| self.beats).map(|(beat, _)| beat)
     }
 
-    /// The step now, as a multiple of that in the best hour.
+    /// Returns the current step as a multiple of that in the best hour.
     pub fn slowdown(&self) -> Option<f64> {
         self.best.slowdown(self.step()?.seconds)
     }
 
-    /// Steps so far.
     pub fn steps(&self) -> f64 {
         self.heartbeat.steps()
     }
 
-    /// Seconds of the step, or of the last one before the work came to a halt.
+    /// Returns the seconds of the step, or of the last one before the work halted.
     pub fn newest(&self) -> Option<f64> {
         self.newest.map(|(beat, _)| beat.seconds)
     }
 
-    /// Whether the owner has done nothing for so long that its steps have stopped.
+    /// Returns true if the owner has done nothing for so long that its steps have stopped.
     pub fn is_still(&self) -> bool {
         let Some(step) = self.newest() else { return false };
         let least = Duration::from_secs_f64((step * STALLED_STEPS).max(STALLED_LEAST));
@@ -105,16 +105,16 @@ impl Pulse {
     }
 }
 
-/// What was measured of a GPU since the last time, for the step.
+/// Measurements of a GPU since the last call, for finding the step.
 #[derive(Debug, Default)]
 pub(crate) struct Measured {
-    /// End of a power sample in monotonic seconds, and watts.
+    /// Power samples: end in monotonic seconds, and watts.
     pub power: Vec<(f64, f64)>,
-    /// GPM windows: beginning and end in monotonic seconds, and the activity of the units.
+    /// GPM windows: start and end in monotonic seconds, and the activity of the units.
     pub activity: Vec<(f64, f64, heartbeat::UnitActivity)>,
 }
 
-/// Monotonic seconds.
+/// Converts a time to monotonic seconds.
 pub fn seconds(at: Mono) -> f64 {
     at.0 as f64 * 1e-9
 }

@@ -1,4 +1,4 @@
-//! The GPUs of one owner beside each other: which of them the others wait for, and whether all have stalled.
+//! Comparison of the GPUs of one owner: which rank the others wait for, and whether all have stalled.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,67 +7,66 @@ use std::time::Duration;
 use crate::bottleneck::{Pace, WINDOW};
 use model::clock::Mono;
 
-/// A rank is missing after this part of `owners.wedged_after`: that one GPU rests while others wait is more evidence than
-/// a wait alone.
+/// Share of `owners.wedged_after` after which a rank is missing. One resting GPU among waiting ones is stronger
+/// evidence than waiting without it.
 const SOONER: f64 = 0.6;
 /// Share of the multiprocessors that a GPU leaves idle while it waits in a collective (see `classes`).
 const WAITS: f64 = 0.82;
-/// Ranks that do the same differ by 0.027 at most in the activity of their multiprocessors (H200, matrix products and
-/// all-reduce); 6 % more work made 0.046.
+/// Minimum difference in multiprocessor activity. Ranks with equal work differ by at most 0.027 (H200, matrix
+/// products and all-reduce). 6 % more work made 0.046.
 const SLOW: f64 = 0.03;
-/// A slow rank is named after this time.
+/// Time after which a slow rank is named.
 const STEADY: Duration = Duration::from_secs(10);
-/// Ranks of one job have the same step; measured, they differ by less than this share,
+/// Relative difference within which ranks of one job have the same step,
 const LOCKSTEP: f64 = 0.03;
-/// or one is found as a multiple of the other, up to this.
+/// and the largest multiple as which one step may be found.
 const MOST_STEPS: f64 = 3.0;
 
-/// One GPU of an owner now.
+/// Current state of one GPU of an owner.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OwnerGpu {
-    /// NVML index.
     pub gpu: u32,
     pub pace: Option<Pace>,
     /// Whether its processes are known to work.
     pub of_work: bool,
-    /// A wait that ends with work has been half so long.
+    /// Twice the longest wait that ended with work.
     pub longer_than_waits: Duration,
     /// Activity of its multiprocessors.
     pub sm: Option<f64>,
-    /// Seconds of its step, or of the last one before the work came to a halt.
+    /// Seconds of its step, or of the last one before the work halted.
     pub step: Option<f64>,
-    /// Whether steps come now.
+    /// Whether steps are found now.
     pub beats: bool,
-    /// Whether it has done nothing for so long that work with its step has stalled; `false`: not known to.
+    /// Whether it has been idle for so long that work with its step has stalled; `false` if unknown.
     pub still: bool,
 }
 
-/// What is found of an owner's GPUs.
+/// Findings about an owner's GPUs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RanksFound {
-    /// GPUs that rest while the others wait, if the owner is wedged over its GPUs.
+    /// GPUs that rest while the others wait, if the owner is wedged.
     pub missing: Option<Vec<u32>>,
-    /// Whether all of them had a step and do nothing now.
+    /// Whether all GPUs had a step and are idle now.
     pub stalled: bool,
-    /// The GPU that waits least, and by what share of the time less than the others.
+    /// GPU that waits least, and the difference to the others as a share of the time.
     pub slow: Option<(u32, f64)>,
 }
 
-/// What was found before.
+/// Findings of the previous calls.
 #[derive(Debug, Default)]
 struct Before {
-    /// Since when ranks wait for one that rests.
+    /// Time since which ranks wait for one that rests.
     wait: Option<Mono>,
-    /// The rank that waits least, and since when.
+    /// Rank that waits least, and since when.
     slow: Option<(u32, Mono)>,
 }
 
-/// All owners of whole GPUs.
+/// Owners of whole GPUs.
 #[derive(Debug, Default)]
 pub(crate) struct Ranks(BTreeMap<Arc<str>, Before>);
 
 impl Ranks {
-    /// Takes in the GPUs that each owner has now.
+    /// Compares the current GPUs of each owner.
     pub fn follow(
         &mut self,
         owners: &BTreeMap<Arc<str>, Vec<OwnerGpu>>,
@@ -92,7 +91,7 @@ impl Before {
     fn missing(&mut self, ranks: &[OwnerGpu], wedged_after: Duration, now: Mono) -> Option<Vec<u32>> {
         let does = |pace: Pace| ranks.iter().filter(move |rank| rank.pace == Some(pace));
         let (waits, rests) = (does(Pace::Waits).count(), does(Pace::Rests).count());
-        // What has no common step may be the work of several jobs.
+        // GPUs without a common step may do the work of several jobs.
         let one_job = in_step(ranks) && ranks.iter().all(|rank| rank.of_work);
         let halted = waits + rests == ranks.len() && one_job;
         if !halted || waits == 0 || rests == 0 {
@@ -101,7 +100,7 @@ impl Before {
         }
         let since = *self.wait.get_or_insert(now);
         let longest = ranks.iter().map(|rank| rank.longer_than_waits).max().unwrap_or_default();
-        // The evidence was of the time before.
+        // The evidence describes the time before.
         let lasts = now.since(since) + WINDOW;
         let wedged = lasts >= wedged_after.mul_f64(SOONER).max(longest);
         wedged.then(|| does(Pace::Rests).map(|rank| rank.gpu).collect())
@@ -118,7 +117,7 @@ impl Before {
     }
 }
 
-/// Whether all have the same step.
+/// Returns true if all ranks have the same step.
 fn in_step(ranks: &[OwnerGpu]) -> bool {
     let shortest = ranks.iter().filter_map(|rank| rank.step).fold(f64::INFINITY, f64::min);
     let fits = |step: f64| {
@@ -128,8 +127,7 @@ fn in_step(ranks: &[OwnerGpu]) -> bool {
     ranks.iter().all(|rank| rank.step.is_some_and(fits))
 }
 
-/// The rank that waits least, if all go in step, and by what share of the time less than the one that waits least of the
-/// others.
+/// Returns the rank that waits least if all run in step, and the difference to the next rank as a share of the time.
 fn waits_least(ranks: &[OwnerGpu]) -> Option<(u32, f64)> {
     let moves = |rank: &OwnerGpu| rank.beats && rank.pace == Some(Pace::Moves);
     if !in_step(ranks) || !ranks.iter().all(moves) {

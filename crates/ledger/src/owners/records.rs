@@ -1,7 +1,7 @@
-//! One record of each owner that has ended: what it had from its start to its end, made from its accounts.
+//! Records of owners that have ended: one record per owner from its start to its end, made from its accounts.
 //!
-//! A record is published as soon as all GPUs of its owner are settled, and is complete [`KEPT_AFTER_END`] after the end:
-//! then it is logged and changes no more. An owner that returns before that continues its record.
+//! A record is published as soon as all GPUs of its owner are settled. It is complete [`KEPT_AFTER_END`] after the
+//! end: then it is logged and no longer changes. An owner that returns before that continues its record.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -18,35 +18,35 @@ use model::owner_records::{FaultCount, MAX_FAULTS, MAX_PLACES, OwnerRecord, Owne
 use model::owners::Owner;
 use model::snapshot::{Event, OwnerRecordsView};
 
-/// Owners with less GPU time have no record, in seconds.
+/// Minimum GPU time for a record, in seconds.
 const SHORTEST: f64 = 10.0;
-/// The driver's samples and the classes of an owner's last seconds are waited for at most so long after its end: both
-/// come every 10 s. Classes of GPU instances come every minute: such a record is published before, and is complete after.
-/// Less than the epilog of Slurm waits.
+/// Maximum wait for the driver's samples and the classes of an owner's last seconds, which come every 10 s. Classes
+/// of GPU instances come every minute, so such a record is published before they arrive and completed later. The
+/// epilog of Slurm waits longer than this.
 const LATEST_SAMPLES: Duration = Duration::from_secs(15);
-/// The owners of a GPU that is not read for so long count as ended.
+/// Time without readings after which the owners of a GPU count as ended.
 const UNREAD: Duration = Duration::from_secs(300);
-/// The records are saved at most this often.
+/// Minimum interval between two saves.
 const SAVE_EVERY: Duration = Duration::from_secs(10);
-/// Most records that are logged one by one in [`LOG_WINDOW`].
+/// Maximum number of records logged individually per [`LOG_WINDOW`].
 const LOG_LINES: u32 = 60;
 const LOG_WINDOW: Duration = Duration::from_secs(60);
-/// A fault that names the owner may be of so many seconds before or after its time on the GPU, and
+/// Seconds before and after the owner's time within which a fault that names the owner counts,
 const SLACK: f64 = 60.0;
-/// one that names none of so many after it.
+/// and seconds after it for a fault that names no owner.
 const AFTERMATH: f64 = 1.0;
 
-/// What an account has.
+/// Returns all sums of an account.
 fn sums(account: &Account) -> AccountSums {
     AccountSums { classes: account.all_classes(), steps: account.pulse.steps(), ..account.sums }
 }
 
-/// What of it is in no record yet.
+/// Returns the sums that are not in a record yet.
 fn unrecorded(account: &Account) -> AccountSums {
     sums(account).with(&account.recorded, |sum, recorded| sum - recorded)
 }
 
-/// What an owner had at one place.
+/// Amounts of an owner at one place.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct AtPlace {
     totals: AccountSums,
@@ -62,20 +62,20 @@ impl AtPlace {
 
 type SumsByPlace = BTreeMap<(Gpu, InstanceId), AtPlace>;
 
-/// The record of an owner that has not ended, or may still return.
+/// Record of an owner that has not ended or may still return.
 #[derive(Debug)]
 struct OpenRecord {
     owner: Arc<Owner>,
-    /// Start of the first of its processes, in seconds since 1970; `None`: not known.
+    /// Start time of its first process, in seconds since 1970; `None` if unknown.
     start: Option<f64>,
-    /// From when on it is counted.
+    /// Time at which counting began.
     since: Mono,
-    /// When it was there last, as far as that is settled.
+    /// Last settled time at which the owner was present.
     until: Mono,
     partial: bool,
-    /// What was in accounts that are no more.
+    /// Amounts from accounts that were removed.
     gone: SumsByPlace,
-    /// The record as it is published.
+    /// Record in the form that is published.
     shown: Option<Arc<OwnerRecord>>,
 }
 
@@ -102,21 +102,21 @@ impl OpenRecord {
     }
 }
 
-/// The records of all owners.
+/// Records of all owners.
 #[derive(Debug, Default)]
 pub(crate) struct Records {
     open: BTreeMap<Arc<str>, OpenRecord>,
-    /// Complete, oldest first.
+    /// Complete records, oldest first.
     complete: OwnerRecords,
-    /// The published ones, newest first.
+    /// Published records, newest first.
     published: Arc<[Arc<OwnerRecord>]>,
-    /// Until when the owners of each GPU are known.
+    /// Time up to which the owners of each GPU are known.
     settled: BTreeMap<Gpu, Mono>,
-    /// Owners without series, by GPU, as of then.
+    /// Owners without series at that time, by GPU.
     uncounted: BTreeMap<Gpu, BTreeSet<Arc<str>>>,
-    /// The newest sample of each GPU's utilization and power.
+    /// Time of the newest utilization and power sample of each GPU.
     sampled: BTreeMap<Gpu, [Option<Mono>; 2]>,
-    /// The events as they were published last.
+    /// Events as last published.
     events: Arc<[Arc<Event>]>,
     /// Whether the published records differ from the saved ones in more than amounts.
     unsaved: bool,
@@ -125,19 +125,19 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// Nothing is added to the records of an `earlier` daemon.
+    /// Restores the records of an `earlier` daemon as complete.
     pub fn new(mut earlier: OwnerRecords) -> Records {
         for record in earlier.records.iter_mut().filter(|record| !record.complete) {
             Arc::make_mut(record).complete = true;
         }
-        // By no clock: it may not be set yet.
+        // Limited without the clock, which may not be set yet.
         earlier.bound();
         let mut records = Records { complete: earlier, ..Records::default() };
         records.published = records.list().into();
         records
     }
 
-    /// Takes in that a sample ends here.
+    /// Records the end of a sample.
     pub fn sampled(&mut self, gpu: &Gpu, buffer: SampleBuffer, at: Mono) {
         let [utilization, power] = self.sampled.entry(gpu.clone()).or_default();
         match buffer {
@@ -146,7 +146,7 @@ impl Records {
         }
     }
 
-    /// Takes in settled time of a GPU, which is in the accounts already.
+    /// Records settled time of a GPU that is already in the accounts.
     pub fn settle(&mut self, gpu: &Gpu, settled: &SettledSpan, accounts: &Accounts) {
         let before = self.settled.insert(gpu.clone(), settled.to);
         let without_gap = before.is_some_and(|before| before >= settled.from);
@@ -167,7 +167,7 @@ impl Records {
         self.uncounted.insert(gpu.clone(), uncounted);
     }
 
-    /// Takes in the owners that have processes now, each with the start of the first of them.
+    /// Updates the start times of the owners that have processes.
     pub fn started(&mut self, starts: &HashMap<Arc<str>, f64>) {
         for (owner, start) in starts {
             if let Some(open) = self.open.get_mut(owner) {
@@ -176,12 +176,12 @@ impl Records {
         }
     }
 
-    /// Keeps what is in accounts that are to be forgotten.
+    /// Saves the amounts of accounts that are about to be removed.
     pub fn retire(&mut self, accounts: &mut Accounts, now: Mono, keep: Duration) {
         self.keep_gone(accounts, |_, account| now.since(account.until) > keep);
     }
 
-    /// Forgets a GPU that another one has replaced, but not what its owners had.
+    /// Forgets a GPU that was replaced, but not the amounts of its owners.
     pub fn forget(&mut self, gpu: &Gpu, accounts: &mut Accounts) {
         self.keep_gone(accounts, |key, _| key.gpu == *gpu);
         self.settled.remove(gpu);
@@ -195,13 +195,13 @@ impl Records {
             let Some(open) = self.open.get_mut(&key.owner) else { continue };
             let gone = AtPlace { totals: unrecorded(account), peak: account.peak };
             open.gone.entry((key.gpu.clone(), key.place)).or_default().add(gone);
-            // Whether it was there longer is not known.
+            // The owner may have been present for longer.
             open.partial |= !account.ended;
             (account.recorded, account.peak) = (sums(account), None);
         }
     }
 
-    /// All records that are published, the one that ended last first.
+    /// Returns all published records, the last one to end first.
     fn list(&self) -> Vec<Arc<OwnerRecord>> {
         let shown = self.open.values().filter_map(|open| open.shown.as_ref());
         let mut all: Vec<Arc<OwnerRecord>> = self.complete.records.iter().chain(shown).cloned().collect();
@@ -209,7 +209,7 @@ impl Records {
         all
     }
 
-    /// Those to be saved.
+    /// Returns the records to save.
     fn document(&self) -> OwnerRecords {
         let mut records = self.list();
         records.reverse();
@@ -218,14 +218,15 @@ impl Records {
 }
 
 impl OwnerState {
-    /// Owners that have work now, or may: not yet settled.
+    /// Returns the owners that have work, or may have it because their time is not settled.
     fn owners_at_work(&self, now: Mono) -> BTreeSet<Arc<str>> {
         let accounts = self.accounts.iter();
         let here = accounts.filter(|(_, account)| !account.ended && now.since(account.until) < UNREAD);
         here.map(|(key, _)| Arc::clone(&key.owner)).collect()
     }
 
-    /// Completes the records of owners that ended long enough ago. Before their accounts give way to others.
+    /// Completes the records of owners that ended long enough ago. Must run before other owners replace their
+    /// accounts.
     pub(super) fn complete_records(&mut self, now: Mono) {
         let at_work = self.owners_at_work(now);
         let open = self.records.open.iter();
@@ -254,7 +255,7 @@ impl OwnerState {
         self.records.unsaved = true;
     }
 
-    /// The records to publish, and the owners that have none yet.
+    /// Returns the records to publish, and the owners without a record.
     pub fn publish_records(&mut self, events: &Arc<[Arc<Event>]>, now: Mono) -> OwnerRecordsView {
         if !self.settings.enabled {
             return OwnerRecordsView::default();
@@ -284,7 +285,7 @@ impl OwnerState {
         OwnerRecordsView { ended: Arc::clone(&self.records.published), pending }
     }
 
-    /// The records, if they are to be saved now.
+    /// Returns the records if they must be saved now.
     pub fn take_records(&mut self, now: Mono) -> Option<OwnerRecords> {
         let records = &mut self.records;
         let is_due = records.unsaved && records.saved.is_none_or(|at| now.since(at) >= SAVE_EVERY);
@@ -294,7 +295,7 @@ impl OwnerState {
         })
     }
 
-    /// The same at the end of the daemon: the records of all owners that have ended are complete.
+    /// Returns the records at the end of the daemon, with the records of all ended owners completed.
     pub fn take_last_records(&mut self, now: Mono) -> Option<OwnerRecords> {
         let at_work = self.owners_at_work(now);
         let over = self.records.open.keys().filter(|id| !at_work.contains(*id));
@@ -304,7 +305,7 @@ impl OwnerState {
         std::mem::take(&mut self.records.unsaved).then(|| self.records.document())
     }
 
-    /// Whether all samples of its time are in its accounts and all of that is in classes, or is waited for no longer.
+    /// Returns true if all samples of the owner's time are in its accounts and classes, or the wait for them is over.
     fn has_all_samples(&self, open: &OpenRecord, now: Mono) -> bool {
         if now.since(open.until) >= LATEST_SAMPLES {
             return true;
@@ -320,7 +321,7 @@ impl OwnerState {
         })
     }
 
-    /// The record of an owner; `None` if it had too little GPU time.
+    /// Creates the record of an owner, or returns `None` if it had too little GPU time.
     fn record(&self, open: &OpenRecord, now: Mono) -> Option<OwnerRecord> {
         let places = open.places(&self.accounts);
         let sum = places.values().fold(AccountSums::default(), |sum, at| sum.with(&at.totals, |a, b| a + b));
@@ -376,12 +377,12 @@ impl OwnerState {
     }
 }
 
-/// To milliseconds and millijoules.
+/// Rounds to milliseconds or millijoules.
 fn round(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
 
-/// Faults of an owner in its time: those that name it, and those of its GPUs that name no owner.
+/// Counts the faults in an owner's time: those that name the owner, and those of its GPUs that name none.
 fn faults(
     events: &[Arc<Event>],
     owner: &Arc<str>,
@@ -409,7 +410,7 @@ fn faults(
         if !counts_as_fault || event.unix_seconds > to || event.last_unix_seconds < from {
             continue;
         }
-        // Of a burst that began before only one is known to be of this time.
+        // Only one fault of a burst that began earlier is known to be in this time.
         let is_within = event.unix_seconds >= from && event.last_unix_seconds <= to;
         let times = if is_within { 1 + event.repeats } else { 1 };
         *counts.entry((event.kind.known(), event.code)).or_default() += times;
@@ -423,7 +424,7 @@ fn faults(
     faults
 }
 
-/// How many records are logged.
+/// Limit on the number of logged records.
 #[derive(Debug, Default)]
 struct RecordLog {
     window: Option<Mono>,
@@ -432,7 +433,7 @@ struct RecordLog {
 }
 
 impl RecordLog {
-    /// Whether one more may be logged now.
+    /// Returns true if another record may be logged.
     fn allows(&mut self, now: Mono) -> bool {
         self.settle(now);
         self.window.get_or_insert(now);
@@ -445,18 +446,18 @@ impl RecordLog {
         allows
     }
 
-    /// Logs how many were left out, once their time is over.
+    /// Logs how many records were skipped, once the window is over.
     fn settle(&mut self, now: Mono) {
         if self.window.take_if(|begun| now.since(*begun) >= LOG_WINDOW).is_some() {
             self.end();
         }
     }
 
-    /// Logs how many were left out. Gives their number.
+    /// Logs and returns how many records were skipped.
     fn end(&mut self) -> u64 {
         let RecordLog { left_out, .. } = std::mem::take(self);
         if left_out > 0 {
-            tracing::info!(owners = left_out, "more owners have ended than are logged one by one");
+            tracing::info!(owners = left_out, "too many owners have ended to log them individually");
         }
         left_out
     }

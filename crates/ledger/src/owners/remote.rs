@@ -1,4 +1,4 @@
-//! Whether an owner's CPUs and memory are near its GPU.
+//! Distance of an owner's CPUs and memory from its GPU.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -8,23 +8,23 @@ use model::cpus::CpuSet;
 use model::owners::OwnerReading;
 use model::topology::Device;
 
-/// CPUs it was seen on count for so long.
+/// Time for which the CPUs of a reading count.
 const LATELY: Duration = Duration::from_secs(60);
 
-/// CPUs near the place that an owner has work on: a GPU, or a GPU instance.
+/// CPUs near the place of an owner's work, which is a GPU or a GPU instance.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct NearCpus {
-    /// CPUs of the GPU's NUMA node; `None`: not known.
+    /// CPUs of the GPU's NUMA node; `None` if unknown.
     pub node: Option<CpuSet>,
     /// Last-level caches of these CPUs.
     pub caches: Vec<CpuSet>,
-    /// Of these CPUs those of the caches in the shares of all places of the owner; `None`: not known.
+    /// CPUs of the caches in the shares of all places of the owner; `None` if unknown.
     pub own: Option<CpuSet>,
 }
 
 impl NearCpus {
-    /// The CPUs of the caches in the share of an owner that may run on these; `None` for an owner that is not bound to some
-    /// of the node's caches: work that may run on all of a node, or on several, is not bound to the wrong cache.
+    /// Returns the CPUs of the caches in the owner's share, or `None` if the owner is not bound to some of the node's
+    /// caches. Work that may run on a whole node, or on several, is not bound to the wrong cache.
     fn caches_of(&self, allowed: &CpuSet) -> Option<&CpuSet> {
         let leaves_out_one = self.caches.iter().any(|cache| cache.and(allowed).is_empty());
         let bound = leaves_out_one && !allowed.is_empty() && allowed.is_within(self.node.as_ref()?);
@@ -32,42 +32,41 @@ impl NearCpus {
     }
 }
 
-/// What was read of one owner lately, oldest first.
+/// Recent readings of one owner, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Readings(VecDeque<OwnerReading>);
 
 impl Readings {
-    /// Takes in a reading.
     pub fn push(&mut self, reading: OwnerReading) {
         let now = reading.taken;
         self.0.push_back(reading);
         while self.0.len() > 2 && self.0.front().is_some_and(|r| now.since(r.taken) > LATELY) {
             self.0.pop_front();
         }
-        // A reading every second at most: more add nothing.
+        // Readings come at most once a second, and more of them add nothing.
         while self.0.len() > 64 {
             self.0.pop_front();
         }
     }
 
-    /// The newest one, if it is not too old.
+    /// Returns the newest reading, unless it is too old.
     pub fn newest(&self, now: Mono) -> Option<&OwnerReading> {
         self.0.back().filter(|r| now.since(r.taken) <= LATELY)
     }
 
-    /// Share of its CPUs that are on none of the caches in its share; `None` for an owner that is bound to no cache.
+    /// Returns the share of its CPUs outside the caches in its share, or `None` if the owner is not bound to a cache.
     pub fn cpu_on_other_cache(&self, now: Mono, near: &NearCpus) -> Option<f64> {
         self.cpus_outside(now, near.caches_of(self.newest(now)?.allowed_cpus.as_ref()?)?)
     }
 
-    /// Share of its CPUs that are on another NUMA node than the GPU.
+    /// Returns the share of its CPUs on another NUMA node than the GPU.
     pub fn cpu_on_other_node(&self, now: Mono, gpu: &Device) -> Option<f64> {
         gpu.numa_node?;
         self.cpus_outside(now, &gpu.cpus)
     }
 
-    /// Share of its CPUs that are none of these: of those it was seen on in the last minute, each as often as it was, else
-    /// of those it may run on.
+    /// Returns the share of its CPUs outside `near`. Uses the CPUs on which it ran in the last minute, weighted by
+    /// frequency, or else the CPUs on which it may run.
     fn cpus_outside(&self, now: Mono, near: &CpuSet) -> Option<f64> {
         let newest = self.newest(now)?;
         let recent = self.0.iter().filter(|r| now.since(r.taken) <= LATELY);
@@ -84,7 +83,7 @@ impl Readings {
         Some(allowed.without(near).len() as f64 / allowed.len() as f64)
     }
 
-    /// Share of its memory on the host that is not on the GPU's NUMA node.
+    /// Returns the share of its host memory that is not on the GPU's NUMA node.
     pub fn memory_remote(&self, now: Mono, gpu: &Device) -> Option<f64> {
         let node = gpu.numa_node?;
         let by_node = &self.newest(now)?.memory_by_node;
@@ -93,15 +92,15 @@ impl Readings {
         (all > 0).then(|| (all - near) as f64 / all as f64)
     }
 
-    /// Share of one CPU that its busiest thread used between the last two readings.
+    /// Returns the share of one CPU that its busiest thread used between the last two readings.
     pub fn busiest_thread(&self, now: Mono) -> Option<f64> {
         let (before, newest, seconds) = self.last_two(now)?;
         let ((was, then), (is, at)) = (before.busiest_thread?, newest.busiest_thread?);
-        // Another thread may have used any part of the time.
+        // With another thread, the used time is unknown.
         (was == is && at >= then).then(|| ((at - then) / seconds).min(1.0))
     }
 
-    /// Share of the quota of its control group that was used between the last two readings.
+    /// Returns the share of its control group's quota that was used between the last two readings.
     pub fn quota_used(&self, now: Mono) -> Option<f64> {
         let (before, newest, seconds) = self.last_two(now)?;
         let limit = newest.cpu_limit.filter(|limit| *limit > 0.0)?;

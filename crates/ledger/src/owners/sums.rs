@@ -1,4 +1,4 @@
-//! Sums of an account that are in its owner's record.
+//! Sums of an account.
 
 use super::classes::ClassShares;
 
@@ -6,21 +6,20 @@ use super::classes::ClassShares;
 pub(crate) struct AccountSums {
     /// GPU time, in seconds.
     pub allocated: f64,
-    /// The same by class, in the order of `GpuTimeClass::ALL`.
+    /// GPU time by class, in the order of `GpuTimeClass::ALL`.
     pub classes: ClassShares,
     /// Seconds in which the GPU worked.
     pub busy: f64,
-    /// Energy, in joules.
     pub joules: f64,
     pub steps: f64,
     /// Seconds as the slow rank.
     pub slow: f64,
-    /// Ends with the memory full.
+    /// Number of ends with full memory.
     pub ended_full: f64,
 }
 
 impl AccountSums {
-    /// Each sum joined with the same one of the other.
+    /// Combines every sum with the same sum of the other.
     pub fn with(&self, other: &AccountSums, join: impl Fn(f64, f64) -> f64) -> AccountSums {
         let mut classes = self.classes;
         classes.iter_mut().zip(other.classes).for_each(|(sum, more)| *sum = join(*sum, more));

@@ -1,4 +1,4 @@
-//! Processes on GPUs, each from its first listing to its last, and their owners.
+//! Processes on GPUs, from their first listing to their last, and their owners.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,30 +7,30 @@ use std::time::Duration;
 use model::clock::Mono;
 use model::owners::{Attribution, Owner};
 
-/// A process whose owner is not found belongs to `unknown` after this time, so that no series comes for the
-/// moment until it is.
+/// Time after which a process without an owner belongs to `unknown`, so that no series appears before its owner is
+/// found.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-/// A process that was not listed for so long is another one when its id is listed again.
+/// Pause in the listings after which a process with the same id is another process.
 const RETURN: Duration = Duration::from_secs(60);
-/// How long one that has gone is remembered: samples of its work may come late.
+/// Time for which an ended process is kept, because samples of its work may come late.
 const REMEMBER: Duration = Duration::from_secs(180);
-/// A process with an id in use before may have been started so much before the other was seen last, in seconds:
-/// clocks and readings differ.
+/// Tolerance, in seconds, between the start of a process and the last listing of the previous process with its id,
+/// because clocks and readings differ.
 const SLACK: f64 = 2.0;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tenant {
-    /// Process id, as the host sees it.
+    /// Process id on the host.
     pub pid: u32,
-    /// When it was listed first, on any GPU.
+    /// First listing on any GPU.
     pub first: Mono,
-    /// When it was listed last.
+    /// Last listing on any GPU.
     pub last: Mono,
-    /// Whether its GPU was watched before it came: only then the first listing is its first context.
+    /// Whether its GPU was observed before it appeared. Only then is the first listing its first context.
     pub fresh: bool,
-    /// When it was started, in seconds since 1970; `None` if not known.
+    /// Start time in seconds since 1970; `None` if unknown.
     pub started: Option<f64>,
-    /// `None` while that is not known.
+    /// `None` while the owner is unknown.
     pub owner: Option<Arc<Owner>>,
     /// Whether its first context was counted.
     pub context_counted: bool,
@@ -41,16 +41,16 @@ pub(crate) struct Tenant {
 #[derive(Debug, Default)]
 pub(crate) struct Tenants {
     all: HashMap<u64, Tenant>,
-    /// The newest with each id; the one before it is still known while it is remembered.
+    /// Processes by id, newest last. Older ones stay as long as they are kept.
     current: HashMap<u32, Vec<u64>>,
-    /// Owners of processes that may be listed only later, and when they came: what a slow visit lists is published,
-    /// and so looked up, before the next listing counts it.
+    /// Owners of processes that are not listed yet, and their time. The processes of a slow visit are published, and
+    /// therefore looked up, before the next listing counts them.
     early: HashMap<u32, (Attribution, Mono)>,
     next: u64,
 }
 
 impl Tenants {
-    /// A process is listed; gives its number.
+    /// Records the listing of a process, and returns its number.
     pub fn listed(&mut self, pid: u32, at: Mono, fresh: bool) -> u64 {
         let known = self.current.entry(pid).or_default();
         if let Some(id) = known.last()
@@ -72,13 +72,13 @@ impl Tenants {
         self.next
     }
 
-    /// Takes in the owner of a process, found at `now`. `offset`: wall clock minus monotonic clock, in seconds.
+    /// Records the owner of a process, found at `now`. `offset`: wall clock minus monotonic clock, in seconds.
     pub fn attribute(&mut self, attribution: &Attribution, offset: f64, now: Mono) {
         let Some(known) = self.current.get_mut(&attribution.pid) else {
             self.early.insert(attribution.pid, (attribution.clone(), now));
             return;
         };
-        // The same process as before: it is back after a pause, and its first context was long ago.
+        // The same process returns after a pause. Its first context was earlier.
         if let [.., before, newest] = known[..]
             && self.all.get(&before).is_some_and(|before| before.is(attribution.started))
             && let Some(tenant) = self.all.get_mut(&newest).filter(|newest| newest.owner.is_none())
@@ -87,7 +87,7 @@ impl Tenants {
             tenant.fresh = false;
             return;
         }
-        // The newest one that can have been started then: not before the one that had its id was gone.
+        // Finds the newest process that can have started then: not before the previous one with its id was gone.
         let begun = |all: &HashMap<u64, Tenant>, at: usize| -> bool {
             let (Some(started), Some(before)) = (attribution.started, at.checked_sub(1)) else { return true };
             let before = known.get(before).and_then(|id| all.get(id));
@@ -99,7 +99,8 @@ impl Tenants {
         let another = tenant.owner.is_some()
             && tenant.started.zip(attribution.started).is_some_and(|(a, b)| (a - b).abs() > SLACK);
         if tenant.owner.is_some() {
-            // A process that is attributed again was missing from the lists, and is another one if that was for long.
+            // A process that is attributed again was missing from the listings, and is another one if it was missing
+            // for long.
             self.early.insert(attribution.pid, (attribution.clone(), now));
         }
         if !another {
@@ -107,7 +108,7 @@ impl Tenants {
             tenant.owner = Some(Arc::clone(&attribution.owner));
             return;
         }
-        // The id passed on between two listings: what comes from now on is the other's.
+        // The id was reused between two listings. From now on it means the new process.
         let mut next = Tenant::new(attribution.pid, tenant.last, tenant.fresh);
         (next.started, next.owner) = (attribution.started, Some(Arc::clone(&attribution.owner)));
         self.next += 1;
@@ -127,19 +128,19 @@ impl Tenants {
         self.all.get_mut(&id)
     }
 
-    /// Its owner; `unknown` once that was not known for [`PATIENCE`], `None` before that.
+    /// Returns the owner of a process: `unknown` after [`PATIENCE`] without one, `None` before.
     pub fn owner(&self, id: u64, now: Mono, unknown: &Arc<Owner>) -> Option<Arc<Owner>> {
         let Some(tenant) = self.all.get(&id) else { return Some(Arc::clone(unknown)) };
         let late = || (now.since(tenant.first) >= PATIENCE).then(|| Arc::clone(unknown));
         tenant.owner.clone().or_else(late)
     }
 
-    /// The owner of the newest process with this id, if that is known.
+    /// Returns the owner of the newest process with this id.
     pub fn owner_of_pid(&self, pid: u32) -> Option<&Arc<Owner>> {
         self.all.get(self.current.get(&pid)?.last()?)?.owner.as_ref()
     }
 
-    /// The owner of the process that had this id, or else of one in this control group or below it.
+    /// Returns the owner of the process with this id, or else of a process in this control group or below.
     pub fn owner_in(&self, group: Option<&str>, pid: u32) -> Option<Arc<str>> {
         let within = |owner: &&Arc<Owner>| {
             let group = group.filter(|_| !owner.cgroup.is_empty());
@@ -151,7 +152,7 @@ impl Tenants {
         self.owner_of_pid(pid).or_else(in_group).map(|owner| Arc::clone(&owner.id))
     }
 
-    /// Forgets those long gone.
+    /// Forgets processes that ended long ago.
     pub fn forget(&mut self, now: Mono) {
         self.early.retain(|_, (_, at)| now.since(*at) <= RETURN);
         let all = &mut self.all;
@@ -168,7 +169,7 @@ impl Tenant {
         Tenant { pid, first: at, last: at, fresh, ..Tenant::default() }
     }
 
-    /// Whether it is known that it was started then.
+    /// Returns true if the process is known to have started at this time.
     fn is(&self, started: Option<f64>) -> bool {
         self.started.zip(started).is_some_and(|(a, b)| (a - b).abs() <= SLACK)
     }

@@ -81,8 +81,7 @@ impl Bench {
         }
     }
 
-    /// A second in which these were listed, with samples of 5 a second that say it worked so much and 50 that say it
-    /// drew so many watts.
+    /// Adds a second with this process list, 5 utilization samples and 50 power samples.
     fn second(&mut self, processes: &[GpuProcess], busy: f64, watts: f64, free: f64) {
         self.now += 1.0;
         let mut batch = self.batch(Tier::Normal, |rows| {

@@ -1,8 +1,8 @@
-//! The owners on one GPU by time: amounts measured of the GPU are divided among them.
+//! Timeline of the owners on one GPU, which divides measured amounts among them.
 //!
-//! Processes are listed once a second. Their owners are known later, and so are the driver's samples: a stretch of
-//! time is settled when the owners of all its processes are known, and amounts wait for that. The shares never add
-//! up to more than what was measured.
+//! Processes are listed once a second, and their owners and the driver's samples are known later. A stretch of time
+//! is settled when the owners of all its processes are known, and amounts wait until then. The shares never add up to
+//! more than the measured amount.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -14,50 +14,46 @@ use model::owners::Owner;
 /// MIG GPU instance; `None`: the whole GPU.
 pub(crate) type InstanceId = Option<u32>;
 
-/// A listing holds until the next one, but not for longer than this.
+/// Maximum time for which a listing is valid without a newer one.
 pub const LONGEST: Duration = Duration::from_secs(5);
-/// Settled time that is kept: a GPM window of a minute comes at its end.
+/// Settled time that is kept, because a GPM window of a minute arrives at its end.
 const KEPT: Duration = Duration::from_secs(180);
-/// Measured amounts that wait at most: a minute of samples of power and utilization.
+/// Maximum number of waiting amounts: one minute of power and utilization samples.
 const WAITING: usize = 4096;
 
-/// One process on the GPU.
+/// Process in a listing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct ListedProcess {
-    /// Its number among the tenants.
+    /// Tenant number of the process.
     pub tenant: u64,
-    /// Where it is.
     pub place: InstanceId,
-    /// Device memory it holds, in bytes.
+    /// Device memory, in bytes.
     pub memory: Option<u64>,
 }
 
-/// One list of the processes on the GPU.
+/// List of the processes on the GPU.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Listing {
     pub processes: Vec<ListedProcess>,
-    /// Places whose memory is full.
+    /// Places with full memory.
     pub full: Vec<InstanceId>,
 }
 
 impl Listing {
-    /// The numbers of the processes at a place, in order.
+    /// Returns the tenant numbers at a place, in order.
     pub fn at(&self, place: InstanceId) -> Vec<u64> {
         let here = self.processes.iter().filter(|one| one.place == place).map(|one| one.tenant);
         here.collect::<BTreeSet<u64>>().into_iter().collect()
     }
 }
 
-/// An amount measured over a time.
+/// Amount measured over a time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Amount {
-    /// Of what.
     pub quantity: AmountKind,
-    /// From when,
     pub from: Mono,
-    /// to when.
     pub to: Mono,
-    /// How much: seconds or joules.
+    /// Seconds or joules, by quantity.
     pub amount: f64,
 }
 
@@ -69,41 +65,35 @@ pub(crate) enum AmountKind {
     Joules,
 }
 
-/// An owner that was at a place for a stretch of time.
+/// Owner that was at a place for a stretch of time.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PresentOwner {
-    /// Where.
     pub place: InstanceId,
     pub owner: Arc<Owner>,
-    /// Memory of its processes there; `None` where the driver lists none.
+    /// Memory of its processes at the place; `None` if the driver does not report it.
     pub memory: Option<u64>,
-    /// How many owners were there, this one counted.
+    /// Number of owners at the place, including this one.
     pub owners: usize,
 }
 
-/// Time for which all owners are known.
+/// Stretch of time for which all owners are known.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SettledSpan {
-    /// From when,
     pub from: Mono,
-    /// to when.
     pub to: Mono,
     pub present: Vec<PresentOwner>,
-    /// Places whose memory was full.
+    /// Places with full memory.
     pub full: Vec<InstanceId>,
 }
 
-/// A part of an amount that is an owner's.
+/// Part of an amount that belongs to an owner.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AmountShare {
-    /// Of what.
     pub quantity: AmountKind,
-    /// From when.
     pub from: Mono,
-    /// Where.
     pub place: InstanceId,
     pub owner: Arc<str>,
-    /// How much.
+    /// Seconds or joules, by quantity.
     pub amount: f64,
 }
 
@@ -119,11 +109,11 @@ struct Stretch {
     from: Mono,
     to: Mono,
     owners: Vec<(InstanceId, Vec<Arc<str>>)>,
-    /// The only process on the GPU, if there was one, and no MIG.
+    /// Tenant number of the only process on a GPU without MIG.
     only: Option<u64>,
 }
 
-/// One GPU's time.
+/// Timeline of one GPU.
 #[derive(Debug, Default)]
 pub(crate) struct Timeline {
     last: Option<(Mono, Listing)>,
@@ -134,7 +124,7 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
-    /// Takes in a listing. The processes of the one before were there until now.
+    /// Adds a listing. The processes of the previous listing were present until now.
     pub fn listed(&mut self, at: Mono, listing: Listing) {
         if let Some((from, before)) = self.last.take() {
             if at <= from {
@@ -146,12 +136,12 @@ impl Timeline {
         self.last = Some((at, listing));
     }
 
-    /// The newest listing, and its time.
+    /// Returns the newest listing and its time.
     pub fn newest(&self) -> Option<&(Mono, Listing)> {
         self.last.as_ref()
     }
 
-    /// Takes in what was measured, to be divided once its time is settled.
+    /// Adds an amount, to be divided once its time is settled.
     pub fn measured(&mut self, amount: Amount) {
         if self.last.is_none() || amount.to <= amount.from || amount.amount < 0.0 {
             return;
@@ -162,7 +152,8 @@ impl Timeline {
         self.waiting.push_back(amount);
     }
 
-    /// Settles what can be: `owner` gives the owner of a process, `None` while that is not known.
+    /// Settles the oldest stretches whose owners are all known. `owner` returns the owner of a process, or `None`
+    /// while it is unknown.
     pub fn settle(&mut self, owner: impl Fn(u64) -> Option<Arc<Owner>>) -> Vec<SettledSpan> {
         let mut done = Vec::new();
         while let Some(raw) = self.raw.front() {
@@ -195,8 +186,8 @@ impl Timeline {
         }
     }
 
-    /// Divides what was measured in settled time. `share` gives the share of the GPU that a GPU instance is. The
-    /// second list: processes that were alone on the GPU while it worked, and when.
+    /// Divides the amounts in settled time. `share` returns the share of the GPU that a GPU instance has. The second
+    /// list contains processes that had the GPU to themselves while it worked, and the times.
     pub fn divide(&mut self, share: impl Fn(u32) -> Option<f64>) -> (Vec<AmountShare>, Vec<(u64, Mono)>) {
         let (mut parts, mut works) = (Vec::new(), Vec::new());
         let waiting = std::mem::take(&mut self.waiting);
@@ -214,7 +205,7 @@ impl Timeline {
         (parts, works)
     }
 
-    /// Whether all that was measured before a time is divided.
+    /// Returns true if all amounts before this time are divided.
     pub fn is_divided(&self, until: Mono) -> bool {
         self.waiting.iter().all(|amount| amount.from >= until)
     }
@@ -231,7 +222,7 @@ impl Timeline {
             for (place, owners) in &stretch.owners {
                 let of_place = match (amount.quantity, place) {
                     (AmountKind::Busy(wanted), _) if wanted != *place => None,
-                    // Both count in whole GPUs, as the allocated time does.
+                    // Both are measured in whole GPUs, as the allocated time is.
                     (_, Some(instance)) => share(*instance),
                     (AmountKind::Busy(_), None) => Some(1.0),
                     (AmountKind::Joules, None) => (!parted).then_some(1.0),
@@ -250,7 +241,7 @@ impl Timeline {
     }
 }
 
-/// The owners at each place, each once; `None` while one is not known.
+/// Returns the owners at each place, without duplicates, or `None` while one of them is unknown.
 pub fn present(
     processes: &[ListedProcess],
     owner: impl Fn(u64) -> Option<Arc<Owner>>,

@@ -1,4 +1,4 @@
-//! What was measured of a GPU or GPU instance over the last half minute, as shares of time.
+//! Measurements of a GPU or GPU instance over the last 30 s, as shares of the time.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,26 +10,26 @@ use super::timeline::InstanceId;
 use crate::bottleneck::WINDOW;
 use model::clock::Mono;
 
-/// Fewer power samples of a second (of some 50) show no variance.
+/// Minimum number of power samples in a second (of about 50) for a variance.
 const FEWEST_SAMPLES: f64 = 10.0;
-/// Samples of its work are drained every 10 s at most.
+/// Maximum age of utilization samples, which are drained at least every 10 s.
 const FRESH: Duration = Duration::from_secs(15);
-/// Power samples of a minute, more than come between two publications.
+/// Maximum number of power samples kept: one minute, more than arrive between two publications.
 const MOST_MEASURED: usize = 4096;
-/// Variance of the power in a second counts up to here, in square watts: one restless second of thirty is no work.
+/// Limit of the variance in a second, in square watts, so that one restless second in thirty does not count as work.
 const MOST_VARIANCE: f64 = 1.0;
 
-/// One quantity: what it was, over what time, both added up.
+/// Quantity measured over time, with totals of both.
 #[derive(Debug, Default)]
 pub(crate) struct Track {
-    /// When it was read, the time it is about and what it was, from the start.
+    /// Readings: their time, total seconds and total amount.
     points: VecDeque<(Mono, f64, f64)>,
     seconds: f64,
     amount: f64,
 }
 
 impl Track {
-    /// So much of it over so many seconds, read now.
+    /// Adds an amount over these seconds, read at `at`.
     pub fn add(&mut self, at: Mono, seconds: f64, amount: f64) {
         self.seconds += seconds;
         self.amount += amount;
@@ -42,16 +42,16 @@ impl Track {
                 self.points.push_back((at, self.seconds, self.amount));
             }
         }
-        // One that is older than the window stays, to count from.
+        // One reading older than the window stays as its start.
         while self.points.get(1).is_some_and(|second| at.since(second.0) > WINDOW) {
             self.points.pop_front();
         }
     }
 
-    /// It has come to so much by now, from the start.
+    /// Adds a reading of a running total.
     pub fn total(&mut self, at: Mono, amount: f64) {
         match self.points.back().copied() {
-            // Less than before: it began again.
+            // A lower total has restarted.
             Some((_, _, before)) if amount < before => *self = Track::default(),
             _ => {}
         }
@@ -66,36 +66,36 @@ impl Track {
         self.add(at, seconds, amount - before);
     }
 
-    /// How much of it a second over the last half minute. `None` if nothing was read of it lately.
+    /// Returns the amount per second over the last 30 s, or `None` without a recent reading.
     pub fn rate(&self, now: Mono) -> Option<f64> {
         let (first, last) = (self.points.front()?, self.points.back()?);
         let seconds = last.1 - first.1;
-        // The next reading of a long window comes no sooner than after such a window.
+        // The next reading of a long window cannot come before the window ends.
         let newest = self.points.iter().nth_back(1).map_or(0.0, |before| last.1 - before.1);
         let fresh = WINDOW.max(Duration::from_secs_f64(1.5 * newest.max(0.0)));
         (now.since(last.0) <= fresh && seconds >= 1.0).then(|| (last.2 - first.2).max(0.0) / seconds)
     }
 
-    /// The same as a share of time.
+    /// Returns the rate as a share of the time, at most 1.
     pub fn share(&self, now: Mono) -> Option<f64> {
         self.rate(now).map(|rate| rate.min(1.0))
     }
 }
 
-/// All quantities of a GPU or GPU instance.
+/// Tracks of all quantities of a GPU or GPU instance.
 #[derive(Debug, Default)]
 pub(crate) struct Tracks {
-    /// Seconds with clocks held down by the power cap or a power brake.
+    /// Seconds with clocks reduced by the power cap or a power brake.
     pub power_held: Track,
-    /// The same by heat.
+    /// Seconds with clocks reduced by heat.
     pub heat_held: Track,
     /// Seconds in which it worked.
     pub busy: Track,
-    /// Seconds in which the multiprocessors were active.
+    /// Active seconds of the multiprocessors.
     pub sm: Track,
-    /// The same of the memory interface.
+    /// Active seconds of the memory interface.
     pub dram: Track,
-    /// The same of all their pipes added up.
+    /// Active seconds of all pipes added up.
     pub pipes: Track,
     /// Bytes over PCIe, from the host and to it.
     pub pcie: [Track; 2],
@@ -104,11 +104,11 @@ pub(crate) struct Tracks {
     /// Variance of the power within each second, in square watts.
     power_variance: Track,
     second: PowerSecond,
-    /// What is in no class yet.
+    /// Measurements that are not in a class yet.
     pub gathered: Gathered,
-    /// What the step is found from, since it was last looked for.
+    /// Measurements since the step was last searched.
     pub measured: Measured,
-    /// The newest sample of its work, and the newest with any.
+    /// Times of the newest utilization sample, and of the newest above 0.
     newest_sample: Option<Mono>,
     pub newest_work: Option<Mono>,
     /// Whether its work, and for a GPU its power, was ever measured.
@@ -117,7 +117,7 @@ pub(crate) struct Tracks {
     link: Option<(f64, Mono)>,
 }
 
-/// Power samples of one second: their number, mean and sum of squared deviations (Welford).
+/// Power samples of one second: number, mean and sum of squared deviations (Welford's algorithm).
 #[derive(Debug, Default)]
 struct PowerSecond {
     number: u64,
@@ -127,7 +127,7 @@ struct PowerSecond {
 }
 
 impl Tracks {
-    /// The board drew so many joules in so many seconds.
+    /// Adds the energy that the board drew in these seconds.
     pub fn drew(&mut self, at: Mono, seconds: f64, joules: f64) {
         self.has_power = true;
         let number = at.0 / 1_000_000_000;
@@ -148,7 +148,7 @@ impl Tracks {
         second.squares += deviation * (watts - second.mean);
     }
 
-    /// Adds a window of GPM.
+    /// Adds a GPM window.
     pub fn add_window(&mut self, place: InstanceId, window: &UnitWindow) {
         let &UnitWindow { at, seconds, sm, pipes, dram, .. } = window;
         let gathered = &mut self.gathered;
@@ -169,7 +169,7 @@ impl Tracks {
         for (track, amount) in self.pcie.iter_mut().zip(window.pcie) {
             amount.into_iter().for_each(|amount| track.add(at, seconds, amount));
         }
-        // The busy time of an instance is in windows of their own.
+        // The busy time of an instance comes in windows of its own.
         let complete = if place.is_some() { window.graphics } else { sm };
         if complete.is_some() {
             gathered.complete(seconds);
@@ -183,13 +183,13 @@ impl Tracks {
         }
     }
 
-    /// Standard deviation of the power within a second, in watts, 1 at most: of seconds, because the mean falls for minutes while a
-    /// GPU cools down.
+    /// Returns the standard deviation of the power within a second, in watts, at most 1. Longer intervals would
+    /// include the falling mean of a GPU that cools down for minutes.
     pub fn power_deviation(&self, now: Mono) -> Option<f64> {
         self.power_variance.rate(now).map(f64::sqrt)
     }
 
-    /// It worked for so many of so many seconds.
+    /// Adds the time for which it worked within these seconds.
     pub fn worked(&mut self, at: Mono, seconds: f64, amount: f64) {
         self.has_work = true;
         self.busy.add(at, seconds, amount);
@@ -200,14 +200,14 @@ impl Tracks {
         }
     }
 
-    /// How long samples show no work at all, if they are fresh.
+    /// Returns the time without any work, if the samples are fresh.
     pub fn rests(&self, now: Mono) -> Option<Duration> {
         let sample = self.newest_sample.filter(|sample| now.since(*sample) <= FRESH)?;
         Some(sample.since(self.newest_work?))
     }
 
-    /// The link has this rate now. Gives the highest of the last half minute: at rest some models run their link
-    /// slower, and what was moved before that is no measure of it.
+    /// Updates the link rate, and returns the highest of the last 30 s. Some models slow their link down at rest, and
+    /// earlier traffic must not be compared with that.
     pub fn link(&mut self, now: Mono, rate: Option<f64>) -> Option<f64> {
         let held = self.link.filter(|(_, at)| now.since(*at) <= WINDOW);
         match (held, rate) {

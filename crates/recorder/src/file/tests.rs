@@ -103,7 +103,7 @@ fn eight_gpus_at_full_rate_are_kept_for_the_whole_time_within_the_bound() {
         let end = keep + 97;
         for second in 0..end {
             for index in 0..8 {
-                // The worst: each sample differs from the one before by up to 300 W.
+                // The worst case: consecutive samples differ by up to 300 W.
                 let watts: Vec<f64> = (0..50).map(|_| 400.0 + next() as f64 % 3000.0 / 10.0).collect();
                 let mut batch = batch(&gpu(index), second, |n| watts[n as usize % 50]);
                 let stamp = |n: u64| second * 1_000_000 + n * 166_000;
@@ -150,17 +150,17 @@ fn what_is_no_recording_or_of_another_version_is_refused() {
         out.finish().unwrap()
     };
     let said = |bytes: &[u8]| decode(bytes).unwrap_err().to_string();
-    assert!(said(b"").contains("is no recording"));
-    assert!(said(b"{}").contains("is no recording"));
+    assert!(said(b"").contains("is not a recording"));
+    assert!(said(b"{}").contains("is not a recording"));
     assert!(said(&gzip("{}\n")).contains("another format"));
     let other = format!("{{\"format\":\"{FORMAT}\",\"version\":7,\"release\":\"9.1.0\"}}\n");
     assert_eq!(
         said(&gzip(&other)),
-        "is a recording of version 7; this release reads version 1: use release 9.1.0"
+        "has recording format version 7, but this release reads version 1; use release 9.1.0"
     );
 }
 
-/// The values of each series that the lines lead to, in order of time.
+/// Final values of all series after the lines, in order of time.
 fn replayed(recording: &Recording) -> BTreeMap<String, f64> {
     let mut values = BTreeMap::new();
     for line in lines_with(recording, "subject") {
@@ -172,7 +172,7 @@ fn replayed(recording: &Recording) -> BTreeMap<String, f64> {
 }
 
 proptest! {
-    // Each case of the second has minutes.
+    // Every case of the second has minutes.
     #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]

@@ -1,4 +1,4 @@
-//! Work that has come to a halt, replayed from what the driver kept of real work (`tests/data/jobs/README.md`).
+//! Halted work, replayed from the driver's samples of real work (`tests/data/jobs/README.md`).
 
 use super::*;
 use model::catalog::GpuInstance;
@@ -44,7 +44,7 @@ pub(super) fn stretch(all: &[Second], from: usize, to: usize, seconds: usize) ->
     all[from - 1..to].iter().cycle().take(seconds).cloned().collect()
 }
 
-/// A GPU whose processes do what was recorded.
+/// GPU whose processes repeat recorded work.
 struct Replay {
     bench: Bench,
     seconds: Vec<Second>,

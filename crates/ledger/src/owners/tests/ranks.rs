@@ -1,4 +1,4 @@
-//! Jobs of two ranks, each on its GPU, replayed from what the driver kept of real work (`tests/data/jobs/README.md`).
+//! Jobs of two ranks on two GPUs, replayed from the driver's samples of real work (`tests/data/jobs/README.md`).
 
 use super::halts::{Second, recorded, stretch};
 use super::*;
@@ -8,10 +8,10 @@ use model::sample::Row;
 /// Seconds of a GPM window at default settings.
 const GPM: usize = 10;
 
-/// Two GPUs whose owner does what was recorded.
+/// Two GPUs whose owner repeats recorded work.
 struct Job {
     bench: Bench,
-    /// What each GPU did.
+    /// Recorded work by GPU.
     seconds: [Vec<Second>; 2],
     noise: Noise,
     owner: Arc<Owner>,
@@ -201,7 +201,7 @@ fn a_rank_that_does_more_work_is_named_within_a_minute() {
     let mut took = Vec::new();
     for seed in 0..20 {
         let mut job = Job::new(seed);
-        // Step 0 is in line 8, and rank 1 does more from second 20 on. Each stretch is of whole steps: 30 and 41.
+        // Step 0 is in line 8, and rank 1 does more from second 20 on. Both stretches have whole steps: 30 and 41.
         let before = ranks.each_ref().map(|rank| stretch(rank, 12, 25, 61 + seed as usize % GPM));
         let entities = [job.entity(0), job.entity(1)];
         let slow =
