@@ -92,7 +92,7 @@ impl Outcome {
 }
 
 /// Result of one check after the judge has evaluated it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
     pub check: CanaryCheck,
     /// Published verdict, after the rule of three of the last four.
@@ -118,18 +118,7 @@ pub struct Judged {
 impl Judged {
     /// Returns a result without measurements.
     pub fn plain(check: CanaryCheck, verdict: CanaryVerdict, text: String) -> Judged {
-        Judged {
-            check,
-            verdict,
-            sample: verdict,
-            text,
-            rate: None,
-            ratios: Vec::new(),
-            sm_clock_hertz: None,
-            zeroed: 0,
-            flipped: 0,
-            bad_sms: Vec::new(),
-        }
+        Judged { check, verdict, sample: verdict, text, ..Judged::default() }
     }
 }
 

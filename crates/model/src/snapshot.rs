@@ -360,7 +360,7 @@ pub struct OwnerRecordsView {
 type StaticText = &'static str;
 
 /// Event, or several events of the same kind in a burst.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     /// Number of the entry in the list, starting at 1; 0 before the event is added to the list.
     pub id: u64,
@@ -433,40 +433,8 @@ pub struct Event {
 impl Event {
     /// Returns an event of this kind and time, without further information.
     pub fn new(kind: EventKind, unix_seconds: f64, severity: Severity, action: FaultAction) -> Event {
-        Event {
-            id: 0,
-            revision: 0,
-            unix_seconds,
-            last_unix_seconds: unix_seconds,
-            repeats: 0,
-            old: false,
-            kind,
-            gpu: None,
-            pci: None,
-            nvswitch: None,
-            code: None,
-            mnemonic: "",
-            check: None,
-            meaning: "",
-            severity,
-            action,
-            app_can_cause: "",
-            unit: None,
-            same_unit: None,
-            link: None,
-            fatal: None,
-            intr_info: None,
-            error_status: None,
-            investigate: None,
-            gpu_instance: None,
-            compute_instance: None,
-            pid: None,
-            process: None,
-            owner: None,
-            text: String::new(),
-            nvml: false,
-            kmsg: false,
-        }
+        let last_unix_seconds = unix_seconds;
+        Event { kind, unix_seconds, last_unix_seconds, severity, action, ..Event::default() }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use super::{self as m, MetricId};
+use super::{self as m, METRICS, MetricId};
 
 /// Metrics about the work of an owner, which need the activity of the GPU as well as its processes.
 const OWNER_WORK: &[MetricId] = &[
@@ -21,7 +21,7 @@ const OWNER_WORK: &[MetricId] = &[
     m::gpu_owner_last_progress_timestamp_seconds.id(),
 ];
 
-/// Sources of every metric about owners.
+/// Sources of every metric `gpu_owner_*`.
 const OWNER_SOURCES: &[MetricId] = &[
     m::gpu_processes.id(),
     m::gpu_mig_compute_processes.id(),
@@ -35,28 +35,8 @@ const OWNER_SOURCES: &[MetricId] = &[
 ];
 
 /// Metrics that the ledger derives from other metrics, each list with its sources.
-const MADE_OF: [(&[MetricId], &[MetricId]); 9] = [
+const MADE_OF: [(&[MetricId], &[MetricId]); 8] = [
     (OWNER_WORK, OWNER_SOURCES),
-    (
-        &[
-            m::gpu_owner_info.id(),
-            m::gpu_owner_processes.id(),
-            m::gpu_owner_memory_used_bytes.id(),
-            m::gpu_owner_allocated_seconds_total.id(),
-            m::gpu_owner_energy_joules_total.id(),
-            m::gpu_owner_cpu_remote_ratio.id(),
-            m::gpu_owner_cpu_remote_cache_ratio.id(),
-            m::gpu_owner_memory_remote_ratio.id(),
-            m::gpu_owner_ended_at_full_memory_total.id(),
-            m::gpu_owner_mig_profile_hint_info.id(),
-            m::gpu_owner_host_oom_kills_total.id(),
-            m::gpu_owner_cpu_seconds_total.id(),
-            m::gpu_owner_start_timestamp_seconds.id(),
-            m::gpu_owner_nccl_rank.id(),
-            m::gpu_owner_nccl_collectives_total.id(),
-        ],
-        OWNER_SOURCES,
-    ),
     (
         OWNER_WORK,
         &[
@@ -109,8 +89,12 @@ const EVENTS: [MetricId; 2] = [m::gpu_info.id(), m::gpu_driver_events_total.id()
 /// Returns the metrics that are switched off and that no published metric or event needs.
 pub fn unread(off: &HashSet<MetricId>) -> Vec<MetricId> {
     let wanted = |made: &[MetricId]| made.iter().any(|id| !off.contains(id));
+    let mut ids = (0..).map(MetricId).zip(METRICS);
+    let owners = ids.any(|(id, metric)| metric.name.starts_with("gpu_owner_") && !off.contains(&id));
     let needed = |id: &MetricId| {
-        EVENTS.contains(id) || MADE_OF.iter().any(|(made, of)| of.contains(id) && wanted(made))
+        EVENTS.contains(id)
+            || (owners && OWNER_SOURCES.contains(id))
+            || MADE_OF.iter().any(|(made, of)| of.contains(id) && wanted(made))
     };
     off.iter().copied().filter(|id| !needed(id)).collect()
 }

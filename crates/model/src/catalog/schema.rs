@@ -348,6 +348,7 @@ macro_rules! labels {
                 fn text(&self) -> schema::LabelText { schema::LabelText::Known(*self as u8) }
             }
             impl schema::KnownLabel for $name { const ALL: &'static [$name] = &[$($name::$variant),+]; }
+            impl Default for $name { fn default() -> $name { <$name as schema::KnownLabel>::ALL[0] } }
         )+
     };
 }
