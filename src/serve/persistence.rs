@@ -1,6 +1,5 @@
 //! State files of the ledger: reads the documents of an earlier daemon and saves the new ones in the background.
 
-use std::io;
 use std::sync::Arc;
 
 use collectors::module;
@@ -18,12 +17,12 @@ use model::persisted::{
 pub(crate) struct StateKeepers {
     /// ID of this boot; empty if unknown, in which case the documents of one boot have no keeper.
     boot_id: String,
-    inventory: DocumentKeeper<Inventory>,
-    faults: DocumentKeeper<FaultBooks>,
-    wrong_results: DocumentKeeper<KnownWrongResults>,
-    history: DocumentKeeper<NodeHistory>,
-    events: DocumentKeeper<EventHistory>,
-    owner_records: DocumentKeeper<OwnerRecords>,
+    inventory: Keeper<Inventory>,
+    faults: Keeper<FaultBooks>,
+    wrong_results: Keeper<KnownWrongResults>,
+    history: Keeper<NodeHistory>,
+    events: Keeper<EventHistory>,
+    owner_records: Keeper<OwnerRecords>,
 }
 
 impl StateKeepers {
@@ -37,20 +36,19 @@ impl StateKeepers {
             );
             String::new()
         });
-        let of_boot = (!boot_id.is_empty()).then_some(store);
-        let (known, inventory) = open::<Inventory>(of_boot);
+        let (known, inventory) = open_of_boot::<Inventory>(&boot_id, store);
         let seen = known.filter(|known| known.boot_id == boot_id).map(|known| known.seen);
-        let (known, faults_keeper) = open::<FaultBooks>(of_boot);
+        let (known, faults_keeper) = open_of_boot::<FaultBooks>(&boot_id, store);
         let faults = faults_of_load(host, known.filter(|known| known.boot_id == boot_id));
-        let (wrong_results, wrong_results_keeper) = open::<KnownWrongResults>(Some(store));
+        let (wrong_results, wrong_results_keeper) = store.open::<KnownWrongResults>();
         let wrong_results = wrong_results.unwrap_or_default();
         for wrong in &wrong_results.gpus {
             let (uuid, check) = (&wrong.uuid, &wrong.check);
             tracing::warn!(uuid, check, "a wrong result of the canary is still in force; it was not cleared");
         }
         let (history, history_keeper) = open_history(host.machine_id(), store, inbox);
-        let (events, events_keeper) = open(Some(store));
-        let (owner_records, owner_records_keeper) = open(Some(store));
+        let (events, events_keeper) = store.open::<EventHistory>();
+        let (owner_records, owner_records_keeper) = store.open::<OwnerRecords>();
         let documents = Documents {
             seen: seen.unwrap_or_default(),
             faults,
@@ -75,42 +73,24 @@ impl StateKeepers {
     pub(crate) fn save(&self, changed: ChangedDocuments) {
         let ChangedDocuments { seen, faults, wrong_results, history, events, owner_records } = changed;
         let boot_id = || self.boot_id.clone();
-        self.inventory.save(seen.map(|seen: SeenGpus| Inventory { boot_id: boot_id(), seen }));
-        self.faults.save(faults.map(|faults| FaultBooks { boot_id: boot_id(), faults }));
-        self.wrong_results.save(wrong_results);
-        self.history.save(history);
-        self.events.save(events);
-        self.owner_records.save(owner_records);
+        save(&self.inventory, seen.map(|seen: SeenGpus| Inventory { boot_id: boot_id(), seen }));
+        save(&self.faults, faults.map(|faults| FaultBooks { boot_id: boot_id(), faults }));
+        save(&self.wrong_results, wrong_results);
+        save(&self.history, history);
+        save(&self.events, events);
+        save(&self.owner_records, owner_records);
     }
 }
 
-/// Keeper of one document; `None` if the document is kept in memory only.
-struct DocumentKeeper<T: Document>(Option<Keeper<T>>);
+/// Opens a document of one boot. Without a boot ID the document is kept in memory only.
+fn open_of_boot<T: Document + Send + 'static>(boot_id: &str, store: &Store) -> (Option<T>, Keeper<T>) {
+    if boot_id.is_empty() { Default::default() } else { store.open() }
+}
 
-impl<T: Document> DocumentKeeper<T> {
-    fn save(&self, document: Option<T>) {
-        if let (Some(keeper), Some(document)) = (&self.0, document) {
-            keeper.save(document);
-        }
+fn save<T: Document>(keeper: &Keeper<T>, document: Option<T>) {
+    if let Some(document) = document {
+        keeper.save(document);
     }
-}
-
-impl<T: Document> Drop for DocumentKeeper<T> {
-    fn drop(&mut self) {
-        self.0.take().into_iter().for_each(Keeper::finish);
-    }
-}
-
-fn warn_unkept<T: Document>(error: &io::Error) {
-    let kind = T::KIND;
-    tracing::warn!(%error, "failed to start the state writer; {kind}.json will not survive a restart");
-}
-
-/// Reads a document and starts its keeper; returns neither without a store.
-fn open<T: Document + Send + 'static>(store: Option<&Store>) -> (Option<T>, DocumentKeeper<T>) {
-    let opened = store.and_then(|store| store.open().inspect_err(warn_unkept::<T>).ok());
-    let (known, keeper) = opened.unzip();
-    (known.flatten(), DocumentKeeper(keeper))
 }
 
 /// Returns the current driver load with its faults. Faults of another load are dropped: a driver load ends them.
@@ -135,11 +115,7 @@ fn faults_of_load(host: &Host, known: Option<FaultBooks>) -> PersistedFaults {
 
 /// Opens the history of the node. A history that cannot be read yet reaches the ledger as an event once it can be: an
 /// empty one would forget a lost GPU and the number of failures of every GPU.
-fn open_history(
-    machine_id: String,
-    store: &Store,
-    inbox: &Arc<Inbox>,
-) -> (NodeHistory, DocumentKeeper<NodeHistory>) {
+fn open_history(machine_id: String, store: &Store, inbox: &Arc<Inbox>) -> (NodeHistory, Keeper<NodeHistory>) {
     let late = {
         let (inbox, machine_id) = (Arc::clone(inbox), machine_id.clone());
         move |known: Option<NodeHistory>| {
@@ -147,17 +123,16 @@ fn open_history(
             inbox.event(LedgerEvent::History(Some(history)));
         }
     };
-    let opened = store.open_late(late).inspect_err(warn_unkept::<NodeHistory>).ok();
-    let (state, keeper) = opened.unzip();
+    let (state, keeper) = store.open_late(late);
     let known = match state {
-        Some(StoredState::Document(known)) => known,
-        Some(StoredState::Unread) => {
+        StoredState::Document(known) => known,
+        StoredState::None => NodeHistory::default(),
+        StoredState::Unread => {
             inbox.event(LedgerEvent::History(None));
             NodeHistory::default()
         }
-        Some(StoredState::None) | None => NodeHistory::default(),
     };
-    (history_of_machine(&machine_id, known), DocumentKeeper(keeper))
+    (history_of_machine(&machine_id, known), keeper)
 }
 
 /// Returns the history for this machine. If the disk moved here from another machine, the other machine's number of GPUs

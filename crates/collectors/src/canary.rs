@@ -7,30 +7,26 @@ mod visit;
 mod watch;
 
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::Context;
-use super::nvml::switch::{Holder, StuckIn, Switch};
+use super::nvml::switch::{Holder, StuckIn};
+use super::{Context, Parts};
 use crate::views::View;
 use crate::views::canary::CanaryFacts;
-use attribution::pods::Pods;
 use canary::baseline::BaselineStore;
 use canary::gate;
 use canary::interlock::HeldLock;
 use canary::parent::DetachedChild;
 use canary::schedule::rng::Rng;
 use canary::schedule::{Due, ScheduleSettings};
-use host::child::ChildSet;
-use host::state::{Keeper, Store};
+use host::state::Keeper;
 use ledger::inbox::LedgerEvent;
 use model::canary::{CanaryEvent, Place};
 use model::catalog::{CanaryMode, CanarySkip, CollectorName, Gpu};
 use model::clock::{Mono, unix_seconds};
 use model::sample::SWITCHED_OFF;
-use state::{CanaryCell, LeftProcess, RunnerState};
+use state::{LeftProcess, RunnerState};
 pub use visit::run_settings;
 
 /// Longest time between two looks at what is published.
@@ -45,53 +41,38 @@ const PACE_OFF: Duration = Duration::from_secs(3600);
 /// The daemon ends within 5 s of being asked to; a process in a driver call is left behind before that.
 const SHUTDOWN: Duration = Duration::from_millis(3800);
 
-/// What the collector receives beside the context.
-#[derive(Debug)]
-pub(crate) struct Parts {
-    /// Canary processes alive and their cost.
-    pub(crate) canary_children: Arc<ChildSet>,
-    /// Release of the driver and of the profiling counters.
-    pub(crate) switch: Arc<Switch>,
-    /// State of the canary, for requests over the control socket.
-    pub(crate) canary: Arc<CanaryCell>,
-    /// Devices that the kubelet has given out.
-    pub(crate) pods: Arc<Pods>,
-    /// Facts of the ledger that the canary goes by.
-    pub(crate) facts: View<CanaryFacts>,
-}
-
 /// Starts the collector.
-pub(crate) fn start(context: Context, parts: Parts) -> io::Result<JoinHandle<()>> {
-    // Judging and keeping the baseline recurse nowhere.
-    host::thread::spawn("canary", 1024, move || {
-        let rng = Rng::new(unix_seconds().to_bits() ^ u64::from(std::process::id()).rotate_left(32));
-        let (memory, keeper) = remembered(&context.state);
-        let collector = CanaryCollector {
-            context,
-            parts,
-            schedule: None,
-            rng,
-            memory,
-            keeper,
-            left: Vec::new(),
-            interlock: None,
-            last_peer: None,
-            said_due: BTreeMap::new(),
-            said_alive: 0,
-            ending: None,
-        };
-        collector.run();
-    })
+pub(crate) fn run(context: Context, parts: Parts) {
+    let facts = parts.view(CanaryFacts::new);
+    let rng = Rng::new(unix_seconds().to_bits() ^ u64::from(std::process::id()).rotate_left(32));
+    let (memory, keeper) = context.state.open::<BaselineStore>();
+    let collector = CanaryCollector {
+        context,
+        parts,
+        facts,
+        schedule: None,
+        rng,
+        memory: memory.unwrap_or_default().sanitized(),
+        keeper,
+        left: Vec::new(),
+        interlock: None,
+        last_peer: None,
+        said_due: BTreeMap::new(),
+        said_alive: 0,
+        ending: None,
+    };
+    collector.run();
 }
 
 struct CanaryCollector {
     context: Context,
     parts: Parts,
+    facts: View<CanaryFacts>,
     /// What the schedule goes by.
     schedule: Option<ScheduleSettings>,
     rng: Rng,
     memory: BaselineStore,
-    keeper: Option<Keeper<BaselineStore>>,
+    keeper: Keeper<BaselineStore>,
     /// Processes of earlier runs that have not ended.
     left: Vec<PlacedChild>,
     /// Held while a run is made, and until its process has ended or is known to hang.
@@ -123,7 +104,7 @@ impl CanaryCollector {
             self.tend(None);
             if settings.mode != CanaryMode::Off {
                 self.context.beat(CollectorName::Canary);
-                let published = self.parts.facts.current();
+                let published = self.facts.current();
                 self.look(&published);
                 if let Some((place, peer)) = self.choose(&published) {
                     self.visit(&place, peer);
@@ -296,9 +277,6 @@ impl CanaryCollector {
                 tracing::warn!(pid, "left behind in a driver call; the canary ends when the call returns");
             }
         }
-        if let Some(keeper) = self.keeper.take() {
-            keeper.finish();
-        }
     }
 }
 
@@ -321,16 +299,4 @@ fn holder(process: &PlacedChild) -> Holder {
         seconds: Mono::now().since(call.since).as_secs_f64(),
     });
     Holder { pid: process.reported.pid, stuck }
-}
-
-/// What earlier runs have taught, and the thread that keeps it. Without the thread it is only known while the daemon
-/// runs.
-fn remembered(store: &Store) -> (BaselineStore, Option<Keeper<BaselineStore>>) {
-    match store.open::<BaselineStore>() {
-        Ok((memory, keeper)) => (memory.unwrap_or_default().sanitized(), Some(keeper)),
-        Err(error) => {
-            tracing::warn!(%error, "no thread: the canary's baseline is not kept over restarts");
-            (BaselineStore::default(), None)
-        }
-    }
 }

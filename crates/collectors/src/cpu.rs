@@ -17,9 +17,7 @@ pub mod simulated;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::{Context, put_row};
@@ -49,38 +47,36 @@ const LOOK: Duration = Duration::from_millis(250);
 const RETRY: Duration = Duration::from_secs(60);
 
 /// Starts the collector. `owners`: the owners of GPU work, and whether each has processes now.
-pub(crate) fn start(
+pub(crate) fn run(
     context: Context,
     topology: View<Option<Arc<Topology>>>,
     owners: View<Vec<(Arc<GpuOwner>, bool)>>,
-) -> io::Result<JoinHandle<()>> {
-    host::thread::spawn("cpu", 256, move || {
-        let config = &context.config().cpu;
-        if !config.enabled || config.events.is_empty() {
-            return context.switched_off(CollectorName::Cpu, "cpu.enabled");
+) {
+    let config = &context.config().cpu;
+    if !config.enabled || config.events.is_empty() {
+        return context.switched_off(CollectorName::Cpu, "cpu.enabled");
+    }
+    let patience = Mono::now() + PATIENCE;
+    // The names of the groups are known once the topology is there, or is not to come.
+    let unnamed = || context.config().topology.enabled && topology.current().is_none();
+    while !context.stop.stopped() && Mono::now() < patience && unnamed() {
+        context.stop.wait_until(Mono::now() + LOOK);
+    }
+    let host = Host::new(&context.config().host.root);
+    match Simulated::of_host(&host) {
+        Some(kernel) => {
+            tracing::warn!("the CPU events are those of a simulated host: nothing is counted");
+            read_until_stopped(&context, topology, owners, host, kernel);
         }
-        let patience = Mono::now() + PATIENCE;
-        // The names of the groups are known once the topology is there, or is not to come.
-        let unnamed = || context.config().topology.enabled && topology.current().is_none();
-        while !context.stop.stopped() && Mono::now() < patience && unnamed() {
-            context.stop.wait_until(Mono::now() + LOOK);
+        None => {
+            let kernel = Perf::new(Processor::of_host(&host));
+            read_until_stopped(&context, topology, owners, host, kernel);
         }
-        let host = Host::new(&context.config().host.root);
-        match Simulated::of_host(&host) {
-            Some(kernel) => {
-                tracing::warn!("the CPU events are those of a simulated host: nothing is counted");
-                run(&context, topology, owners, host, kernel);
-            }
-            None => {
-                let kernel = Perf::new(Processor::of_host(&host));
-                run(&context, topology, owners, host, kernel);
-            }
-        }
-    })
+    }
 }
 
 /// Reads until the daemon stops.
-fn run<K: CounterBackend>(
+fn read_until_stopped<K: CounterBackend>(
     context: &Context,
     topology: View<Option<Arc<Topology>>>,
     owners: View<Vec<(Arc<GpuOwner>, bool)>>,

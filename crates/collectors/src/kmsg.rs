@@ -14,7 +14,6 @@ pub(crate) mod record;
 
 use std::io;
 use std::path::PathBuf;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::{Context, put_row};
@@ -44,23 +43,21 @@ const AT_ONCE: usize = 4096;
 const LIFE: u64 = 0;
 
 /// Starts the collector.
-pub(crate) fn start(context: Context) -> io::Result<JoinHandle<()>> {
-    host::thread::spawn("kmsg", 512, move || {
-        if !context.config().events.kernel_log {
-            return context.switched_off(CollectorName::Kmsg, "events.kernel_log");
-        }
-        let host = Host::new(&context.config().host.root);
-        let path = host.path("/dev/kmsg");
-        let position = Position::new(&host, &context.state);
-        let records = [0; KmsgOutcome::ALL.len()];
-        let (overruns, facts, changed, sent) = (0, 0, true, Mono(0));
-        let mut log = KernelLog { context, path, position, records, overruns, facts, changed, sent };
-        if let Err(error) = log.run() {
-            tracing::error!(%error, "the kernel log cannot be watched");
-            log.context.idle(CollectorName::Kmsg, error.to_string());
-        }
-        log.position.finish();
-    })
+pub(crate) fn run(context: Context) {
+    if !context.config().events.kernel_log {
+        return context.switched_off(CollectorName::Kmsg, "events.kernel_log");
+    }
+    let host = Host::new(&context.config().host.root);
+    let path = host.path("/dev/kmsg");
+    let position = Position::new(&host, &context.state);
+    let records = [0; KmsgOutcome::ALL.len()];
+    let (overruns, facts, changed, sent) = (0, 0, true, Mono(0));
+    let mut log = KernelLog { context, path, position, records, overruns, facts, changed, sent };
+    if let Err(error) = log.run() {
+        tracing::error!(%error, "the kernel log cannot be watched");
+        log.context.idle(CollectorName::Kmsg, error.to_string());
+    }
+    log.position.finish();
 }
 
 /// The state of the collector.

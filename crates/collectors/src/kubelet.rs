@@ -3,10 +3,8 @@
 //! answers are cut to a bounded length.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
@@ -47,31 +45,28 @@ const MAX_RESOURCES: usize = 64;
 const MAX_CLAIMS: usize = 4096;
 
 /// Starts the collector.
-pub(crate) fn start(context: Context, pods: Arc<Pods>) -> io::Result<JoinHandle<()>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    host::thread::spawn("kubelet", 1024, move || {
-        let socket = &context.config().owners.kubelet_socket;
-        if socket.as_os_str().is_empty() {
-            pods.set_status(KubeletStatus::Off);
-            return context.switched_off(CollectorName::Kubelet, "owners.kubelet_socket");
-        }
-        let is_relayed = *socket != Config::default().owners.kubelet_socket;
-        let socket = Host::new(&context.config().host.root).path(socket);
-        let mut collector = KubeletCollector {
-            is_relayed,
-            context: &context,
-            pods,
-            runtime,
-            socket,
-            errors: [0; KubeletError::ALL.len()],
-            answer: None,
-            answered: None,
-            failed: 0,
-            unavailable: None,
-            took: Duration::ZERO,
-        };
-        collector.run();
-    })
+pub(crate) fn run(context: Context, pods: Arc<Pods>, runtime: Runtime) {
+    let socket = &context.config().owners.kubelet_socket;
+    if socket.as_os_str().is_empty() {
+        pods.set_status(KubeletStatus::Off);
+        return context.switched_off(CollectorName::Kubelet, "owners.kubelet_socket");
+    }
+    let is_relayed = *socket != Config::default().owners.kubelet_socket;
+    let socket = Host::new(&context.config().host.root).path(socket);
+    let mut collector = KubeletCollector {
+        is_relayed,
+        context: &context,
+        pods,
+        runtime,
+        socket,
+        errors: [0; KubeletError::ALL.len()],
+        answer: None,
+        answered: None,
+        failed: 0,
+        unavailable: None,
+        took: Duration::ZERO,
+    };
+    collector.run();
 }
 
 /// Time between two visits.

@@ -31,15 +31,15 @@ use host::state::Store;
 use host::stop::Stop;
 use ledger::inbox::{Inbox, LedgerEvent};
 use model::catalog::CollectorName;
-use model::catalog::schema::{Entity, LabelSet, Metric};
+use model::catalog::schema::{Entity, KnownLabel, LabelSet, Metric};
 use model::clock::{Cadence, Mono};
 use model::http_counters::HttpCounters;
 use model::sample::{Batch, Rows, SWITCHED_OFF};
+use model::snapshot::Snapshot;
 use model::snapshot_cell::SnapshotCell;
 use settings::Config;
 
 use crate::views::View;
-use crate::views::canary::CanaryFacts;
 
 /// The configuration in use. A reload stores another one, in which only values differ that apply at once.
 pub type LiveConfig = ArcSwap<Config>;
@@ -170,41 +170,48 @@ pub struct Parts {
     pub access: Option<Arc<Access>>,
 }
 
-/// Starts every collector: its source and its thread, which ends when [`Context::stop`] says so.
+impl Parts {
+    fn view<T>(&self, project: fn(&Arc<Snapshot>) -> T) -> View<T> {
+        View::new(&self.snapshots, project)
+    }
+}
+
+/// Starts the thread of every collector. It ends when [`Context::stop`] is set.
 pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(CollectorName, JoinHandle<()>)>> {
     use CollectorName::*;
-    let context = || context.clone();
-    let Parts { samplers, canary_children, topology_children, switch, canary, pods, snapshots, http, access } =
-        parts.clone();
-    let canaries = canary_children.clone();
-    let canary = canary::Parts {
-        canary_children,
-        switch: switch.clone(),
-        canary,
-        pods: pods.clone(),
-        facts: View::new(&snapshots, CanaryFacts::new),
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut threads = Vec::new();
+    let mut spawn = |name: CollectorName, stack_kib, run: Box<dyn FnOnce(Context, Parts) + Send>| {
+        let (context, parts) = (context.clone(), parts.clone());
+        let thread = host::thread::spawn(name.known(), stack_kib, move || run(context, parts))?;
+        threads.push((name, thread));
+        io::Result::Ok(())
     };
-    let addresses = View::new(&snapshots, views::gpu_addresses);
-    let work = View::new(&snapshots, views::gpu_work);
-    let (nodes, fabric) = (View::new(&snapshots, views::topology), View::new(&snapshots, views::has_fabric));
-    let (layout, owners) = (View::new(&snapshots, views::topology), View::new(&snapshots, views::owners));
-    Ok(vec![
-        (
-            Process,
-            process::start(context(), samplers.clone(), canaries, topology_children.clone(), http, access)?,
-        ),
-        (Nvml, nvml::start(context(), samplers, switch.clone())?),
-        (Kmsg, kmsg::start(context())?),
-        (Module, module::start(context(), switch, fabric)?),
-        (Canary, canary::start(context(), canary)?),
-        (Topology, topology::start(context(), addresses, topology_children)?),
-        (Owners, owners::start(context(), work, pods.clone())?),
-        (Kubelet, kubelet::start(context(), pods)?),
-        (Cpu, cpu::start(context(), layout, owners)?),
-        (Windows, windows::start(context())?),
-        (Network, network::start(context(), nodes)?),
-        (Nccl, nccl::start(context(), View::new(&snapshots, views::rank_places))?),
-    ])
+    spawn(Process, 256, Box::new(process::run))?;
+    spawn(Nvml, 512, Box::new(|context, parts| nvml::run(context, parts.samplers, parts.switch)))?;
+    spawn(Kmsg, 512, Box::new(|context, _| kmsg::run(context)))?;
+    spawn(
+        Module,
+        256,
+        Box::new(|context, parts| module::run(context, &parts.switch, parts.view(views::has_fabric))),
+    )?;
+    spawn(Canary, 1024, Box::new(canary::run))?;
+    spawn(Topology, 2048, Box::new(topology::run))?;
+    spawn(
+        Owners,
+        2048,
+        Box::new(|context, parts| owners::run(context, parts.view(views::gpu_work), parts.pods)),
+    )?;
+    spawn(Kubelet, 1024, Box::new(move |context, parts| kubelet::run(context, parts.pods, runtime)))?;
+    spawn(
+        Cpu,
+        256,
+        Box::new(|context, parts| cpu::run(context, parts.view(views::topology), parts.view(views::owners))),
+    )?;
+    spawn(Windows, 512, Box::new(|context, _| windows::run(context)))?;
+    spawn(Network, 256, Box::new(|context, parts| network::run(context, parts.view(views::topology))))?;
+    spawn(Nccl, 1024, Box::new(|context, parts| nccl::run(context, parts.view(views::rank_places))))?;
+    Ok(threads)
 }
 
 /// Adds a number. A value outside the limits of its unit, which no counter of a live machine has, is no series.

@@ -9,11 +9,8 @@ pub mod library;
 mod services;
 
 use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::nvml::switch::Switch;
@@ -39,30 +36,22 @@ const THREAD: &str = "nv_queue";
 const KTHREADD: &str = "2";
 
 /// Starts the collector. `fabric`: whether a GPU belongs to an NVLink fabric.
-pub(crate) fn start(context: Context, switch: Arc<Switch>, fabric: View<bool>) -> io::Result<JoinHandle<()>> {
-    host::thread::spawn("module", 256, move || {
-        let every = |config: &Config| EVERY.min(config.sampler.slow_interval);
-        let mut turns = Turns::new(&context);
-        let host = Host::new(&context.config().host.root);
-        let mut reader = ModuleReader {
-            context: &context,
-            switch: &switch,
-            fabric,
-            host,
-            sent: None,
-            services: Services::default(),
-        };
-        while !context.stop.stopped() {
-            let now = Mono::now();
-            let paused = switch.is_released();
-            if turns.is_due(every) || paused {
-                reader.visit(every(&turns.config));
-            }
-            let quick = EVERY_PAUSED.min(turns.config.sampler.normal_interval);
-            let next = if paused { turns.next().min(now + quick) } else { turns.next() };
-            turns.wait_until(next.min(now + EVERY_PAUSED));
+pub(crate) fn run(context: Context, switch: &Switch, fabric: View<bool>) {
+    let every = |config: &Config| EVERY.min(config.sampler.slow_interval);
+    let mut turns = Turns::new(&context);
+    let host = Host::new(&context.config().host.root);
+    let mut reader =
+        ModuleReader { context: &context, switch, fabric, host, sent: None, services: Services::default() };
+    while !context.stop.stopped() {
+        let now = Mono::now();
+        let paused = switch.is_released();
+        if turns.is_due(every) || paused {
+            reader.visit(every(&turns.config));
         }
-    })
+        let quick = EVERY_PAUSED.min(turns.config.sampler.normal_interval);
+        let next = if paused { turns.next().min(now + quick) } else { turns.next() };
+        turns.wait_until(next.min(now + EVERY_PAUSED));
+    }
 }
 
 struct ModuleReader<'a> {

@@ -2,10 +2,9 @@
 //! for. A question is bounded in time and bytes, one at a time, and this thread does nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::{Context, put_row};
@@ -41,23 +40,21 @@ const MOST_LINE: usize = 256;
 const MOST_PROCESSES: usize = 1024;
 
 /// Starts the collector.
-pub(crate) fn start(context: Context, places: View<Vec<RankPlace>>) -> io::Result<JoinHandle<()>> {
-    host::thread::spawn("nccl", 1024, move || {
-        let owners = &context.config().owners;
-        if !(owners.enabled && owners.nccl_ras) {
-            return context.switched_off(CollectorName::Nccl, "owners.nccl_ras");
-        }
-        let collector = NcclCollector {
-            host: Arc::new(Host::new(&context.config().host.root)),
-            reader: DeadlineReader::new("nccl-reader", owners.read_timeout, context.stop.clone()),
-            questions: Questions::new(owners.nccl_ras_after),
-            // The range of the setting is that of ports.
-            port: u16::try_from(owners.nccl_ras_port).unwrap_or(u16::MAX),
-            outcomes: [0; RasOutcome::ALL.len()],
-            context,
-        };
-        collector.run(&places);
-    })
+pub(crate) fn run(context: Context, places: View<Vec<RankPlace>>) {
+    let owners = &context.config().owners;
+    if !(owners.enabled && owners.nccl_ras) {
+        return context.switched_off(CollectorName::Nccl, "owners.nccl_ras");
+    }
+    let collector = NcclCollector {
+        host: Arc::new(Host::new(&context.config().host.root)),
+        reader: DeadlineReader::new("nccl-reader", owners.read_timeout, context.stop.clone()),
+        questions: Questions::new(owners.nccl_ras_after),
+        // The range of the setting is that of ports.
+        port: u16::try_from(owners.nccl_ras_port).unwrap_or(u16::MAX),
+        outcomes: [0; RasOutcome::ALL.len()],
+        context,
+    };
+    collector.run(&places);
 }
 
 struct NcclCollector {

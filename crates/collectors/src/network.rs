@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -31,46 +30,44 @@ const MAX_PORTS: usize = 8;
 const WORD: u64 = 4;
 
 /// Starts the collector.
-pub(crate) fn start(context: Context, topology: View<Option<Arc<Topology>>>) -> io::Result<JoinHandle<()>> {
-    host::thread::spawn("network", 256, move || {
-        if !context.config().network.enabled {
-            return context.switched_off(CollectorName::Network, "network.enabled");
+pub(crate) fn run(context: Context, topology: View<Option<Arc<Topology>>>) {
+    if !context.config().network.enabled {
+        return context.switched_off(CollectorName::Network, "network.enabled");
+    }
+    if !context.config().topology.enabled {
+        return context.switched_off(CollectorName::Network, "topology.enabled");
+    }
+    let mut turns = Turns::new(&context);
+    let host = Host::new(&context.config().host.root);
+    let reader = DeadlineReader::new("network-read", DEADLINE, Arc::clone(&context.stop));
+    let mut collector = NetworkCollector { reader, late: BTreeMap::new() };
+    let (mut known, mut nics) = (None::<Arc<Topology>>, Vec::new());
+    let mut unavailable = None;
+    while !context.stop.stopped() {
+        let mut due = turns.is_due(|config| config.network.interval);
+        if let Some(now) = topology.current()
+            && known.as_ref().is_none_or(|known| !Arc::ptr_eq(known, &now))
+        {
+            let found = nics_of_gpus(&now);
+            due |= found != nics;
+            nics = found;
+            known = Some(now);
         }
-        if !context.config().topology.enabled {
-            return context.switched_off(CollectorName::Network, "topology.enabled");
-        }
-        let mut turns = Turns::new(&context);
-        let host = Host::new(&context.config().host.root);
-        let reader = DeadlineReader::new("network-read", DEADLINE, Arc::clone(&context.stop));
-        let mut collector = NetworkCollector { reader, late: BTreeMap::new() };
-        let (mut known, mut nics) = (None::<Arc<Topology>>, Vec::new());
-        let mut unavailable = None;
-        while !context.stop.stopped() {
-            let mut due = turns.is_due(|config| config.network.interval);
-            if let Some(now) = topology.current()
-                && known.as_ref().is_none_or(|known| !Arc::ptr_eq(known, &now))
-            {
-                let found = nics_of_gpus(&now);
-                due |= found != nics;
-                nics = found;
-                known = Some(now);
-            }
-            if due {
-                let taken = Mono::now();
-                let root = host.clone();
-                let (rows, why) = collector.visit(&nics, move |nic| read(&root, nic));
-                context.send(CollectorName::Network, taken, turns.config.network.interval, rows);
-                if why != unavailable {
-                    if let Some(why) = &why {
-                        tracing::warn!("network: {why}");
-                    }
-                    context.unavailable(CollectorName::Network, why.clone());
-                    unavailable = why;
+        if due {
+            let taken = Mono::now();
+            let root = host.clone();
+            let (rows, why) = collector.visit(&nics, move |nic| read(&root, nic));
+            context.send(CollectorName::Network, taken, turns.config.network.interval, rows);
+            if why != unavailable {
+                if let Some(why) = &why {
+                    tracing::warn!("network: {why}");
                 }
+                context.unavailable(CollectorName::Network, why.clone());
+                unavailable = why;
             }
-            turns.wait_until(turns.next().min(Mono::now() + LOOK));
         }
-    })
+        turns.wait_until(turns.next().min(Mono::now() + LOOK));
+    }
 }
 
 /// The names of a network device that a GPU uses.

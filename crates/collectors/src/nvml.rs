@@ -4,10 +4,8 @@ pub mod policy;
 pub mod process;
 pub mod switch;
 
-use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::Context;
@@ -32,35 +30,33 @@ const SHUTDOWN: Duration = Duration::from_secs(3);
 pub(crate) type Pids = Mutex<Vec<i32>>;
 
 /// Starts the supervisor.
-pub(crate) fn start(context: Context, pids: Arc<Pids>, switch: Arc<Switch>) -> io::Result<JoinHandle<()>> {
-    host::thread::spawn("nvml", 512, move || {
-        let (sender, messages) = channel();
-        let config = context.config();
-        let s = &config.sampler;
-        let supervisor = Supervisor {
-            backoff: Backoff::new(s.restart_backoff, s.restart_backoff_max),
-            deadlines: CallDeadlines::from_config(&config),
-            config,
-            context,
-            pids,
-            switch,
-            sender,
-            serving: None,
-            abandoned: Vec::new(),
-            generation: 0,
-            next_start: Mono(0),
-            judge_from: Mono(0),
-            looked: Mono::now(),
-            last_stalls: Vec::new(),
-            last_stuck: false,
-            last_alive: None,
-            last_pause: None,
-            released: None,
-            gpm: true,
-            canaries: Vec::new(),
-        };
-        supervisor.run(&messages);
-    })
+pub(crate) fn run(context: Context, pids: Arc<Pids>, switch: Arc<Switch>) {
+    let (sender, messages) = channel();
+    let config = context.config();
+    let s = &config.sampler;
+    let supervisor = Supervisor {
+        backoff: Backoff::new(s.restart_backoff, s.restart_backoff_max),
+        deadlines: CallDeadlines::from_config(&config),
+        config,
+        context,
+        pids,
+        switch,
+        sender,
+        serving: None,
+        abandoned: Vec::new(),
+        generation: 0,
+        next_start: Mono(0),
+        judge_from: Mono(0),
+        looked: Mono::now(),
+        last_stalls: Vec::new(),
+        last_stuck: false,
+        last_alive: None,
+        last_pause: None,
+        released: None,
+        gpm: true,
+        canaries: Vec::new(),
+    };
+    supervisor.run(&messages);
 }
 
 struct Supervisor {

@@ -11,7 +11,6 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use self::allocations::Allocations;
@@ -51,37 +50,34 @@ const LOOK: Duration = Duration::from_millis(500);
 const MOST_CGROUP_BYTES: u64 = 64 * 1024;
 
 /// Starts the collector.
-pub(crate) fn start(context: Context, work: View<GpuWork>, pods: Arc<Pods>) -> io::Result<JoinHandle<()>> {
-    host::thread::spawn("owners", 2048, move || {
-        if !context.config().owners.enabled {
-            return context.switched_off(CollectorName::Owners, "owners.enabled");
-        }
-        let config = &context.config();
-        let host = Arc::new(Host::new(&config.host.root));
-        let hpc_jobs =
-            HpcJobs::new(&config.dcgm.hpc_job_dir, &host, config.owners.read_timeout, &context.stop);
-        let collector = OwnersCollector {
-            hpc_jobs,
-            allocations: Allocations::new(&config.owners, &host, &context.stop),
-            host,
-            reader: DeadlineReader::new("owners-reader", config.owners.read_timeout, context.stop.clone()),
-            known: HashMap::new(),
-            waiting: HashMap::new(),
-            names: HashMap::new(),
-            owners: HashMap::new(),
-            users: Arc::default(),
-            lookups: [0; OwnerLookup::ALL.len()],
-            sent_lookups: None,
-            stuck: None,
-            turn: 0,
-            after: None,
-            every: READ_EVERY.min(config.metrics.publish_interval * 10),
-            context,
-            work,
-            pods,
-        };
-        collector.run();
-    })
+pub(crate) fn run(context: Context, work: View<GpuWork>, pods: Arc<Pods>) {
+    if !context.config().owners.enabled {
+        return context.switched_off(CollectorName::Owners, "owners.enabled");
+    }
+    let config = &context.config();
+    let host = Arc::new(Host::new(&config.host.root));
+    let hpc_jobs = HpcJobs::new(&config.dcgm.hpc_job_dir, &host, config.owners.read_timeout, &context.stop);
+    let collector = OwnersCollector {
+        hpc_jobs,
+        allocations: Allocations::new(&config.owners, &host, &context.stop),
+        host,
+        reader: DeadlineReader::new("owners-reader", config.owners.read_timeout, context.stop.clone()),
+        known: HashMap::new(),
+        waiting: HashMap::new(),
+        names: HashMap::new(),
+        owners: HashMap::new(),
+        users: Arc::default(),
+        lookups: [0; OwnerLookup::ALL.len()],
+        sent_lookups: None,
+        stuck: None,
+        turn: 0,
+        after: None,
+        every: READ_EVERY.min(config.metrics.publish_interval * 10),
+        context,
+        work,
+        pods,
+    };
+    collector.run();
 }
 
 /// A process that was looked up.

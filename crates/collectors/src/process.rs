@@ -1,18 +1,14 @@
 //! What our own processes cost and serve: CPU, memory and descriptors from /proc, and the HTTP server's
 //! own counts.
 
-use std::io;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nix::sys::resource::{UsageWho, getrusage};
 use procfs::process::{LimitValue, Process};
 
-use super::nvml::Pids;
-use super::{Context, lifetime, put_row};
+use super::{Context, Parts, lifetime, put_row};
 use access::Access;
-use host::child::ChildSet;
 use host::reader::DeadlineReader;
 use host::state::Store;
 use model::catalog::schema::KnownLabel;
@@ -33,36 +29,27 @@ const PROBE_WITHIN: Duration = Duration::from_secs(2);
 type PublishedCpu = [f64; 3];
 
 /// Starts the collector.
-pub(crate) fn start(
-    context: Context,
-    samplers: Arc<Pids>,
-    canaries: Arc<ChildSet>,
-    topology: Arc<ChildSet>,
-    http: Arc<HttpCounters>,
-    access: Option<Arc<Access>>,
-) -> io::Result<JoinHandle<()>> {
-    host::thread::spawn("process", 256, move || {
-        let every = EVERY.min(context.config().metrics.publish_interval * 5);
-        let mut published = PublishedCpu::default();
-        let mut state = StateFolder::new(&context, every);
-        context.every(
-            |_| every,
-            |_| {
-                let taken = Mono::now();
-                let mut rows = Rows::default();
-                if let Err(error) = serve(&mut rows) {
-                    tracing::warn!(%error, "cannot read /proc of this process");
-                }
-                children(&samplers, &canaries, &topology, &mut rows, &mut published);
-                http_server(&http, &mut rows);
-                access.iter().for_each(|access| web_config(access, &http, &mut rows));
-                state.add_row(&mut rows, taken);
-                let answered = !rows.is_empty();
-                let batch = Batch::of_node(CollectorName::Process, taken, Some(lifetime(every)), rows);
-                context.inbox.batch(Batch { answered, ..batch });
-            },
-        );
-    })
+pub(crate) fn run(context: Context, parts: Parts) {
+    let every = EVERY.min(context.config().metrics.publish_interval * 5);
+    let mut published = PublishedCpu::default();
+    let mut state = StateFolder::new(&context, every);
+    context.every(
+        |_| every,
+        |_| {
+            let taken = Mono::now();
+            let mut rows = Rows::default();
+            if let Err(error) = serve(&mut rows) {
+                tracing::warn!(%error, "cannot read /proc of this process");
+            }
+            children(&parts, &mut rows, &mut published);
+            http_server(&parts.http, &mut rows);
+            parts.access.iter().for_each(|access| web_config(access, &parts.http, &mut rows));
+            state.add_row(&mut rows, taken);
+            let answered = !rows.is_empty();
+            let batch = Batch::of_node(CollectorName::Process, taken, Some(lifetime(every)), rows);
+            context.inbox.batch(Batch { answered, ..batch });
+        },
+    );
 }
 
 /// Whether state is kept. The folder of the state files is probed as well: a save comes seldom, and a failure must show
@@ -141,18 +128,12 @@ fn serve(rows: &mut Rows) -> procfs::ProcResult<()> {
 
 /// The children alive, and the CPU time of those that have ended: of canaries and topology processes what each was seen
 /// to have used, of samplers the rest.
-fn children(
-    samplers: &Pids,
-    canaries: &ChildSet,
-    topology: &ChildSet,
-    rows: &mut Rows,
-    published: &mut PublishedCpu,
-) {
+fn children(parts: &Parts, rows: &mut Rows, published: &mut PublishedCpu) {
     let known = |alive: &[i32], cpu: Duration| (alive.to_vec(), cpu.as_secs_f64());
     let (ended, (canaries, ended_canaries), (topology_children, ended_topology)) =
-        canaries.look(|alive, cpu| {
+        parts.canary_children.look(|alive, cpu| {
             let canaries = known(alive, cpu);
-            topology.look(|alive, cpu| {
+            parts.topology_children.look(|alive, cpu| {
                 let ended = getrusage(UsageWho::RUSAGE_CHILDREN).map(|usage| {
                     let times = [usage.user_time(), usage.system_time()];
                     times.iter().map(|t| t.tv_sec() as f64 + t.tv_usec() as f64 * 1e-6).sum::<f64>()
@@ -162,7 +143,7 @@ fn children(
         });
     match ended {
         Ok(ended) => {
-            let samplers = lock(samplers).clone();
+            let samplers = lock(&parts.samplers).clone();
             let ended = (ended - ended_canaries - ended_topology).max(0.0);
             family(rows, Role::Sampler, &samplers, ended, &mut published[0]);
         }

@@ -2,20 +2,17 @@
 //! devices now and then. What it finds is compared with the first look at this machine and with what is declared.
 
 use std::collections::BTreeSet;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use super::{Context, Turns};
-use crate::views::View;
+use super::{Context, Parts, Turns, views};
 use host::Host;
-use host::child::{ChildSet, Stderr};
+use host::child::Stderr;
 use host::state::{Document, Keeper, Store};
 use ledger::inbox::LedgerEvent;
 use model::catalog::CollectorName;
@@ -34,36 +31,28 @@ const FAILURES: u32 = 3;
 const MOST: usize = 8 << 20;
 
 /// Starts the collector.
-pub(crate) fn start(
-    context: Context,
-    gpus: View<BTreeSet<String>>,
-    children: Arc<ChildSet>,
-) -> io::Result<JoinHandle<()>> {
-    host::thread::spawn("topology", 2048, move || {
-        if !context.config().topology.enabled {
-            return context.switched_off(CollectorName::Topology, "topology.enabled");
+pub(crate) fn run(context: Context, parts: Parts) {
+    if !context.config().topology.enabled {
+        return context.switched_off(CollectorName::Topology, "topology.enabled");
+    }
+    let gpus = parts.view(views::gpu_addresses);
+    let mut turns = Turns::new(&context);
+    let mut watcher = TopologyCollector {
+        context: &context,
+        asker: Asker::new(Stderr::Inherit, Arc::clone(&parts.topology_children)),
+        first_seen: FirstSeen::load(&context.config(), &context.state),
+        known: None,
+        present: BTreeSet::new(),
+        failures: 0,
+        unavailable: None,
+    };
+    while !context.stop.stopped() {
+        let present = gpus.current();
+        if turns.is_due(|config| config.topology.interval) || watcher.is_surprised_by(&present) {
+            watcher.visit(present);
         }
-        let mut turns = Turns::new(&context);
-        let mut watcher = TopologyCollector {
-            context: &context,
-            asker: Asker::new(Stderr::Inherit, children),
-            first_seen: FirstSeen::load(&context.config(), &context.state),
-            known: None,
-            present: BTreeSet::new(),
-            failures: 0,
-            unavailable: None,
-        };
-        while !context.stop.stopped() {
-            let present = gpus.current();
-            if turns.is_due(|config| config.topology.interval) || watcher.is_surprised_by(&present) {
-                watcher.visit(present);
-            }
-            turns.wait_until(turns.next().min(Mono::now() + LOOK));
-        }
-        if let Some(keeper) = watcher.first_seen.keeper {
-            keeper.finish();
-        }
-    })
+        turns.wait_until(turns.next().min(Mono::now() + LOOK));
+    }
 }
 
 struct TopologyCollector<'a> {
@@ -232,8 +221,7 @@ impl Document for SavedTopology {
 struct FirstSeen {
     machine_id: String,
     kept: Option<Topology>,
-    /// None without a thread: it is only known while the daemon runs.
-    keeper: Option<Keeper<SavedTopology>>,
+    keeper: Keeper<SavedTopology>,
 }
 
 impl FirstSeen {
@@ -241,13 +229,7 @@ impl FirstSeen {
     fn load(config: &Config, store: &Store) -> FirstSeen {
         // What was seen first of another machine, whose disk this is, does not count.
         let machine_id = Host::new(&config.host.root).machine_id();
-        let (kept, keeper) = match store.open::<SavedTopology>() {
-            Ok((kept, keeper)) => (kept, Some(keeper)),
-            Err(error) => {
-                tracing::warn!(%error, "no thread: the topology that is seen first is not kept over restarts");
-                (None, None)
-            }
-        };
+        let (kept, keeper) = store.open::<SavedTopology>();
         let kept = kept.filter(|kept| kept.machine_id == machine_id).map(|kept| kept.topology);
         FirstSeen { machine_id, kept, keeper }
     }
@@ -257,9 +239,7 @@ impl FirstSeen {
         let FirstSeen { machine_id, kept, keeper } = self;
         kept.get_or_insert_with(|| {
             let fresh = SavedTopology { machine_id: machine_id.clone(), topology: topology.clone() };
-            if let Some(keeper) = keeper {
-                keeper.save(fresh);
-            }
+            keeper.save(fresh);
             topology.clone()
         })
     }
@@ -281,7 +261,7 @@ mod tests {
     fn first_of(config: &Config, topology: &Topology) -> Topology {
         let mut seen = FirstSeen::load(config, &Store::new(&config.state.dir));
         let first = seen.or_is(topology).clone();
-        seen.keeper.unwrap().finish();
+        drop(seen.keeper);
         first
     }
 

@@ -4,8 +4,6 @@ pub mod file;
 pub mod store;
 
 use model::catalog::CollectorName;
-use std::io;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ledger::inbox::LedgerEvent;
@@ -20,38 +18,36 @@ use store::WindowStore;
 const INTERVAL: Duration = Duration::from_secs(2);
 
 /// Starts the collector.
-pub(crate) fn start(context: Context) -> io::Result<JoinHandle<()>> {
-    host::thread::spawn("windows", 512, move || {
-        let mut store = WindowStore::new(&context.config());
-        // What the ledger has.
-        let (mut known, mut known_problems) = (None, Vec::new());
-        context.every(
-            |_| INTERVAL,
-            |config| {
-                store.configure(config);
-                let taken = Mono::now();
-                let (windows, problems) = store.list(unix_seconds());
-                for problem in problems.iter().filter(|problem| !known_problems.contains(*problem)) {
-                    tracing::warn!(%problem, "a window of planned work");
-                }
-                let is_new = |window: &Window| !known.iter().flatten().any(|known| known == window);
-                for window in windows.iter().filter(|window| window.cut && is_new(window)) {
-                    let end = window::write(window.end);
-                    tracing::warn!(window = window.name, end, "longer than windows.max_duration: cut");
-                }
-                if known.as_ref() != Some(&windows) {
-                    context.inbox.event(LedgerEvent::Windows(windows.clone()));
-                    known = Some(windows);
-                }
-                if known_problems != problems {
-                    let text = (!problems.is_empty()).then(|| problems.join("; "));
-                    context.unavailable(CollectorName::Windows, text);
-                    known_problems = problems;
-                }
-                // Without values: the batch proves to the ledger and `/readyz` that the directory is read.
-                let beat = Batch::of_node(CollectorName::Windows, taken, Some(INTERVAL * 5), Rows::default());
-                context.inbox.batch(beat);
-            },
-        );
-    })
+pub(crate) fn run(context: Context) {
+    let mut store = WindowStore::new(&context.config());
+    // What the ledger has.
+    let (mut known, mut known_problems) = (None, Vec::new());
+    context.every(
+        |_| INTERVAL,
+        |config| {
+            store.configure(config);
+            let taken = Mono::now();
+            let (windows, problems) = store.list(unix_seconds());
+            for problem in problems.iter().filter(|problem| !known_problems.contains(*problem)) {
+                tracing::warn!(%problem, "a window of planned work");
+            }
+            let is_new = |window: &Window| !known.iter().flatten().any(|known| known == window);
+            for window in windows.iter().filter(|window| window.cut && is_new(window)) {
+                let end = window::write(window.end);
+                tracing::warn!(window = window.name, end, "longer than windows.max_duration: cut");
+            }
+            if known.as_ref() != Some(&windows) {
+                context.inbox.event(LedgerEvent::Windows(windows.clone()));
+                known = Some(windows);
+            }
+            if known_problems != problems {
+                let text = (!problems.is_empty()).then(|| problems.join("; "));
+                context.unavailable(CollectorName::Windows, text);
+                known_problems = problems;
+            }
+            // Without values: the batch proves to the ledger and `/readyz` that the directory is read.
+            let beat = Batch::of_node(CollectorName::Windows, taken, Some(INTERVAL * 5), Rows::default());
+            context.inbox.batch(beat);
+        },
+    );
 }

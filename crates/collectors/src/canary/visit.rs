@@ -37,7 +37,7 @@ impl CanaryCollector {
     /// Makes a run there, with `peer` at the other end of copies between two GPUs, and publishes its outcome.
     pub(super) fn visit(&mut self, place: &Place, peer: Option<Place>) {
         let config = self.context.config();
-        let Some(pci_address) = self.parts.facts.current().pci_address(&place.gpu) else {
+        let Some(pci_address) = self.facts.current().pci_address(&place.gpu) else {
             return self.put_off(place, CanarySkip::Unread, "nothing is known of the GPU");
         };
         let seed = self.rng.number();
@@ -107,7 +107,7 @@ impl CanaryCollector {
         if self.parts.switch.is_released() {
             return Some("the driver is to be released".into());
         }
-        let published = self.parts.facts.current();
+        let published = self.facts.current();
         if let Some(text) = published.maintenance() {
             return Some(format!("maintenance: {text}"));
         }
@@ -127,7 +127,7 @@ impl CanaryCollector {
         if self.why_end(place).is_some() {
             return false;
         }
-        let published = self.parts.facts.current();
+        let published = self.facts.current();
         let config = &self.context.config();
         let facts =
             self.parts.canary.with(|state| state.facts(config, false, &published, place, Mono::now()));
@@ -152,9 +152,7 @@ impl CanaryCollector {
             run.device.as_ref().map(|device| self.memory.siblings(place, device)).unwrap_or_default();
         let judgement = judge(place, &run, &self.memory, &siblings, unix_seconds());
         self.memory.apply(judgement.update);
-        if let Some(keeper) = &self.keeper {
-            keeper.save(self.memory.clone());
-        }
+        self.keeper.save(self.memory.clone());
         let outcome = judgement.outcome;
         say(&outcome, &run.end);
         let now = Mono::now();

@@ -39,27 +39,29 @@ pub(crate) struct Position {
     saved_at: Mono,
     /// Whether a record since then was about GPUs.
     pub(super) ours: bool,
-    kept: Option<(String, Keeper<KernelLogPosition>)>,
+    boot_id: String,
+    keeper: Keeper<KernelLogPosition>,
 }
 
 impl Position {
     /// The position after the daemon before this one. Without a boot id it is kept only while the daemon runs.
     pub(crate) fn new(host: &Host, store: &Store) -> Position {
-        let known = host.boot_id().and_then(|boot_id| {
-            let (known, keeper) = store.open::<KernelLogPosition>()?;
-            let known = known.filter(|known| known.boot_id == boot_id);
-            Ok((known.map(|known| known.sequence), boot_id, keeper))
+        let boot_id = host.boot_id().unwrap_or_else(|error| {
+            tracing::warn!(%error, "failed to read the boot ID; the position in the kernel log will not survive a restart");
+            String::new()
         });
-        match known {
-            Ok((before, boot_id, keeper)) => Position::at(Mono::now(), before, Some((boot_id, keeper))),
-            Err(error) => {
-                tracing::warn!(%error, "the position in the kernel log is not kept over restarts");
-                Position::at(Mono::now(), None, None)
-            }
-        }
+        let (known, keeper) = if boot_id.is_empty() { Default::default() } else { store.open() };
+        let known: Option<KernelLogPosition> = known;
+        let before = known.filter(|known| known.boot_id == boot_id).map(|known| known.sequence);
+        Position::starting_at(Mono::now(), before, boot_id, keeper)
     }
 
-    fn at(started: Mono, before: Option<u64>, kept: Option<(String, Keeper<KernelLogPosition>)>) -> Position {
+    fn starting_at(
+        started: Mono,
+        before: Option<u64>,
+        boot_id: String,
+        keeper: Keeper<KernelLogPosition>,
+    ) -> Position {
         Position {
             started,
             before,
@@ -68,7 +70,8 @@ impl Position {
             saved: before,
             saved_at: Mono(0),
             ours: false,
-            kept,
+            boot_id,
+            keeper,
         }
     }
 
@@ -108,18 +111,13 @@ impl Position {
         self.ours = false;
         let newest = self.newest.max(self.before);
         let Some(sequence) = newest.filter(|_| newest != self.saved) else { return };
-        if let Some((boot_id, keeper)) = &self.kept {
-            keeper.save(KernelLogPosition { boot_id: boot_id.clone(), sequence });
-            self.saved = newest;
-        }
+        self.keeper.save(KernelLogPosition { boot_id: self.boot_id.clone(), sequence });
+        self.saved = newest;
     }
 
     /// Saves the position for the next daemon and waits until that is done.
     pub(crate) fn finish(mut self) {
         self.save();
-        if let Some((_, keeper)) = self.kept.take() {
-            keeper.finish();
-        }
     }
 }
 
@@ -132,7 +130,7 @@ mod tests {
 
     #[test]
     fn at_the_first_start_what_was_logged_before_is_old() {
-        let mut position = Position::at(START, None, None);
+        let mut position = Position::starting_at(START, None, String::new(), Keeper::default());
         assert_eq!(position.advance(1, 999_999), Age::Old);
         assert_eq!(position.advance(2, 1_000_000), Age::New, "logged while the log was read");
         position.caught_up();
@@ -141,7 +139,7 @@ mod tests {
 
     #[test]
     fn after_a_restart_what_was_not_taken_in_counts() {
-        let mut position = Position::at(START, Some(7), None);
+        let mut position = Position::starting_at(START, Some(7), String::new(), Keeper::default());
         assert_eq!([position.advance(6, 1), position.advance(7, 1)], [Age::Old, Age::Old]);
         assert_eq!(position.advance(8, 1), Age::New, "logged while no daemon ran");
     }
@@ -151,7 +149,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::new(dir.path());
         let read = |store: &Store| store.load::<KernelLogPosition>().unwrap().map(|p| p.sequence);
-        let mut position = Position::at(START, None, Some(("b".into(), store.open().unwrap().1)));
+        let mut position = Position::starting_at(START, None, "b".into(), store.open().1);
         position.advance(1, 1);
         position.keep(START);
         assert_eq!(position.saved, None, "nothing of ours");
@@ -177,7 +175,7 @@ mod tests {
             // A log that is opened again is read from its start.
             numbers.sort_unstable();
             numbers.dedup();
-            let mut position = Position::at(START, None, None);
+            let mut position = Position::starting_at(START, None, String::new(), Keeper::default());
             position.caught_up();
             let cut = cut.min(numbers.len());
             let read = numbers[..cut].iter().chain(&numbers);

@@ -24,7 +24,7 @@ struct Bench {
 
 struct Running {
     context: Context,
-    thread: JoinHandle<()>,
+    thread: std::thread::JoinHandle<()>,
     facts: Vec<Fact>,
     unavailable: Option<String>,
     listens: bool,
@@ -54,7 +54,8 @@ impl Bench {
             state: Store::new(self.root.path().join("state")),
             stop: Arc::new(Stop::default()),
         };
-        let thread = start(context.clone()).unwrap();
+        let running = context.clone();
+        let thread = std::thread::spawn(move || run(running));
         let counted = [0.0; KmsgOutcome::ALL.len()];
         Running { context, thread, facts: Vec::new(), unavailable: None, listens: false, counted }
     }

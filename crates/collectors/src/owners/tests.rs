@@ -36,7 +36,7 @@ struct Running {
     context: Context,
     snapshots: Arc<SnapshotCell>,
     pods: Arc<Pods>,
-    thread: JoinHandle<()>,
+    thread: std::thread::JoinHandle<()>,
     attributed: Vec<Attribution>,
     readings: Vec<OwnerReading>,
     lookups: Vec<f64>,
@@ -87,8 +87,9 @@ impl Machine {
             stop: Arc::new(Stop::default()),
         };
         let (snapshots, pods) = (Arc::default(), Arc::<Pods>::default());
-        let thread =
-            start(context.clone(), View::new(&snapshots, views::gpu_work), Arc::clone(&pods)).unwrap();
+        let (running, work) = (context.clone(), View::new(&snapshots, views::gpu_work));
+        let assigned = Arc::clone(&pods);
+        let thread = std::thread::spawn(move || run(running, work, assigned));
         let (attributed, readings, lookups) = (Vec::new(), Vec::new(), Vec::new());
         Running { context, snapshots, pods, thread, attributed, readings, lookups, sequence: 0 }
     }

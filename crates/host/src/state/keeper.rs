@@ -24,68 +24,81 @@ pub enum StoredState<T> {
 type Late<T> = Box<dyn FnMut(Option<T>) + Send>;
 
 impl Store {
-    /// Reads what an earlier process left of a document, and starts the thread that saves what comes. A document that
-    /// cannot be read counts as none for this process; its file is never written over.
-    pub fn open<T: Document + Send + 'static>(&self) -> io::Result<(Option<T>, Keeper<T>)> {
-        let (loaded, keeper) = self.begin(None)?;
-        Ok((loaded.ok().flatten(), keeper))
+    /// Reads the document of an earlier process, and starts the thread that saves new ones. A document that cannot be
+    /// read counts as none for this process; its file is never overwritten.
+    pub fn open<T: Document + Send + 'static>(&self) -> (Option<T>, Keeper<T>) {
+        let (loaded, keeper) = self.start(None);
+        (loaded.ok().flatten(), keeper)
     }
 
-    /// The same for a document that must not be begun again: one that cannot be read is tried again until it can, and is
-    /// handed to `late` then. Until then nothing is saved, and what was to be saved is dropped: it knows nothing of the past.
+    /// Does the same for a document that must not start empty. The keeper retries until the file can be read and then
+    /// passes the document to `late`. Documents that come before are dropped, because they lack the past.
     pub fn open_late<T: Document + Send + 'static>(
         &self,
         late: impl FnMut(Option<T>) + Send + 'static,
-    ) -> io::Result<(StoredState<T>, Keeper<T>)> {
-        let (loaded, keeper) = self.begin(Some(Box::new(late)))?;
+    ) -> (StoredState<T>, Keeper<T>) {
+        let (loaded, keeper) = self.start(Some(Box::new(late)));
         let known = match loaded {
             Ok(Some(document)) => StoredState::Document(document),
             Ok(None) => StoredState::None,
             Err(_) => StoredState::Unread,
         };
-        Ok((known, keeper))
+        (known, keeper)
     }
 
-    fn begin<T: Document + Send + 'static>(
+    fn start<T: Document + Send + 'static>(
         &self,
         late: Option<Late<T>>,
-    ) -> io::Result<(io::Result<Option<T>>, Keeper<T>)> {
+    ) -> (io::Result<Option<T>>, Keeper<T>) {
         let (sender, documents) = channel::<T>();
         let loaded = self.load().inspect_err(|error| {
-            tracing::warn!(kind = T::KIND, dir = %self.dir.display(), %error, "cannot be read");
+            tracing::warn!(kind = T::KIND, dir = %self.dir.display(), %error, "failed to read a state file");
             lock(&self.unkept).insert(T::KIND);
         });
-        // Another process may still change what was read.
+        // Another process may still change the file that was read.
         let taken = self.is_taken();
         if taken {
             lock(&self.unkept).insert(T::KIND);
         }
         let saver = Saver { store: self.clone(), unsaved: None, unread: loaded.is_err(), taken, late };
-        let thread = crate::thread::spawn("state", 256, move || saver.run(&documents))?;
-        Ok((loaded, Keeper { sender, thread }))
+        let thread = crate::thread::spawn("state", 256, move || saver.run(&documents));
+        let thread = thread.inspect_err(|error| {
+            lock(&self.unkept).insert(T::KIND);
+            let kind = T::KIND;
+            tracing::warn!(%error, "failed to start the state writer; {kind}.json will not survive a restart");
+        });
+        (loaded, Keeper(thread.ok().map(|thread| (sender, thread))))
     }
 }
 
-/// Saves documents in the background; ends when dropped, after the last one.
+/// Saves documents in the background. Dropping the keeper waits until the last document is saved, or was tried once more.
+/// The default keeper saves nothing.
 #[derive(Debug)]
-pub struct Keeper<T> {
-    sender: Sender<T>,
-    thread: JoinHandle<()>,
+pub struct Keeper<T>(Option<(Sender<T>, JoinHandle<()>)>);
+
+impl<T> Default for Keeper<T> {
+    fn default() -> Keeper<T> {
+        Keeper(None)
+    }
 }
 
 impl<T: Document> Keeper<T> {
-    /// Saves a document soon. One that cannot be saved is tried again until it is, or a newer one comes.
+    /// Saves a document soon. A document that cannot be saved is retried until it is saved or a newer one comes.
     pub fn save(&self, document: T) {
-        if self.sender.send(document).is_err() {
-            tracing::warn!(kind = T::KIND, "the thread that keeps the state has ended");
+        if let Some((sender, _)) = &self.0
+            && sender.send(document).is_err()
+        {
+            tracing::warn!(kind = T::KIND, "the state writer has ended; nothing more is saved");
         }
     }
+}
 
-    /// Waits until the last one is saved, or was tried once more.
-    pub fn finish(self) {
-        drop(self.sender);
-        if self.thread.join().is_err() {
-            tracing::warn!(kind = T::KIND, "the thread that keeps the state panicked");
+impl<T> Drop for Keeper<T> {
+    fn drop(&mut self) {
+        let Some((sender, thread)) = self.0.take() else { return };
+        drop(sender);
+        if thread.join().is_err() {
+            tracing::warn!("the state writer panicked");
         }
     }
 }
@@ -214,15 +227,15 @@ mod tests {
     #[test]
     fn the_last_document_is_saved() {
         let dir = tempfile::tempdir().unwrap();
-        let (known, keeper) = store(dir.path()).open().unwrap();
+        let (known, keeper) = store(dir.path()).open();
         assert_eq!(known, None);
         for devices in 0..20 {
             keeper.save(inventory(devices));
         }
-        keeper.finish();
-        let (known, keeper) = store(dir.path()).open().unwrap();
+        drop(keeper);
+        let (known, keeper) = store(dir.path()).open();
         assert_eq!(known, Some(inventory(19)));
-        keeper.finish();
+        drop(keeper);
     }
 
     #[test]
@@ -232,7 +245,7 @@ mod tests {
         // Also root cannot make a folder below a file.
         fs::write(&folder, "in the way").unwrap();
         let store = store(&folder);
-        let (known, keeper) = store.open::<Inventory>().unwrap();
+        let (known, keeper) = store.open::<Inventory>();
         assert_eq!((known, store.unkept()), (None, vec!["inventory"]));
         keeper.save(inventory(2));
         keeper.save(inventory(3));
@@ -253,11 +266,11 @@ mod tests {
     fn of_two_processes_one_writes_and_the_other_takes_over_when_it_has_ended() {
         let dir = tempfile::tempdir().unwrap();
         let (first, second) = (store(dir.path()).exclusive(), store(dir.path()).exclusive());
-        let (_, of_first) = first.open::<Inventory>().unwrap();
+        let (_, of_first) = first.open::<Inventory>();
         of_first.save(inventory(1));
         wait_for(|| first.load().unwrap() == Some(inventory(1)));
         let (sender, late) = channel();
-        let (known, of_second) = second.open_late(move |known| sender.send(known).unwrap()).unwrap();
+        let (known, of_second) = second.open_late(move |known| sender.send(known).unwrap());
         assert_eq!(known, StoredState::Document(inventory(1)), "it may read");
         assert_eq!((first.unkept(), second.unkept()), (vec![], vec!["inventory"]));
         of_second.save(inventory(2));
@@ -268,14 +281,14 @@ mod tests {
         fs::write(dir.path().join("history.json"), "{").unwrap();
         assert!(second.load::<NodeHistory>().is_err() && dir.path().join("history.json").exists());
         of_first.save(inventory(3));
-        of_first.finish();
+        drop(of_first);
         assert_eq!(first.load().unwrap(), Some(inventory(3)), "the first one's alone");
         drop(first);
         assert_eq!(late.recv_timeout(Duration::from_secs(20)).unwrap(), Some(inventory(3)));
         wait_for(|| second.unkept().is_empty());
         assert!(second.probe().is_ok());
         of_second.save(inventory(4));
-        of_second.finish();
+        drop(of_second);
         assert_eq!(second.load().unwrap(), Some(inventory(4)));
     }
 
@@ -287,7 +300,7 @@ mod tests {
         fs::write(&folder, "in the way").unwrap();
         let store = store(&folder);
         let (sender, late) = channel();
-        let (known, keeper) = store.open_late(move |known| sender.send(known).unwrap()).unwrap();
+        let (known, keeper) = store.open_late(move |known| sender.send(known).unwrap());
         assert_eq!((known, store.unkept()), (StoredState::Unread, vec!["inventory"]));
         keeper.save(inventory(7));
         put_in_place(&away, &folder);
@@ -296,7 +309,7 @@ mod tests {
         assert_eq!(store.load().unwrap(), Some(inventory(8)), "what came before is not joined with it");
         assert!(store.probe().is_ok(), "nothing is put aside");
         keeper.save(inventory(9));
-        keeper.finish();
+        drop(keeper);
         assert_eq!(store.load().unwrap(), Some(inventory(9)));
     }
 
@@ -307,12 +320,12 @@ mod tests {
         store(&away).save(&inventory(1)).unwrap();
         fs::write(&folder, "in the way").unwrap();
         let store = store(&folder);
-        let (_, keeper) = store.open().unwrap();
+        let (_, keeper) = store.open();
         put_in_place(&away, &folder);
         assert_eq!(store.unkept(), ["inventory"], "until the next process reads it");
         keeper.save(inventory(2));
         wait_for(|| store.unkept().is_empty());
-        keeper.finish();
+        drop(keeper);
         assert_eq!(store.load().unwrap(), Some(inventory(2)));
         let aside = folder.join("inventory.unread");
         assert!(fs::read_to_string(&aside).unwrap().contains("\"devices\":1"));
