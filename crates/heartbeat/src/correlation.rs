@@ -6,7 +6,7 @@ use crate::thresholds::*;
 #[derive(Debug)]
 pub(crate) struct Course {
     pub scale: SearchScale,
-    values: Vec<f32>,
+    pub values: Vec<f32>,
     /// Prefix sums of the squared values.
     energy: Vec<f64>,
     /// Mean square below which a piece counts as flat.
@@ -28,18 +28,8 @@ impl Course {
         let thin: Vec<f32> = smooth.iter().skip(first).step_by(scale.every).copied().collect();
         let mut values = without_trend(&thin, scale.trend);
         limit(&mut values);
-        let mut energy = Vec::with_capacity(values.len() + 1);
-        let mut sum = 0.0;
-        energy.push(sum);
-        for value in &values {
-            sum += f64::from(value * value);
-            energy.push(sum);
-        }
+        let energy = prefix_sums(values.iter().map(|value| f64::from(value * value)));
         Course { scale, values, energy, floor: floor * floor }
-    }
-
-    pub fn values(&self) -> &[f32] {
-        &self.values
     }
 
     pub fn len(&self) -> usize {
@@ -137,39 +127,30 @@ fn limit(values: &mut [f32]) {
     values.iter_mut().for_each(|value| *value = value.clamp(-most, most));
 }
 
+/// Returns the sums of the first 0, 1, 2, … values.
+fn prefix_sums(values: impl Iterator<Item = f64>) -> Vec<f64> {
+    let sums = values.scan(0.0, |sum, value| {
+        *sum += value;
+        Some(*sum)
+    });
+    std::iter::once(0.0).chain(sums).collect()
+}
+
 /// Returns the mean of every run of `width` consecutive values.
 fn running_mean(values: &[f32], width: usize) -> Vec<f32> {
-    let mut sum: f64 = values.iter().take(width).map(|value| f64::from(*value)).sum();
-    let mut means = Vec::with_capacity(values.len());
-    if values.len() >= width {
-        means.push((sum / width as f64) as f32);
-    }
-    for (gone, come) in values.iter().zip(values.iter().skip(width)) {
-        sum += f64::from(*come) - f64::from(*gone);
-        means.push((sum / width as f64) as f32);
-    }
-    means
+    let sums = prefix_sums(values.iter().copied().map(f64::from));
+    sums.iter().zip(sums.iter().skip(width)).map(|(from, to)| ((to - from) / width as f64) as f32).collect()
 }
 
 /// Subtracts from every value the mean of the `width` values around it.
 fn without_trend(values: &[f32], width: usize) -> Vec<f32> {
+    let sums = prefix_sums(values.iter().copied().map(f64::from));
     let half = width / 2;
-    let (mut from, mut to, mut sum) = (0, 0, 0.0_f64);
-    let mut next = values.iter();
-    let mut oldest = values.iter();
-    let mut flat = Vec::with_capacity(values.len());
-    for (place, value) in values.iter().enumerate() {
-        while to < (place + half + 1).min(values.len()) {
-            sum += next.next().map_or(0.0, |value| f64::from(*value));
-            to += 1;
-        }
-        while from + half < place {
-            sum -= oldest.next().map_or(0.0, |value| f64::from(*value));
-            from += 1;
-        }
-        flat.push(value - (sum / (to - from).max(1) as f64) as f32);
-    }
-    flat
+    let flat = values.iter().enumerate().map(|(place, value)| {
+        let (from, to) = (place.saturating_sub(half), (place + half + 1).min(values.len()));
+        value - ((sums[to] - sums[from]) / (to - from) as f64) as f32
+    });
+    flat.collect()
 }
 
 fn dot(a: &[f32], b: &[f32]) -> f32 {

@@ -37,7 +37,7 @@ pub fn measure(watts: &[f32], before: &PeriodFound, jitters: bool) -> Option<Per
     if (course.len() as f64) < (AGAIN_PERIODS * period).max(AGAIN_VALUES) {
         return None;
     }
-    let fold = Fold::new(course.values(), period);
+    let fold = Fold::new(&course.values, period);
     let mut found = fold.best(period, 2);
     if found.explained < STEADY * before.explained {
         found = fold.best(period, (REACH / fold.grain(period)) as i32);
@@ -46,14 +46,14 @@ pub fn measure(watts: &[f32], before: &PeriodFound, jitters: bool) -> Option<Per
     if explained < KEEP * before.explained {
         return None;
     }
-    let longer = Fold::with_pieces(course.values(), period, LONGER_PIECES).best(period, LONGER_GRAINS);
+    let longer = Fold::with_pieces(&course.values, period, LONGER_PIECES).best(period, LONGER_GRAINS);
     if longer.explained >= LONGER_SHARE * explained {
         period = longer.period;
     }
     Some(PeriodMeasure {
         seconds: period * unit,
         explained,
-        jitter: jitters.then(|| jitter(course.values(), period)),
+        jitter: jitters.then(|| jitter(&course.values, period)),
     })
 }
 

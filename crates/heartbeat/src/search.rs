@@ -50,7 +50,7 @@ pub fn search(watts: &[f32], trains: bool) -> Option<PeriodFound> {
 pub fn explains(watts: &[f32], found: &PeriodFound) -> bool {
     let Some(sight) = Sight::new(watts, found.scale, STRETCH) else { return false };
     let period = found.seconds / found.scale.seconds();
-    Fold::new(sight.course.values(), period).best(period, 2).explained >= 0.5 * found.explained
+    Fold::new(&sight.course.values, period).best(period, 2).explained >= 0.5 * found.explained
 }
 
 impl SearchLook {
@@ -91,7 +91,7 @@ impl Sight {
     fn look(&self, trains: bool) -> Option<SearchLook> {
         let (course, heights, level) = (&self.course, self.heights.as_slice(), self.level);
         let scale = course.scale;
-        let values = course.values();
+        let values = &course.values;
         let seen = values.len() as f64 * scale.seconds();
         let longest = scale.longest.min(values.len() as f64 / ENOUGH_PERIODS);
         let more = heights.iter().skip(longest as usize).fold(0.0, |a: f32, b| a.max(*b));

@@ -340,27 +340,22 @@ fn change(gpu: &Gpu, outcome: &Outcome, judged: &Judged, listed: CanaryVerdict, 
     {
         return None;
     }
-    let severity = loudness(judged.verdict).unwrap_or(Severity::Info);
-    let (action, meaning) = first(judged.verdict);
     let code = outcome.cuda_error.filter(|_| judged.verdict == CanaryVerdict::DriverFault);
-    let event = event(gpu, &outcome.place, at, severity, action);
-    Some(Event {
-        code: code.map(u64::from),
-        mnemonic: judged.verdict.known(),
-        check: Some(judged.check.known()),
-        meaning,
-        text: judged.text.clone(),
-        ..event
-    })
+    let (code, text) = (code.map(u64::from), judged.text.clone());
+    let event = at_place(gpu, &outcome.place, verdict_event(judged.verdict, judged.check, at));
+    Some(Event { code, text, ..event })
+}
+
+fn verdict_event(verdict: CanaryVerdict, check: CanaryCheck, at: f64) -> Event {
+    let severity = loudness(verdict).unwrap_or(Severity::Info);
+    let (action, meaning) = first(verdict);
+    let event = Event::new(EventKind::Canary, at, severity, action);
+    Event { mnemonic: verdict.known(), check: Some(check.known()), meaning, ..event }
 }
 
 /// Returns the event of a wrong result that a manual run found.
 fn wrong_by_hand(gpu: Option<&Gpu>, uuid: &str, check: CanaryCheck, text: String, at: f64) -> Event {
-    let verdict = CanaryVerdict::WrongResult;
-    let (action, meaning) = first(verdict);
-    let event = Event::new(EventKind::Canary, at, Severity::Page, action);
-    let event = Event { mnemonic: verdict.known(), check: Some(check.known()), meaning, ..event };
-    of_board(gpu, uuid, text, event)
+    of_board(gpu, uuid, text, verdict_event(CanaryVerdict::WrongResult, check, at))
 }
 
 /// Returns the event of a wrong result that was cleared.
@@ -378,20 +373,18 @@ fn of_board(gpu: Option<&Gpu>, uuid: &str, text: String, event: Event) -> Event 
 
 /// Returns the event of a hung process that has ended.
 fn hangs_no_more(gpu: &Gpu, place: &Place, step: CanaryStep, unix_seconds: f64) -> Event {
-    Event {
-        meaning: "The hung canary process has ended.",
-        text: format!("It hung in step {}.", step.known()),
-        ..event(gpu, place, unix_seconds, Severity::Info, FaultAction::Ignore)
-    }
+    let event = Event::new(EventKind::Canary, unix_seconds, Severity::Info, FaultAction::Ignore);
+    let meaning = "The hung canary process has ended.";
+    at_place(gpu, place, Event { meaning, text: format!("It hung in step {}.", step.known()), ..event })
 }
 
-fn event(gpu: &Gpu, place: &Place, unix_seconds: f64, severity: Severity, action: FaultAction) -> Event {
+fn at_place(gpu: &Gpu, place: &Place, event: Event) -> Event {
     let instance = place.instance.as_ref();
     Event {
         gpu: Some(gpu.clone()),
         gpu_instance: instance.map(|instance| instance.gpu_instance),
         compute_instance: instance.map(|instance| instance.compute_instance),
-        ..Event::new(EventKind::Canary, unix_seconds, severity, action)
+        ..event
     }
 }
 

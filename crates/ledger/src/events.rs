@@ -59,6 +59,12 @@ pub(crate) struct EventList {
     kept: (u64, Option<Mono>),
 }
 
+impl ListedEvent {
+    fn new(event: Event) -> ListedEvent {
+        ListedEvent { event: Arc::new(event), logged_at: None, unlogged: 0, due: Mono(0) }
+    }
+}
+
 impl EventList {
     /// Creates an empty list of at most `keep` entries.
     pub fn new(keep: usize) -> EventList {
@@ -76,8 +82,7 @@ impl EventList {
             self.next += 1;
             self.newest.insert((same.clone(), ANY), id);
             self.newest.insert((same, which(&event)), id);
-            let event = Arc::new(Event { id, ..event });
-            self.entries.push_back(ListedEvent { event, logged_at: None, unlogged: 0, due: Mono(0) });
+            self.entries.push_back(ListedEvent::new(Event { id, ..event }));
         }
         self.restored = newest;
         self.keep(self.keep);
@@ -247,12 +252,7 @@ impl EventList {
         event.id = id;
         self.newest.insert((same.clone(), ANY), id);
         self.newest.insert((same, which(&event)), id);
-        self.entries.push_back(ListedEvent {
-            event: Arc::new(event),
-            logged_at: None,
-            unlogged: 0,
-            due: now,
-        });
+        self.entries.push_back(ListedEvent::new(event));
         self.changed(id, now, 1, wait);
         id
     }

@@ -17,9 +17,7 @@ impl Ledger {
         let now = snapshot.taken;
         let listed = self.listed(now, &snapshot.driver);
         let missing = self.missing(now, &snapshot.driver);
-        if let Some(missing) = missing {
-            b.add(&m::gpu_devices_missing, &Node {}, (), missing as f64);
-        }
+        b.add_known(&m::gpu_devices_missing, &Node {}, (), missing.map(|missing| missing as f64));
         let missing = missing.unwrap_or(0);
         if self.settings.expected_gpus > 0 {
             b.add(&m::gpu_devices_declared, &Node {}, (), self.settings.expected_gpus as f64);

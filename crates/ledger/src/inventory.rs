@@ -23,18 +23,13 @@ fn note(seen: &mut SeenGpus, gpu: &Gpu, pci: Option<String>) -> bool {
     if gpu.uuid.is_empty() {
         return false;
     }
-    let room = seen.gpus.len() < MAX_GPUS;
-    let known = seen.gpus.iter_mut().find(|known| *known.uuid == *gpu.uuid);
-    let pci = pci.or_else(|| known.as_ref().map(|known| known.pci.clone())).unwrap_or_default();
-    let last_seen = known.as_ref().map_or(0, |known| known.last_seen);
-    let now = Identity { index: gpu.gpu, uuid: gpu.uuid.to_string(), pci, last_seen };
-    match known {
-        Some(known) if *known == now => false,
-        Some(known) => {
-            *known = now;
-            true
-        }
-        None if room => {
+    let at = seen.gpus.iter().position(|known| *known.uuid == *gpu.uuid);
+    let mut now = at.map(|at| seen.gpus[at].clone()).unwrap_or_default();
+    (now.index, now.uuid) = (gpu.gpu, gpu.uuid.to_string());
+    now.pci = pci.unwrap_or(now.pci);
+    match at {
+        Some(at) => std::mem::replace(&mut seen.gpus[at], now.clone()) != now,
+        None if seen.gpus.len() < MAX_GPUS => {
             seen.gpus.push(now);
             true
         }

@@ -56,7 +56,7 @@ const MOST_READ: usize = 2048;
 /// distinguished.
 static START_SECONDS: [f64; 10] = [1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0];
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct OwnerState {
     settings: settings::Owners,
     unknown: Arc<Owner>,
@@ -85,19 +85,10 @@ impl OwnerState {
         OwnerState {
             accounts: Accounts::new(settings.max_series as usize),
             settings,
-            unknown: Arc::new(Owner::unknown()),
-            tenants: Tenants::default(),
-            lines: BTreeMap::new(),
-            readings: HashMap::new(),
-            host_use: HostUse::default(),
-            tracks: BTreeMap::new(),
-            ranks: Ranks::default(),
-            judged: None,
-            unhealthy: BTreeSet::new(),
             starts: starts.collect(),
             records: Records::new(records),
-            collectives: Collectives::default(),
             offset: model::clock::unix_seconds() - Mono::now().0 as f64 * 1e-9,
+            ..OwnerState::default()
         }
     }
 

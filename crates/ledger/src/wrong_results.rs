@@ -78,9 +78,8 @@ impl WrongResultState {
     /// Publishes the time of each GPU's wrong result, and returns all of them.
     pub fn publish<'a>(&self, b: &mut Builder<'_>, gpus: impl Iterator<Item = &'a Gpu>) -> Vec<WrongResult> {
         for gpu in gpus {
-            if let Some(wrong) = self.get(&gpu.uuid) {
-                b.add(&m::gpu_canary_wrong_result_timestamp_seconds, gpu, (), wrong.unix_seconds);
-            }
+            let at = self.get(&gpu.uuid).map(|wrong| wrong.unix_seconds);
+            b.add_known(&m::gpu_canary_wrong_result_timestamp_seconds, gpu, (), at);
         }
         self.kept.gpus.clone()
     }

@@ -28,6 +28,12 @@ pub struct Owner {
     pub cgroup: Arc<str>,
 }
 
+impl Default for Owner {
+    fn default() -> Owner {
+        Owner::unknown()
+    }
+}
+
 impl Owner {
     /// Returns the owner of processes whose lookup failed.
     pub fn unknown() -> Owner {

@@ -74,7 +74,7 @@ pub struct SeenGpus {
 }
 
 /// Last known identity of a GPU.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// NVML index of the GPU.
     pub index: u32,

@@ -92,9 +92,7 @@ impl CanaryFindings {
             }
         }
         b.add_known(&m::gpu_canary_duty_budget_ratio, &node, (), self.duty);
-        if let Some(processes) = self.processes {
-            b.add(&m::gpu_canary_processes, &node, (), processes as f64);
-        }
+        b.add_known(&m::gpu_canary_processes, &node, (), self.processes.map(|processes| processes as f64));
         for (step, histogram) in &self.steps {
             b.histogram(&m::gpu_canary_step_duration_seconds, &node, (*step,), histogram);
         }

@@ -28,7 +28,7 @@ pub(crate) struct AccountKey {
 }
 
 /// Account of one owner at one place.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Account {
     pub owner: Arc<Owner>,
     /// Time at which the account was opened.
@@ -57,22 +57,7 @@ pub(crate) struct Account {
 
 impl Account {
     fn new(owner: Arc<Owner>, now: Mono) -> Account {
-        Account {
-            owner,
-            since: now,
-            sums: AccountSums::default(),
-            until: now,
-            memory: ShareHistogram::default(),
-            multiprocessors: ShareHistogram::default(),
-            cause: Steady::default(),
-            past: Past::default(),
-            pulse: Pulse::default(),
-            open: 0.0,
-            peak: None,
-            recorded: AccountSums::default(),
-            full: false,
-            ended: false,
-        }
+        Account { owner, since: now, until: now, ..Account::default() }
     }
 
     fn classify(&mut self, class: GpuTimeClass, seconds: f64) {
@@ -139,7 +124,7 @@ struct Unlisted {
 }
 
 /// Accounts of all owners with series. All other owners of a GPU share the account `other`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Accounts {
     all: BTreeMap<AccountKey, Account>,
     /// Owners with series, until they are forgotten or replaced by a live owner.
@@ -162,14 +147,7 @@ struct Openings {
 impl Accounts {
     /// Creates accounts for at most `most` owners with series.
     pub fn new(most: usize) -> Accounts {
-        let other = Arc::new(Owner::other());
-        Accounts {
-            all: BTreeMap::new(),
-            with_series: BTreeMap::new(),
-            unlisted: BTreeMap::new(),
-            other,
-            most,
-        }
+        Accounts { other: Arc::new(Owner::other()), most, ..Accounts::default() }
     }
 
     /// Changes the maximum number of owners with series.

@@ -63,7 +63,7 @@ impl AtPlace {
 type SumsByPlace = BTreeMap<(Gpu, InstanceId), AtPlace>;
 
 /// Record of an owner that has not ended or may still return.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct OpenRecord {
     owner: Arc<Owner>,
     /// Start time of its first process, in seconds since 1970; `None` if unknown.
@@ -81,15 +81,7 @@ struct OpenRecord {
 
 impl OpenRecord {
     fn new(owner: &Arc<Owner>, since: Mono) -> OpenRecord {
-        OpenRecord {
-            owner: Arc::clone(owner),
-            start: None,
-            since,
-            until: since,
-            partial: false,
-            gone: SumsByPlace::new(),
-            shown: None,
-        }
+        OpenRecord { owner: Arc::clone(owner), since, until: since, ..OpenRecord::default() }
     }
 
     fn places(&self, accounts: &Accounts) -> SumsByPlace {
