@@ -1,4 +1,4 @@
-//! The catalogue as documents: `docs/METRICS.md` and the output of `gpu-node-exporter metrics`.
+//! Documents generated from the catalogue: `docs/METRICS.md` and the output of `gpu-node-exporter metrics`.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use model::catalog::{EntityKind, METRICS, MetricGroup};
 use model::text::one_line;
 use serde_json::json;
 
-/// The catalogue as JSON: `{"entities": [...], "metrics": [...]}`.
+/// Returns the catalogue as JSON: `{"entities": [...], "metrics": [...]}`.
 pub fn json() -> String {
     let entity = |e: &EntityKind| json!({ "entity": e, "help": one_line(e.help()), "labels": e.labels() });
     let entities: Vec<_> = EntityKind::ALL.iter().map(entity).collect();
@@ -21,7 +21,7 @@ pub fn json() -> String {
     format!("{document:#}\n")
 }
 
-/// One line a metric: name, kind, labels, help.
+/// Returns one line per metric with its name, kind, labels and help.
 pub fn text() -> String {
     let mut out = String::new();
     for m in METRICS {
@@ -31,7 +31,7 @@ pub fn text() -> String {
     out
 }
 
-/// Which GPUs measure what: most metrics come from NVML everywhere, GPM from Hopper on.
+/// Metrics by GPU architecture. NVML metrics are available on all GPUs, GPM metrics on Hopper and later.
 const BY_ARCHITECTURE: &str = "\n## What is measured, by architecture\n\n\
     | architecture | GPUs, for example | NVML: utilization, memory, power, heat, clocks, errors, processes | GPM: \
     activity of SM, tensor pipes and memory, PCIe bytes | utilization of a MIG GPU instance | `gpu_bottleneck` | seen |\n\
@@ -43,28 +43,30 @@ const BY_ARCHITECTURE: &str = "\n## What is measured, by architecture\n\n\
     | Ampere | A100, A30, A10, A40 | yes | no | none | without the causes of GPM, else `unknown` | A100 simulated only |\n\
     | Turing | T4 | yes; retired pages in place of remapped rows | no | no MIG | without the causes of GPM, else \
     `unknown` | T4 simulated only |\n\n\
-    Before Hopper `gpu_gpm_*` and `gpu_mig_gpm_*` are unsupported. Two substitutes:\n\n\
-    - `sampler.pcie_throughput = true` reads `gpu_pcie_throughput_bytes_per_second`.\n\
-    - A dcgm-exporter that the same Prometheus scrapes. `alerts/recording.rules.yml` joins its `DCGM_FI_PROF_*` by UUID \
-    and MIG GPU instance to `place:dcgm_active:ratio{unit}` and `place:dcgm_pcie_bytes:rate{direction}`. The \
-    dashboards and the utilization of MIG GPUs use them where GPM is absent. dcgm-exporter serves \
-    `DCGM_FI_PROF_GR_ENGINE_ACTIVE`, `PIPE_TENSOR_ACTIVE`, `DRAM_ACTIVE`, `PCIE_TX_BYTES` and `PCIE_RX_BYTES` by default; \
-    `DCGM_FI_PROF_SM_ACTIVE` needs a line in its list of counters. `gpu_bottleneck` does not use them.\n\n\
+    GPUs before Hopper do not support `gpu_gpm_*` and `gpu_mig_gpm_*`. There are two substitutes:\n\n\
+    - `sampler.pcie_throughput = true` enables `gpu_pcie_throughput_bytes_per_second`.\n\
+    - Run dcgm-exporter alongside and scrape it with the same Prometheus. `alerts/recording.rules.yml` joins its \
+    `DCGM_FI_PROF_*` metrics by UUID and MIG GPU instance to `place:dcgm_active:ratio{unit}` and \
+    `place:dcgm_pcie_bytes:rate{direction}`. The dashboards and the utilization of MIG GPUs use these series if GPM is \
+    unsupported. By default, dcgm-exporter serves `DCGM_FI_PROF_GR_ENGINE_ACTIVE`, `PIPE_TENSOR_ACTIVE`, `DRAM_ACTIVE`, \
+    `PCIE_TX_BYTES` and `PCIE_RX_BYTES`. Add a line for `DCGM_FI_PROF_SM_ACTIVE` to its list of counters. \
+    `gpu_bottleneck` does not use these metrics.\n\n\
     Not supported: Jetson and other GPUs inside an SoC, GPUs of other vendors, GPUs before Turing.\n";
 
-/// `docs/METRICS.md`.
+/// Returns the text of `docs/METRICS.md`.
 pub fn markdown() -> String {
     let mut out = String::from(
         "# Metrics\n\n\
-         Made from `crates/model/src/catalog.rs` by `gpu-node-exporter metrics --format markdown`; the tests compare \
-         this file with it. Base units and ratios only. A value that is unsupported has no series and is \
-         listed in `gpu_exporter_metric_unsupported`; a value that could not be read has no series and \
-         counts in `gpu_exporter_driver_error_kinds_total`; zero is zero. What NVML answers and is no metric is in \
-         [NVML.md](NVML.md).\n\n\
-         Read how often: **identity** and **once** with each handle on the GPU, **fast** 10 Hz, **normal** \
-         1 Hz, **slow** every 10 s, **rare** every 60 s (all configurable), **computed** when the exporter \
-         publishes. Counters of tier *computed* start at 0 with the daemon; the others are the driver's.\n\n\
-         ## Entities\n\n| entity | labels | what it is |\n|---|---|---|\n",
+         Generated from `crates/model/src/catalog.rs` by `gpu-node-exporter metrics --format markdown`; a test \
+         compares this file with the catalogue. All values use base units or ratios. An unsupported value has no \
+         series and is listed in `gpu_exporter_metric_unsupported`. A value that could not be read has no series and \
+         is counted in `gpu_exporter_driver_error_kinds_total`. Zero is a measured value. [NVML.md](NVML.md) lists the \
+         NVML data that the exporter does not publish.\n\n\
+         The tier of a metric defines how often it is read: **identity** and **once** when a GPU is opened, **fast** \
+         at 10 Hz, **normal** at 1 Hz, **samples** every 2 s, **slow** every 10 s, **rare** every 60 s, **nvlink** \
+         every 10 min (all configurable), and **computed** when the exporter publishes. Counters of tier *computed* \
+         start at 0 when the daemon starts; other counters are the driver's own.\n\n\
+         ## Entities\n\n| entity | labels | description |\n|---|---|---|\n",
     );
     for e in EntityKind::ALL {
         let labels = quoted(e.labels().iter().map(|l| l.name));
@@ -73,10 +75,10 @@ pub fn markdown() -> String {
     out.push_str(BY_ARCHITECTURE);
     out.push_str(
         "\n## Groups\n\n\
-         `/metrics` serves the default set, and what `metrics.groups` switches on; `all` is every group. The \
-         page, `/api/v1` and the alerts' data are not limited by groups. Series: what the group adds on a node of eight \
-         H200s without MIG and with eight owners, about.\n\n\
-         | group | series | what | metrics |\n|---|---|---|---|\n",
+         `/metrics` serves the default set and the groups in `metrics.groups`; `all` enables every group. Groups do \
+         not limit the status page, `/api/v1` or the data of the alerts. The column \"series\" is the approximate \
+         number of series that the group adds on a node with eight H200s without MIG and with eight owners.\n\n\
+         | group | series | description | metrics |\n|---|---|---|---|\n",
     );
     for group in MetricGroup::ALL.iter().filter(|group| **group != MetricGroup::All) {
         let metrics = METRICS.iter().filter(|m| m.group == Some(*group));
@@ -84,7 +86,7 @@ pub fn markdown() -> String {
         let (name, series) = (group.name(), group.series());
         let _ = writeln!(out, "| `{name}` | {series} | {} | {} |", one_line(group.help()), names.join(", "));
     }
-    out.push_str("\n## Metrics\n\n| metric | kind | unit | entity | more labels | read | since |\n|---|---|---|---|---|---|---|\n");
+    out.push_str("\n## Metrics\n\n| metric | kind | unit | entity | further labels | tier | since |\n|---|---|---|---|---|---|---|\n");
     for m in METRICS {
         let _ = writeln!(
             out,

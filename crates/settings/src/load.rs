@@ -107,7 +107,8 @@ impl Loaded {
             let list = "`gpu-node-exporter metrics` lists them all";
             self.error(key, format_args!("\"{pattern}\" matches no metric; {nearest}{list}"))
         });
-        no_errors(errors.collect())
+        let errors: Vec<String> = errors.collect();
+        if errors.is_empty() { Ok(()) } else { Err(ConfigErrors(errors)) }
     }
 
     /// Returns the configuration as TOML, with the origin of every configured key in a comment.
@@ -188,10 +189,6 @@ pub(super) fn load_from(
     (layers.loaded, layers.errors)
 }
 
-fn no_errors(errors: Vec<String>) -> Result<(), ConfigErrors> {
-    if errors.is_empty() { Ok(()) } else { Err(ConfigErrors(errors)) }
-}
-
 /// Result of the layers that were read so far.
 #[derive(Default)]
 struct Layers {
@@ -211,7 +208,7 @@ impl Layers {
         let prefix = ENV_PREFIX.trim_end_matches('_');
         match environment.prefix(prefix).prefix_separator("__").separator("__").collect() {
             Ok(table) => {
-                for (key, value) in sorted(table) {
+                for (key, value) in BTreeMap::from_iter(table) {
                     let variable = format!("{ENV_PREFIX}{}", key.to_uppercase().replace('.', "__"));
                     if variable == FILE_VARIABLE {
                         continue;
@@ -224,7 +221,7 @@ impl Layers {
     }
 
     fn table(&mut self, prefix: &str, table: Map<String, Value>, origin: &str) {
-        for (name, value) in sorted(table) {
+        for (name, value) in BTreeMap::from_iter(table) {
             let name = format!("{prefix}{name}");
             match value.kind {
                 ValueKind::Table(inner)
@@ -289,14 +286,14 @@ fn describe(value: &Value) -> String {
         ValueKind::Nil => "nothing".into(),
         ValueKind::Table(_) => "a table".into(),
         ValueKind::Array(items) => format!("[{}]", items.iter().map(describe).collect::<Vec<_>>().join(", ")),
-        ValueKind::String(text) => format!("{text:?}"),
+        ValueKind::String(text) => quoted(text),
         other => other.to_string(),
     }
 }
 
-/// Sorts a table by key, so that the order of messages is always the same.
-fn sorted(table: Map<String, Value>) -> BTreeMap<String, Value> {
-    table.into_iter().collect()
+/// Quotes a text for an error message, with escapes so that the message stays on one line.
+pub(super) fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.escape_debug())
 }
 
 /// Returns the name that is most similar to the wanted one, if any name is similar enough.

@@ -9,7 +9,7 @@ use std::path::Path;
 use model::plain_file::read_text;
 use serde::Deserialize;
 
-use super::load::{ConfigErrors, Loaded, MAX_BYTES, nearest};
+use super::load::{ConfigErrors, Loaded, MAX_BYTES, nearest, quoted};
 
 /// Number of MIG devices by profile, such as `1g.18gb` or `1c.3g.71gb`.
 type Profiles = BTreeMap<String, u32>;
@@ -94,10 +94,10 @@ impl DeclaredLayout {
             )),
             (name, _) => layouts.remove(name).ok_or_else(|| {
                 let next = match nearest(name, names.iter().map(String::as_str)) {
-                    Some(nearest) => format!("did you mean {nearest:?}?"),
+                    Some(nearest) => format!("did you mean {}?", quoted(nearest)),
                     None => format!("choose one of {}", names.join(", ")),
                 };
-                ("mig.layout", format!("the file has no layout {name:?}; {next}"))
+                ("mig.layout", format!("the file has no layout {}; {next}", quoted(name)))
             }),
         }
     }
@@ -107,7 +107,7 @@ impl DeclaredLayout {
 fn layouts(text: &str) -> Result<BTreeMap<String, DeclaredLayout>, String> {
     let file: File = yaml_serde::from_str(text).map_err(|e| e.to_string())?;
     if file.version != "v1" {
-        return Err(format!("version must be \"v1\", not {:?}", file.version));
+        return Err(format!("version must be \"v1\", not {}", quoted(&file.version)));
     }
     let layout = |(name, entries): (String, Vec<RawEntry>)| {
         if entries.is_empty() {
@@ -129,7 +129,10 @@ impl Loaded {
         if path.as_os_str().is_empty() {
             return match mig.layout.as_str() {
                 "" => Ok(None),
-                name => Err(error("mig.layout", format!("{name:?} needs a file; set mig.layout_file too"))),
+                name => Err(error(
+                    "mig.layout",
+                    format!("{} needs a file; set mig.layout_file too", quoted(name)),
+                )),
             };
         }
         let file = path.display();
@@ -185,13 +188,15 @@ impl RawEntry {
         let filter = filter.iter().filter(|text| !text.is_empty()).map(|text| PciIds::parse(text));
         let devices = match self.devices {
             AllOrList::Word(word) if word == "all" => None,
-            AllOrList::Word(word) => return Err(format!("devices must be \"all\" or a list, not {word:?}")),
+            AllOrList::Word(word) => {
+                return Err(format!("devices must be \"all\" or a list, not {}", quoted(&word)));
+            }
             AllOrList::List(list) => Some(list),
         };
         let profiles = match (self.mig_enabled, self.mig_devices) {
             (true, Some(mut profiles)) => {
                 if let Some(wrong) = profiles.keys().find(|profile| !is_profile(profile)) {
-                    return Err(format!("{wrong:?} is not a MIG profile such as \"3g.71gb\""));
+                    return Err(format!("{} is not a MIG profile such as \"3g.71gb\"", quoted(wrong)));
                 }
                 if let Some((profile, count)) = profiles.iter().find(|(_, count)| **count > MAX_DEVICES) {
                     return Err(format!("{count} of {profile}: no GPU has more than {MAX_DEVICES}"));
@@ -213,7 +218,7 @@ impl PciIds {
     fn parse(text: &str) -> Result<PciIds, String> {
         let ids: Option<Vec<u32>> = text.splitn(2, ':').map(pci_id).collect();
         let ids = ids.map(|ids| PciIds { device: ids[0], subsystem: ids.get(1).copied() });
-        ids.ok_or_else(|| format!("{text:?} is not a PCI id such as \"0x233510DE\""))
+        ids.ok_or_else(|| format!("{} is not a PCI id such as \"0x233510DE\"", quoted(text)))
     }
 
     fn matches(self, ids: PciIds) -> bool {
