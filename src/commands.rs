@@ -81,7 +81,7 @@ enum Command {
     TopologyChild,
 }
 
-/// Global options that each command uses, by the name of the command. A subcommand without an entry uses the options of
+/// Global options that a command uses, by its name. A subcommand without an entry uses the options of
 /// its parent, and `serve` and `check-config` use all options.
 const USED_OPTIONS: [(&str, &[&str]); 20] = [
     ("assess", &["root"]),
@@ -106,7 +106,7 @@ const USED_OPTIONS: [(&str, &[&str]); 20] = [
     ("window", &["config"]),
 ];
 
-/// Returns the command line with the help of each command listing only the global options that the command uses. With
+/// Returns the command line. The help of a command lists only the global options that it uses. With
 /// `accept_all`, every command also accepts the other global options, hidden and without effect.
 fn definition(accept_all: bool) -> clap::Command {
     let root = Cli::command();
@@ -124,7 +124,7 @@ fn with_global_options(
 ) -> clap::Command {
     let entry = USED_OPTIONS.iter().find(|(name, _)| *name == command.get_name());
     let used = entry.map_or(inherited, |(_, used)| used);
-    // clap adds the global options of the root to each command that has no option of the same name.
+    // clap adds the global options of the root to every command without an option of the same name.
     let added = global.iter().filter(|arg| used.contains(&arg.get_id().as_str()) != accept_all);
     let added = added.map(|arg| if accept_all { arg.clone().hide(true) } else { arg.clone().global(false) });
     let command = command.args(added);
@@ -179,7 +179,6 @@ impl Cli {
 pub struct Output {
     /// Text for standard output.
     pub text: String,
-    /// Exit code.
     pub code: u8,
 }
 
@@ -192,7 +191,6 @@ impl From<String> for Output {
 /// Failure of a command.
 #[derive(Debug)]
 pub struct Failure {
-    /// Exit code.
     pub code: u8,
     /// Messages for standard error.
     pub messages: Vec<String>,
@@ -271,8 +269,8 @@ fn client_config(overrides: &Overrides) -> (Loaded, Vec<String>) {
     if !errors.is_empty() {
         let file = reload::main_file(overrides);
         warn(&format!(
-            "the configuration cannot be used ({}, environment and flags); a running daemon keeps the one before, and \
-             its answer follows",
+            "the configuration is invalid ({}, environment and options); a running daemon keeps its previous \
+             configuration, and its answer follows",
             file.display()
         ));
     }
@@ -281,9 +279,10 @@ fn client_config(overrides: &Overrides) -> (Loaded, Vec<String>) {
 
 /// Returns the path of the control socket.
 fn control_socket(config: &Config) -> io::Result<&Path> {
-    config.control.path().ok_or_else(|| {
-        io::Error::other("control.socket is empty, so there is no socket to ask the daemon through")
-    })
+    config
+        .control
+        .path()
+        .ok_or_else(|| io::Error::other("control.socket is empty, so the daemon has no socket"))
 }
 
 /// Runs a request to the daemon with the path of its control socket, and returns the text that the request returns.

@@ -1,8 +1,9 @@
-//! `gpu-node-exporter assess`: whether a program should move to a GPU, and whether a move paid. Needs no daemon, no GPU and no
-//! configuration.
+//! `gpu-node-exporter assess`: estimates whether a program would benefit from a GPU, and whether a port paid
+//! off. Needs no daemon, no GPU and no configuration.
 //!
-//! [`program`] runs a program, [`owner`] watches what runs already; [`counters`] are the processor's, [`samples`] say where
-//! the time goes, [`maps`] and [`symbols`] name the functions. The judgement is the crate `assess`.
+//! [`program`] runs a program, and [`owner`] watches a running one. [`counters`] reads hardware counters,
+//! [`samples`] samples the CPU time, and [`maps`] and [`symbols`] name the functions. The crate `assess`
+//! judges the counts.
 
 pub mod arguments;
 mod counters;
@@ -36,12 +37,12 @@ use super::{Output, json};
 use crate::lifecycle;
 use arguments::{AssessArguments, AssessFormat};
 
-/// Exit code for a file that cannot be written, as for a wrong command line.
+/// Exit code if an output file cannot be opened, as for a wrong command line.
 const EXIT_WRONG_FILE: u8 = 64;
-/// Exit code of `--compare` where there is nothing to compare.
+/// Exit code of `--compare` if the recordings cannot be compared.
 const EXIT_NO_COMPARISON: u8 = 2;
 
-/// Runs the command. Its report and its errors are printed here, so the output has only the exit code.
+/// Runs the command. It prints its report and its errors itself, so the output contains only the exit code.
 pub fn run(overrides: &Overrides, arguments: &AssessArguments) -> Output {
     let host = Host::new(overrides.root.as_deref().unwrap_or("/"));
     let code = match &arguments.compare {
@@ -63,7 +64,7 @@ fn refused(code: u8, error: impl std::fmt::Display) -> u8 {
     code
 }
 
-/// Runs the program. A report that cannot be written changes nothing of the program's end.
+/// Runs the program. An error while writing the report does not change the exit code.
 fn ran(host: &Host, arguments: &AssessArguments) -> u8 {
     let mut files = match OpenedFiles::open(arguments) {
         Ok(files) => files,
@@ -82,7 +83,7 @@ fn ran(host: &Host, arguments: &AssessArguments) -> u8 {
     let _ = files.record(&[&run]).map_err(|error| refused(0, error));
     let written = render(run, arguments, colours && arguments.out.is_none()).and_then(|report| {
         let written = files.write(&report, &mut io::stderr().lock());
-        // A full disk must not lose it.
+        // Prints the report, so that a full disk does not lose it.
         if written.is_err() && arguments.out.is_some() {
             let _ = io::stderr().lock().write_all(report.as_bytes());
         }
@@ -93,11 +94,11 @@ fn ran(host: &Host, arguments: &AssessArguments) -> u8 {
     u8::try_from(exit).unwrap_or_else(|_| host::child::end_by(-exit))
 }
 
-/// Reports what was recorded, or a running owner.
+/// Reports on a recording or a running program.
 fn reported(host: &Host, arguments: &AssessArguments) -> Result<(), String> {
     let mut files = OpenedFiles::open(arguments)?;
     let mut run = match &arguments.read {
-        Some(file) => recording::newest(recorded(file)?).ok_or("no run")?,
+        Some(file) => recording::newest(recorded(file)?).ok_or("the recording has no run")?,
         None => watched(host, arguments, &mut files)?,
     };
     run.items = arguments.items.or(run.items);
@@ -105,7 +106,7 @@ fn reported(host: &Host, arguments: &AssessArguments) -> Result<(), String> {
     files.write(&report, &mut io::stdout().lock())
 }
 
-/// Watches a running owner. Gives the whole time.
+/// Watches a running program. Returns the counts of the whole time.
 fn watched(host: &Host, arguments: &AssessArguments, files: &mut OpenedFiles) -> Result<RunCounts, String> {
     let stop = Arc::new(Stop::default());
     lifecycle::stop_at_signals(Arc::clone(&stop)).map_err(|error| error.to_string())?;
@@ -116,20 +117,20 @@ fn watched(host: &Host, arguments: &AssessArguments, files: &mut OpenedFiles) ->
     Ok(whole)
 }
 
-/// All runs of a recording.
+/// Reads all runs of a recording.
 fn recorded(file: &Path) -> Result<Vec<RunCounts>, String> {
     let name = file.display();
     let text = std::fs::read_to_string(file).map_err(|error| format!("{name}: {error}"))?;
     recording::parse(&text).map_err(|error| format!("{name}: {error}"))
 }
 
-/// Compares two recordings. Gives whether every target is met.
+/// Compares two recordings. Returns true if every target is met.
 fn compared(files: &[std::path::PathBuf], arguments: &AssessArguments) -> Result<bool, String> {
     let diff = compare(&recorded(&files[0])?, &recorded(&files[1])?, &arguments.target);
     let text = match arguments.format {
         AssessFormat::Json => json(&diff)?,
         AssessFormat::Text => compare::text(&diff, stdout_has_colours() && arguments.out.is_none()),
-        AssessFormat::Svg => return Err("--compare has no picture: choose --format text or json".into()),
+        AssessFormat::Svg => return Err("--compare needs --format text or json".into()),
     };
     OpenedFiles::open(arguments)?.write(&text, &mut io::stdout().lock())?;
     Ok(diff.met)
@@ -144,7 +145,8 @@ fn render(run: RunCounts, arguments: &AssessArguments, colours: bool) -> Result<
     }
 }
 
-/// Files that are written at the end. They are opened before the start, because a wrong path must not cost a run of hours.
+/// Files that are written at the end. They are opened before the start, because a wrong path must not cost a
+/// run of hours.
 #[derive(Debug)]
 struct OpenedFiles {
     out: Option<(PathBuf, File)>,
@@ -172,7 +174,7 @@ impl OpenedFiles {
                 _ => Ok(()),
             };
         };
-        // A pipe or a device has no length. The output of the program to the same file stays.
+        // A pipe or a device has no length. If the program writes to the same file, its output stays.
         let _ = match is_standard(file) {
             true => file.seek(SeekFrom::End(0)).map(drop),
             false => file.set_len(0),
@@ -187,7 +189,7 @@ impl OpenedFiles {
     }
 }
 
-/// Whether a file is also standard output or standard error.
+/// Returns true if a file is also standard output or standard error.
 fn is_standard(file: &File) -> bool {
     let identity = |of: &dyn AsFd| fstat(of.as_fd()).ok().map(|found| (found.st_dev, found.st_ino));
     let of_file = identity(file);
@@ -202,7 +204,7 @@ fn colours_are_welcome() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// The processor as far as its events differ, and its name.
+/// Returns the processor model, which decides on the events, and its name.
 fn processor(host: &Host) -> (CpuModel, String) {
     let text = std::fs::read_to_string(host.path("/proc/cpuinfo")).unwrap_or_default();
     let mut lines = text.lines().filter_map(|line| line.split_once(':'));
@@ -210,21 +212,21 @@ fn processor(host: &Host) -> (CpuModel, String) {
     (CpuModel::from_cpuinfo(&text), name.to_owned())
 }
 
-/// Threads of a process now; 0 if that is not known.
+/// Returns the current number of threads of a process; 0 if it is unknown.
 fn threads(host: &Host, pid: i32) -> u64 {
     let status = std::fs::read_to_string(host.path(format!("/proc/{pid}/status"))).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Threads:"));
     line.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
 }
 
-/// CPUs that this process, and so its program, may use.
+/// Returns the number of CPUs that this process, and therefore its program, may use.
 fn allowed_cpus(host: &Host) -> Option<f64> {
     let set = sched_getaffinity(Pid::from_raw(0)).ok()?;
     let count = (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).count();
     Some(limited(count as f64, host, "self"))
 }
 
-/// So many CPUs, or what the control groups of a process allow of them.
+/// Limits a number of CPUs by the quotas of the process's control groups.
 fn limited(cpus: f64, host: &Host, process: &str) -> f64 {
     let text = std::fs::read_to_string(host.path(format!("/proc/{process}/cgroup"))).unwrap_or_default();
     let groups = text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));

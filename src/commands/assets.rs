@@ -1,4 +1,4 @@
-//! `gpu-node-exporter assets`: the embedded files, listed, written out, or as objects of Kubernetes.
+//! `gpu-node-exporter assets`: lists the embedded files, or writes them as files or Kubernetes objects.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use clap::{Args, ValueEnum};
 use exposition::assets::rules::{Source, Values};
 use exposition::assets::{ASSETS, Asset, prometheusrule};
 
-/// How the rules are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// Files as they are in the repository; without --out the list of them
+    /// Files as in the repository; without --out a list of the files
     Files,
-    /// Objects of Kubernetes for the Prometheus operator, on standard output; with --out in DIR/prometheusrule.yml
+    /// Kubernetes objects for the Prometheus operator, on standard output, or in DIR/prometheusrule.yml with
+    /// --out
     Prometheusrule,
 }
 
@@ -23,19 +23,20 @@ enum Format {
 #[derive(Args)]
 #[command(after_help = include_str!("help/assets.txt").trim_end())]
 pub(crate) struct AssetsArguments {
-    /// Folder that the files are written to, which is made if it is not there; files of the same names are replaced
+    /// Directory to write to, created if missing; existing files of the same names are replaced
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// File with values that differ from those of alerts/values.yml: severities, thresholds, the scrape job, links
+    /// File with values that replace those of alerts/values.yml: severities, thresholds, the scrape job,
+    /// links
     #[arg(long, value_name = "FILE")]
     values: Option<PathBuf>,
-    /// One such value, which goes before the file's; may be given again
+    /// Single value, which takes precedence over the file; can be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
-    /// What is written
+    /// Output format of the alert rules
     #[arg(long, value_enum, default_value = "files")]
     format: Format,
-    /// Optional rule file to have among the Kubernetes objects, as `kubernetes`; may be given again
+    /// Optional rule file to include in the Kubernetes objects, for example `kubernetes`; can be repeated
     #[arg(long, value_name = "NAME")]
     with: Vec<String>,
 }
@@ -43,10 +44,10 @@ pub(crate) struct AssetsArguments {
 pub fn run(arguments: &AssetsArguments) -> Result<String, String> {
     match (arguments.format, &arguments.out) {
         (Format::Files, _) if !arguments.with.is_empty() => {
-            Err("--with chooses among the objects of --format prometheusrule; --out writes all files".into())
+            Err("--with needs --format prometheusrule; --out writes all files".into())
         }
         (Format::Files, None) if arguments.values.is_some() || !arguments.set.is_empty() => {
-            Err("--values and --set change what is written: give --out DIR too".into())
+            Err("--values and --set need --out DIR".into())
         }
         (Format::Files, None) => {
             let line = |asset: &Asset| format!("{:>8}  {}\n", asset.text.len(), relative(asset));
@@ -76,7 +77,7 @@ pub fn run(arguments: &AssetsArguments) -> Result<String, String> {
 }
 
 impl AssetsArguments {
-    /// The defaults with the values of the file and of the command line.
+    /// Returns the defaults, replaced by values of the file and of the command line.
     fn values(&self) -> Result<Values, String> {
         let mut values = Values::defaults().map_err(|error| error.to_string())?;
         if let Some(file) = &self.values {
@@ -143,7 +144,7 @@ mod tests {
         let all: String = ASSETS.iter().map(|asset| read(relative(asset))).collect();
         assert!(!all.contains("grafana.example.com/d/"));
         let error = run(&AssetsArguments { values: Some(file), ..arguments(None) }).unwrap_err();
-        assert!(error.contains("give --out DIR"));
+        assert!(error.contains("need --out DIR"));
         let objects = AssetsArguments { format: Format::Prometheusrule, set, ..arguments(None) };
         assert!(run(&objects).unwrap().contains("https://g.my.net/sub/d/"));
     }

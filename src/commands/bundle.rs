@@ -1,7 +1,9 @@
-//! `gpu-node-exporter doctor --bundle FILE`: what a support case needs, in one compressed archive.
+//! `gpu-node-exporter doctor --bundle FILE`: writes a compressed archive with everything that a support case
+//! needs.
 //!
-//! No value of a key that may be secret is in it ([`crate::redaction`]), and with `--without-owners` no name of work, user or process. What
-//! cannot be had is named in `CONTENT.txt` with its reason; the bundle is written all the same.
+//! The bundle contains no values of keys that may be secret ([`crate::redaction`]), and with
+//! `--without-owners` no names of work, users or processes. `CONTENT.txt` lists every file, and the reason
+//! for every missing one.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -28,30 +30,31 @@ use model::clock::unix_seconds;
 use model::plain_file;
 use settings::Loaded;
 
-/// Bytes of recordings, the newest first.
+/// Maximum size of all recordings in bytes. The newest recordings come first.
 const MAX_RECORDINGS: u64 = 64 << 20;
-/// Lines of the log, and the time that the journal has for them.
+/// Number of log lines, and the time limit for reading them from the journal.
 const LOG_LINES: &str = "--lines=5000";
 const LOG_TIMEOUT: Duration = Duration::from_secs(20);
-/// Where the names of work are in our documents, beside those of labels.
+/// Keys that contain names of work, in addition to the labels.
 const OWNER_KEYS: [&str; 3] = ["cgroup", "process", "slurm_step"];
 const REMOVED: &str = "[removed]";
-/// Words of ours and of many others: as a name of work they say nothing.
+/// Common words, which also occur outside of names of work and reveal nothing.
 const KNOWN_WORDS: &str =
     "canary claim container default docker gpu job main node none other pod root slurm unit unknown user vm";
-/// Our own sentences, which name no work.
+/// Keys of this program's own sentences, which contain no names of work.
 const OWN_TEXTS: [&str; 3] = ["help", "meaning", "mnemonic"];
 
-/// What stays out.
+/// Rules for the content of the bundle.
 #[derive(Debug)]
 struct Redaction {
-    /// Whether names of work stay out.
+    /// True if names of work are removed.
     owners: bool,
-    /// Those that were met: they are removed from lines of text, too. The longest first: one may be a part of another.
+    /// Names found so far, which are also removed from text. Longer names come first, because one name may be
+    /// part of another.
     names: BTreeSet<(Reverse<usize>, String)>,
 }
 
-/// Writes the bundle. Gives what to print.
+/// Writes the bundle. Returns the list of its files.
 pub fn run(
     loaded: &Loaded,
     config_errors: &[String],
@@ -62,7 +65,7 @@ pub fn run(
     let mut redaction = Redaction { owners: without_owners, names: BTreeSet::new() };
     let mut archive = Archive::create(file).map_err(named)?;
     let mut write = || {
-        // Documents before texts: they have the names.
+        // Documents come before texts, because they contain the names to remove.
         ask_daemon(loaded, &mut archive, &mut redaction)?;
         recordings(loaded, &mut archive, &mut redaction)?;
         settings_in_force(loaded, &mut archive)?;
@@ -76,11 +79,11 @@ pub fn run(
         archive.finish()
     };
     let content = write().map_err(|error| {
-        // Half of it is no archive, and would keep the next one from being written.
+        // A partial archive is useless, and would prevent the next attempt.
         let _ = fs::remove_file(file);
         named(error)
     })?;
-    Ok(format!("{content}\nwritten: {}. Look through it before you send it.\n", file.display()))
+    Ok(format!("{content}\nWrote {}. Review its content before you send it.\n", file.display()))
 }
 
 fn fetch(loaded: &Loaded, request: &str) -> Result<Vec<u8>, String> {
@@ -89,24 +92,25 @@ fn fetch(loaded: &Loaded, request: &str) -> Result<Vec<u8>, String> {
         .map_err(|error| error.to_string())
 }
 
-/// The daemon's settings: it may have other variables and flags than this command, whose own are there in place of them.
+/// Adds the settings of the daemon. If the daemon does not answer, adds the settings of this command, which
+/// may have other environment variables and options.
 fn settings_in_force(loaded: &Loaded, archive: &mut Archive) -> io::Result<()> {
     let settings = fetch(loaded, "config").unwrap_or_else(|error| {
         let error = error.replace('\n', " ");
-        let why = format!("settings of this command, as the daemon has not given its own: {error}");
+        let why = format!("settings of this command, because the daemon did not send its own: {error}");
         archive.content.push_str(&format!("config.toml: {why}\n"));
         format!("# {why}\n{}", without_secrets(&loaded.to_toml())).into_bytes()
     });
     archive.add("config.toml", Ok(settings))
 }
 
-/// What the daemon publishes.
+/// Adds the documents that the daemon publishes.
 fn ask_daemon(loaded: &Loaded, archive: &mut Archive, redaction: &mut Redaction) -> io::Result<()> {
     for document in ["snapshot", "events", "owners", "topology"] {
         let of_owners = redaction.owners && document == "owners";
         let request = if document == "snapshot" { "snapshot json".into() } else { document.to_owned() };
         let json = fetch(loaded, &request).and_then(|bytes| redaction.document(&bytes));
-        // The document still says which names are to be removed from the others.
+        // The document was still needed to find the names to remove.
         let json = if of_owners { Err("left out: --without-owners".to_owned()) } else { json };
         archive.add(&format!("{document}.json"), json)?;
     }
@@ -130,7 +134,7 @@ fn recordings(loaded: &Loaded, archive: &mut Archive, redaction: &mut Redaction)
             true => plain_file::read(&recording.path, MAX_RECORDINGS as usize)
                 .map_err(|error| error.to_string())
                 .and_then(|content| redaction.recording(&content)),
-            false => Err("left out: too large together with the newer ones".to_owned()),
+            false => Err("left out: the newer recordings use up the size limit".to_owned()),
         };
         archive.add(&format!("recordings/{name}"), content)?;
     }
@@ -152,11 +156,11 @@ fn journal() -> Result<String, String> {
         Ok(Ok(output)) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
         Ok(Ok(output)) => Err(format!("journalctl: {}", String::from_utf8_lossy(&output.stderr).trim())),
         Ok(Err(error)) => Err(format!("journalctl: {error}")),
-        Err(_) => Err(format!("journalctl has not answered within {} s", LOG_TIMEOUT.as_secs())),
+        Err(_) => Err(format!("journalctl did not answer within {} s", LOG_TIMEOUT.as_secs())),
     }
 }
 
-/// A text without a name, where that is a word of its own.
+/// Removes a name from a text where it is a separate word. Returns `None` if the text does not contain it.
 fn without_name(text: &str, name: &str) -> Option<String> {
     let is_part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     let (mut rest, mut cleaned, mut from) = (text, String::new(), 0);
@@ -175,8 +179,8 @@ fn without_name(text: &str, name: &str) -> Option<String> {
     (rest.len() < text.len()).then(|| cleaned + rest)
 }
 
-/// A text without the values of keys that name work: `pod="x"`, `pod=x`, and the process in a line of the kernel, which
-/// ends with the next comma.
+/// Removes the values of keys that name work: `pod="x"`, `pod=x`, and the process in a kernel log line, which
+/// ends at the next comma.
 fn without_owner_keys(text: &str) -> String {
     static RULES: LazyLock<Vec<Regex>> = LazyLock::new(|| {
         let keys = OWNER_LABELS.iter().filter(|key| **key != "pid").chain(&OWNER_KEYS);
@@ -195,13 +199,13 @@ fn without_owner_keys(text: &str) -> String {
 }
 
 impl Redaction {
-    /// A text without secrets, and without the names that were met.
+    /// Removes secrets and the names found so far from a text.
     fn text(&self, text: &str) -> String {
         let text = without_secrets(text);
         if !self.owners {
             return text;
         }
-        // Before the keys: a name may have spaces and commas.
+        // Names come before keys, because a name may contain spaces and commas.
         without_owner_keys(&self.without_names(text))
     }
 
@@ -214,8 +218,8 @@ impl Redaction {
         text
     }
 
-    /// A value of a document that no key names as one of work. Only where words follow one another may a name be among
-    /// them; anything else is a word of ours, unless it is a name as a whole.
+    /// Cleans a value whose key does not name work. Only a value with several words can contain a name. Any
+    /// other value is one of this program's words, unless the whole value is a name.
     fn value(&self, text: &str) -> String {
         if text.contains([' ', '/']) {
             return self.text(text);
@@ -226,13 +230,13 @@ impl Redaction {
 
     fn document(&mut self, bytes: &[u8]) -> Result<Vec<u8>, String> {
         let mut document: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-        // Twice: a name may be met after a text that has it.
+        // Two passes, because a name may be found after a text that contains it.
         self.clean(&mut document.clone());
         self.clean(&mut document);
         serde_json::to_vec(&document).map_err(|error| error.to_string())
     }
 
-    /// A recording, written again without secrets and names; a truncated one up to its end.
+    /// Rewrites a recording without secrets and names, up to the end of a truncated file.
     fn recording(&mut self, content: &[u8]) -> Result<Vec<u8>, String> {
         let recording = recorder::file::decode(content).map_err(|error| error.to_string())?;
         let mut cleaned = recording.lines;
@@ -251,17 +255,17 @@ impl Redaction {
         out.finish().map_err(|error| error.to_string())
     }
 
-    /// Removes the names of work from a document and remembers them; secrets go from every text.
+    /// Removes names of work from a document and stores them, and removes secrets from every text.
     fn clean(&mut self, value: &mut Value) {
         match value {
             Value::Object(object) => {
                 if self.owners && object.keys().any(|key| key.contains("=\"")) {
-                    // Series of a recording: their labels are in the key.
+                    // The keys of a recording's series contain their labels.
                     let series = std::mem::take(object).into_iter();
                     *object = series.map(|(key, value)| (without_owner_keys(&key), value)).collect();
                 }
                 for (key, value) in object {
-                    // A unit of systemd has a dot, one of a GPU has none.
+                    // The name of a systemd unit contains a dot, unlike a unit of measurement.
                     let unit = key == "unit" && value.as_str().is_some_and(|unit| unit.contains('.'));
                     if self.owners && (unit || names_owner(key)) {
                         self.remove(value);
@@ -280,7 +284,7 @@ impl Redaction {
         match value {
             Value::String(text) if text.is_empty() => {}
             Value::String(text) => {
-                // A short number is the number of anything.
+                // A short number could mean anything.
                 let says_something = text.len() >= 4 || text.len() >= 2 && text.contains(char::is_alphabetic);
                 if says_something && !KNOWN_WORDS.split(' ').any(|word| word == text) {
                     self.names.insert((Reverse(text.len()), text.clone()));
@@ -296,12 +300,12 @@ impl Redaction {
     }
 }
 
-/// Whether this key has a name of work. A process id is none.
+/// Returns true for a key whose value names work. A process ID does not.
 fn names_owner(key: &str) -> bool {
     (OWNER_LABELS.contains(&key) && key != "pid") || OWNER_KEYS.contains(&key)
 }
 
-/// The archive, and the list of its content.
+/// Archive with the list of its files.
 struct Archive {
     tar: tar::Builder<GzEncoder<std::fs::File>>,
     content: String,
@@ -309,7 +313,7 @@ struct Archive {
 }
 
 impl Archive {
-    /// Makes the file, readable by its owner alone. One that is there stays.
+    /// Creates the file, readable only by its owner. An existing file is an error.
     fn create(file: &Path) -> io::Result<Archive> {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
         let tar = tar::Builder::new(GzEncoder::new(file, Compression::default()));
@@ -317,7 +321,7 @@ impl Archive {
         Ok(Archive { tar, content: about, time: unix_seconds() as u64 })
     }
 
-    /// Adds a file, or why there is none.
+    /// Adds a file, or the reason why it is missing.
     fn add(&mut self, name: &str, content: Result<Vec<u8>, String>) -> io::Result<()> {
         match content {
             Ok(bytes) => {
@@ -339,7 +343,7 @@ impl Archive {
         self.tar.append_data(&mut header, format!("gpu-node-exporter-bundle/{name}"), bytes)
     }
 
-    /// Ends the archive. Gives the list of its content.
+    /// Completes the archive. Returns the list of its files.
     fn finish(&mut self) -> io::Result<String> {
         let content = self.content.clone();
         self.append("CONTENT.txt", content.as_bytes())?;

@@ -1,6 +1,6 @@
-//! `gpu-node-exporter canary`: the canary on command, for a drained node or a prolog of Slurm or Kubernetes.
-//! It uses the same gate, process and judge as the daemon, asks the driver in a process of its own, and only
-//! looks at what the daemon remembers.
+//! `gpu-node-exporter canary`: runs the canary on demand, on a drained node or in a prolog of Slurm or
+//! Kubernetes. Uses the same gate, process and judge as the daemon, queries the driver in a separate process,
+//! and only reads the daemon's state.
 
 pub(super) mod arguments;
 mod confirm;
@@ -33,11 +33,11 @@ use report::{Exit, Report, RunRecord};
 use runs::Runner;
 use settings::{Config, Overrides};
 
-/// How long a lock is waited for: a canary of the daemon's has ended by then.
+/// Timeout for a lock. A canary of the daemon has ended by then.
 const INTERLOCK: Duration = Duration::from_secs(10);
-/// Time between two tries.
+/// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
-/// What was asked of the driver so long ago does not say any more that a GPU is free.
+/// Maximum age of the driver's answers. Older ones do not prove that a GPU is free.
 const FRESH: Duration = Duration::from_secs(10);
 
 pub fn run(overrides: &Overrides, arguments: &CanaryArguments) -> Outcome {
@@ -59,7 +59,7 @@ pub fn run(overrides: &Overrides, arguments: &CanaryArguments) -> Outcome {
 fn test_gpus(config: &Config, arguments: &CanaryArguments) -> Result<Report, String> {
     let stop = Arc::new(Stop::default());
     lifecycle::stop_at_signals(Arc::clone(&stop)).map_err(|error| error.to_string())?;
-    progress("asking the driver");
+    progress("querying the driver");
     let listed = DeviceList::query(config)?;
     let chosen = listed.choose(&arguments.gpu)?;
     if arguments.explain {
@@ -89,7 +89,7 @@ fn test_gpus(config: &Config, arguments: &CanaryArguments) -> Result<Report, Str
     Ok(if arguments.strict { report.strict() } else { report })
 }
 
-/// The runs of one command.
+/// Runs of one command.
 struct Session<'a> {
     config: &'a Config,
     arguments: &'a CanaryArguments,
@@ -97,7 +97,7 @@ struct Session<'a> {
     listed: DeviceList,
     checks: Vec<CanaryCheck>,
     runner: Runner<'a>,
-    /// Lock that keeps other canaries away, from the first run on.
+    /// Lock that keeps other canaries from running, from the first run on.
     lock: Option<HeldLock>,
     records: Vec<RunRecord>,
 }
@@ -108,7 +108,7 @@ impl Session<'_> {
         if self.stop.stopped() {
             return self.skip(device, Vec::new(), asked_to_end());
         }
-        // Earlier runs are still reported: a GPU on which a run hangs may be the cause.
+        // Earlier runs are still reported. A GPU on which a run hangs may be the cause.
         if let Err(text) = self.refresh() {
             return self.skip(device, Vec::new(), (CanarySkip::Unread, text));
         }
@@ -145,16 +145,16 @@ impl Session<'_> {
         self.records.push(RunRecord::new(device, conditions, None, Some(outcome)));
     }
 
-    /// Queries the driver again if the last answer is old.
+    /// Queries the driver again if the last answers are too old.
     fn refresh(&mut self) -> Result<(), String> {
         if Mono::now().since(self.listed.at) > FRESH {
-            progress("asking the driver");
+            progress("querying the driver");
             self.listed = DeviceList::query(self.config)?;
         }
         Ok(())
     }
 
-    /// Returns the reason not to run on a device, if there is one. Takes the lock at the first run.
+    /// Returns the reason not to run on a device, if there is one. Acquires the lock at the first run.
     fn refusal(
         &mut self,
         device: &ListedDevice,
@@ -170,26 +170,26 @@ impl Session<'_> {
                 Err(text) => return Some((CanarySkip::Interlock, text)),
             }
         }
-        // With the lock taken, the process of another canary exits soon or hangs.
+        // With the lock acquired, the process of another canary exits soon or hangs.
         if self.runner.is_occupied(&device.place) {
             return None;
         }
         let hangs = wait_for(self.stop, || self.check_free(device)).err()?;
-        Some((CanarySkip::ChildAlive, format!("an earlier canary hangs on it: {hangs}")))
+        Some((CanarySkip::ChildAlive, format!("an earlier canary hangs on this GPU: {hangs}")))
     }
 
-    /// Returns an error if a canary's process has the GPU.
+    /// Returns an error if the process of a canary uses the GPU.
     fn check_free(&self, device: &ListedDevice) -> Result<(), String> {
         interlock::free(&host::flock::gpu_lock(&self.config.canary.lock_file, &device.place.gpu.uuid))
     }
 }
 
-/// Why a run is not made after a signal to stop.
+/// Reason for not running after a signal to stop.
 fn asked_to_end() -> (CanarySkip, String) {
-    (CanarySkip::Environment, "the command was asked to end".to_owned())
+    (CanarySkip::Environment, "a signal stopped the command".to_owned())
 }
 
-/// What keeps the canary away, if something does that force does not overcome.
+/// Returns the first condition that prevents a run and that `--force` does not override.
 fn refused(conditions: &[RunCondition], force: bool) -> Option<(CanarySkip, String)> {
     conditions.iter().find_map(|condition| match condition.allows {
         Allows::No(reason) if !(force && reason.yields_to_force()) => {
@@ -199,7 +199,7 @@ fn refused(conditions: &[RunCondition], force: bool) -> Option<(CanarySkip, Stri
     })
 }
 
-/// Tries until it goes well, for so long as a canary of the daemon's may take to end.
+/// Retries until success, or until a canary of the daemon must have ended.
 fn wait_for<T>(stop: &Stop, attempt: impl Fn() -> Result<T, String>) -> Result<T, String> {
     let deadline = Mono::now() + INTERLOCK;
     loop {
@@ -210,17 +210,17 @@ fn wait_for<T>(stop: &Stop, attempt: impl Fn() -> Result<T, String>) -> Result<T
     }
 }
 
-/// The wrong results that are not cleared, if they may be read.
+/// Reads the wrong results that were not cleared; none if they cannot be read.
 fn kept_wrong_results(config: &Config) -> KnownWrongResults {
     Store::new(&config.state.dir).look::<KnownWrongResults>().ok().flatten().unwrap_or_default()
 }
 
-/// What the daemon remembers, if it may be read.
+/// Reads the daemon's baselines; none if they cannot be read.
 fn baselines(config: &Config) -> BaselineStore {
     match Store::new(&config.state.dir).look::<BaselineStore>() {
         Ok(memory) => memory.map(BaselineStore::sanitized).unwrap_or_default(),
         Err(error) => {
-            tracing::info!(%error, "what the daemon remembers cannot be read: nothing is compared with it");
+            tracing::info!(%error, "failed to read the daemon's baselines; rates are not compared with them");
             BaselineStore::default()
         }
     }

@@ -1,4 +1,4 @@
-//! `gpu-node-exporter compat-diff URL`: what a switch from the dcgm-exporter of this node to this exporter would change.
+//! `gpu-node-exporter compat-diff URL`: compares the pages of dcgm-exporter and of this exporter on one node.
 
 mod scrape;
 mod text;
@@ -27,34 +27,36 @@ const EXIT_NOT_COMPARABLE: u8 = 2;
 #[derive(Args)]
 #[command(after_help = include_str!("help/compat-diff.txt").trim_end())]
 pub(crate) struct CompatDiffArguments {
-    /// dcgm-exporter's page on this node, as `http://localhost:9400/metrics`, or a file with a saved page
+    /// dcgm-exporter's page on this node, for example `http://localhost:9400/metrics`, or a file with a saved
+    /// page
     #[arg(value_name = "URL|FILE")]
     theirs: PageSource,
-    /// This exporter's page, or a file with it [default: /dcgm/metrics of the daemon of this configuration]
+    /// Page of this exporter, or a file with a saved page [default: /dcgm/metrics of the daemon with this
+    /// configuration]
     #[arg(long, value_name = "URL|FILE")]
     ours: Option<PageSource>,
-    /// How to print the report
+    /// Output format of the report
     #[arg(long, value_enum, default_value = "text")]
     format: OutputFormat,
-    /// All tolerances of values times this; 0 for equal values
+    /// Factor for all tolerances of values; 0 requires equal values
     #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = factor)]
     tolerance: f64,
-    /// Time between the two scrapes of each page; dcgm-exporter reads its GPUs each 30 s by default
+    /// Time between the two scrapes of a page; by default dcgm-exporter updates its values every 30 s
     #[arg(long, value_name = "TIME", default_value = "35s", value_parser = humantime::parse_duration)]
     pause: Duration,
 }
 
 fn factor(text: &str) -> Result<f64, String> {
-    let number: f64 = text.parse().map_err(|_| "a number such as 2 or 0.5 is needed".to_owned())?;
-    if (0.0..=1e6).contains(&number) { Ok(number) } else { Err("choose 0 to 1000000".into()) }
+    let number: f64 = text.parse().map_err(|_| "expected a number such as 2 or 0.5".to_owned())?;
+    if (0.0..=1e6).contains(&number) { Ok(number) } else { Err("expected 0 to 1000000".into()) }
 }
 
-/// The report. Field names stay; fields may be added.
+/// Report. Field names are stable; new fields may be added.
 #[derive(Debug, Serialize)]
 struct CompatReport {
     /// Release of this exporter.
     version: &'static str,
-    /// Where each page was found.
+    /// URLs or files of the pages.
     theirs: String,
     ours: String,
     #[serde(flatten)]
@@ -99,15 +101,15 @@ fn diff(config: &Config, fields: FieldList, arguments: &CompatDiffArguments) -> 
     Ok(CompatReport { version: env!("CARGO_PKG_VERSION"), theirs, ours, diff })
 }
 
-/// Both pages, in turn, once more after a pause; a saved page once.
+/// Scrapes both pages in turn, and again after a pause. A saved page is read once.
 fn scrape_twice(sources: &[PageSource; 2], pause: Option<Duration>) -> Result<[Vec<ParsedPage>; 2], String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
+    let runtime = runtime.map_err(|error| format!("failed to start the HTTP client: {error}"))?;
     runtime.block_on(async {
         let mut pages = [Vec::new(), Vec::new()];
         for scrape in 0..if pause.is_some() { 2 } else { 1 } {
             if let Some(pause) = pause.filter(|_| scrape > 0) {
-                progress(&format!("{} s until the second scrape ", pause.as_secs()));
+                progress(&format!("second scrape in {} s  ", pause.as_secs()));
                 tokio::time::sleep(pause).await;
                 progress("");
             }

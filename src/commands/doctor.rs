@@ -1,6 +1,6 @@
-//! `gpu-node-exporter doctor`: what this machine and this user let the exporter do, and the one command that
-//! fixes each thing that is wrong. Changes nothing, and never hangs: the driver is answers in a child process
-//! (`ask`), and not at all while the daemon has released it or finds it stuck.
+//! `gpu-node-exporter doctor`: checks this machine and the rights of this user, and prints one command that
+//! fixes each problem. Changes nothing and never hangs. A child process queries the driver (`driver_query`),
+//! unless the daemon has released the driver or reports it as stuck.
 
 mod cpu;
 mod cuda;
@@ -27,24 +27,24 @@ use model::driver_module::ModuleState;
 use report::{Finding, Report, Verdict, costs};
 use settings::{Config, Overrides};
 
-/// Check this machine, and print how to fix each problem
+/// Check this machine, and print how to fix problems
 ///
 /// Queries the driver in a separate process and never hangs. Changes nothing, and works next to a running daemon. Prints
-/// the user and the capabilities, libraries, kernel module and device files, whether each metric works, is unsupported, is
-/// not permitted or fails, the cost of each NVML call, and the verdict and the collectors of the daemon. Without a daemon
+/// the user and the capabilities, libraries, kernel module and device files, whether the metrics work, are unsupported, are
+/// not permitted or fail, the cost of every NVML call, and the verdict and the collectors of the daemon. Without a daemon
 /// it checks access to the kernel log, the control groups and the kubelet instead. Exit code 0 if nothing is wrong,
 /// otherwise 1.
 #[derive(Args)]
 pub(crate) struct DoctorArguments {
-    /// Output format
+    /// Output format of the report
     #[arg(long, value_enum, default_value = "text")]
     format: OutputFormat,
-    /// Only check whether programs built with this CUDA version run here, for example `12.4`, and print the rule; exit code
-    /// 0 if they do, otherwise 1
+    /// Only check whether programs built with this CUDA version run here, for example `12.4`, and print the
+    /// rule; exit code 0 if they do, otherwise 1
     #[arg(long, value_name = "X.Y")]
     cuda: Option<Cuda>,
-    /// Write an archive (.tar.gz) for a support case: configuration, published metrics, events, recordings, the newest log
-    /// lines and the output of doctor, without secrets
+    /// Write an archive (.tar.gz) for a support case: configuration, published metrics, events, recordings,
+    /// the newest log lines and the output of doctor, without secrets
     #[arg(long, value_name = "FILE", conflicts_with_all = ["cuda", "format"])]
     bundle: Option<PathBuf>,
     /// Leave names of pods, jobs, users and processes out of the bundle
@@ -71,13 +71,13 @@ pub fn run(overrides: &Overrides, arguments: &DoctorArguments) -> Outcome {
     Ok(Output { text, code: u8::from(!is_well) })
 }
 
-/// Runs all checks.
+/// Runs all checks of this machine.
 pub fn examine(config: &Config, config_errors: &[String]) -> Report {
     let (daemon, host, off) = (Daemon::connect(config), Host::new(&config.host.root), config.switched_off());
     let module = module::look(&host, None);
     let answers = daemon.query_driver(config, QueryScope::AllBut(&off));
     let responds = matches!(&answers, Ok(answers) if answers.up && answers.away.is_none());
-    // Where the driver answers all the same, what is not found is no fault.
+    // If the driver responds, missing files are no problem.
     let missing = if responds { Verdict::Note } else { Verdict::Wrong };
     let mut findings = vec![host::user()];
     findings.extend(
@@ -109,7 +109,7 @@ pub fn examine(config: &Config, config_errors: &[String]) -> Report {
     Report::new(findings, metrics, costs(answers.calls))
 }
 
-/// Whether programs built with this CUDA version run here.
+/// Checks if programs built with this CUDA version run here.
 fn runs_cuda(config: &Config, wanted: Cuda) -> Judgement {
     let daemon = Daemon::connect(config);
     let loaded = module::look(&Host::new(&config.host.root), None);
@@ -129,10 +129,10 @@ fn runs_cuda(config: &Config, wanted: Cuda) -> Judgement {
 fn kernel_module(module: &ModuleState, missing: Verdict) -> Finding {
     let topic = "kernel module";
     match module {
-        ModuleState::Unknown => Finding::note(topic, "whether it is loaded is unknown: no /sys/module"),
-        // A container without the host's /sys, or a library that is not the vendor's.
+        ModuleState::Unknown => Finding::note(topic, "unknown, because /sys/module does not exist"),
+        // A container without the host's /sys, or a simulated library.
         ModuleState::Absent if missing == Verdict::Note => {
-            Finding::new(topic, missing, "not seen here; the driver answers all the same")
+            Finding::new(topic, missing, "not visible here, but the driver responds")
         }
         ModuleState::Absent => {
             Finding::new(topic, missing, "nvidia is not loaded").fix("sudo modprobe nvidia")
@@ -143,33 +143,33 @@ fn kernel_module(module: &ModuleState, missing: Verdict) -> Finding {
     }
 }
 
-/// The libraries on disk, and whether the module's version is theirs and the declared one.
+/// Checks the libraries on disk, and compares the version of the module with theirs and the declared one.
 fn libraries(host: &Host, config: &Config, module: &ModuleState, missing: Verdict) -> Vec<Finding> {
     let nvml = library::find(host, config);
     let listed = |topic, found: &[library::DriverLibrary], missing| {
         let each = found.iter().map(|library| {
-            let version = library.version.as_deref().unwrap_or("its file does not tell the version");
+            let version = library.version.as_deref().unwrap_or("unknown version");
             format!("{} ({version})", library.path.display())
         });
         match found {
-            [] => Finding::new(topic, missing, "not found where libraries usually are"),
+            [] => Finding::new(topic, missing, "not found in the usual directories"),
             _ => Finding::well(topic, each.collect::<Vec<_>>().join(", ")),
         }
     };
     let mut library = listed("libnvidia-ml", &nvml, missing);
     if nvml.is_empty() && missing == Verdict::Wrong {
-        library = library.fix("ldconfig -p | grep libnvidia-ml   # then name it with --nvml-library");
+        library = library.fix("ldconfig -p | grep libnvidia-ml   # then pass its path with --nvml-library");
     }
     let mut findings = vec![library];
     findings.push(listed("libcuda", &library::search(host, library::CUDA), Verdict::Note));
     let loaded = module.load().map_or("", |load| &load.version);
     let declared = config.driver.expected_version.trim();
     for (other, of, fix) in [
-        (library::only_version(&nvml).as_deref(), "libnvidia-ml on disk is", Some("sudo reboot")),
-        (Some(declared), "driver.expected_version declares", None),
+        (library::only_version(&nvml).as_deref(), "libnvidia-ml on disk has version", Some("sudo reboot")),
+        (Some(declared), "driver.expected_version is", None),
     ] {
         if let Some(false) = module::same(loaded, other.unwrap_or("")) {
-            let text = format!("the module is {loaded}, {of} {}", other.unwrap_or(""));
+            let text = format!("the module has version {loaded}, but {of} {}", other.unwrap_or(""));
             let finding = Finding::wrong("versions", text);
             findings.push(Finding { fix: fix.map(str::to_owned), ..finding });
         }
@@ -177,68 +177,67 @@ fn libraries(host: &Host, config: &Config, module: &ModuleState, missing: Verdic
     findings
 }
 
-/// What the driver said.
+/// Checks the answers of the driver.
 fn driver(answers: &DriverAnswers, config: &Config) -> Vec<Finding> {
     let topic = "driver";
     let wrong = |topic, text: String| Finding::wrong(topic, text);
     let mut findings = Vec::new();
     for hung in &answers.hung {
-        let text = format!("{}: the driver hangs there", does_not_return(hung));
+        let text = format!("{}, so the driver hangs", does_not_return(hung));
         findings.push(wrong(topic, text).fix(KERNEL_MESSAGES));
     }
     if let Some(pid) = answers.left {
-        let text = format!("process {pid} of the doctor is left in that call; it ends when the call returns");
+        let text = format!("process {pid} of doctor remains in that call and exits when the call returns");
         findings.push(Finding::note(topic, text));
     }
     if let Some((error, text)) = &answers.away {
         let fix = match error {
             Some(DriverError::LibRmVersionMismatch) => Some("sudo reboot"),
             Some(DriverError::DriverNotLoaded) => {
-                Some("nvidia-smi   # says whether library or module is missing")
+                Some("nvidia-smi   # shows if the library or the module is missing")
             }
             Some(DriverError::NoPermission) => Some("sudo nvidia-modprobe -c 0 -u"),
             _ => None,
         };
-        let finding = wrong(topic, format!("does not answer: {text}"));
+        let finding = wrong(topic, format!("does not respond: {text}"));
         findings.push(Finding { fix: fix.map(str::to_owned), ..finding });
         return findings;
     }
     if !answers.up {
         if answers.hung.is_empty() {
-            findings.push(wrong(topic, "does not answer in time".into()));
+            findings.push(wrong(topic, "does not respond in time".into()));
         }
         return findings;
     }
     let info = |label| answers.driver_info(label).unwrap_or_else(|| "unknown".into());
     let (version, cuda) = (info("driver_version"), info("cuda_version"));
-    let text = format!("{version} answers; supports CUDA up to {cuda}");
+    let text = format!("version {version} responds, supports CUDA up to {cuda}");
     findings.push(Finding::well(topic, text));
     if let Some(major) = version.split('.').next().and_then(|major| major.parse::<u32>().ok())
         && major < OLDEST_DRIVER
     {
-        let text =
-            format!("{version} is older than {OLDEST_DRIVER}, the oldest driver that the exporter is for");
+        let text = format!("{version} is older than {OLDEST_DRIVER}, the oldest supported driver");
         findings.push(Finding::note(topic, text));
     }
     let expected = config.health.expected_gpus as usize;
     findings.push(match answers.devices() {
-        None => wrong("GPUs", "the driver does not tell how many".into()),
+        None => wrong("GPUs", "the driver does not report their number".into()),
         Some(listed) if listed < expected => {
-            let text = format!("{listed} listed, health.expected_gpus is {expected}");
+            let text = format!("the driver lists {listed}, but health.expected_gpus is {expected}");
             wrong("GPUs", text).fix("lspci -d 10de: -nn")
         }
-        Some(0) => Finding::note("GPUs", "the driver lists none"),
-        Some(listed) => Finding::well("GPUs", format!("{listed} listed")),
+        Some(0) => Finding::note("GPUs", "the driver lists no GPU"),
+        Some(listed) => Finding::well("GPUs", format!("the driver lists {listed}")),
     });
     findings
 }
 
-/// The GPUs that the daemon or the driver, if it was answers, says ill of.
+/// Returns GPUs that the daemon or the driver reports as unhealthy.
 fn unhealthy_gpus(answers: Option<&DriverAnswers>, daemon: &Daemon) -> Vec<Finding> {
     let mut ill = daemon.unhealthy_gpus();
     if let Some(answers) = answers.filter(|answers| answers.up && answers.away.is_none()) {
         let handles =
-            answers.attach_failed.iter().map(|(gpu, text)| (*gpu, format!("gives no handle: {text}")));
+            answers.attach_failed.iter().map(|(gpu, text)| (*gpu, format!("has no handle: {text}")));
         let silent = answers.lost_gpus().into_iter().map(|(gpu, text)| (gpu, format!("is lost: {text}")));
         for (gpu, text) in handles.chain(silent) {
             ill.entry(gpu).or_insert_with(|| (text, Some(KERNEL_MESSAGES.to_owned())));
@@ -251,23 +250,23 @@ fn unhealthy_gpus(answers: Option<&DriverAnswers>, daemon: &Daemon) -> Vec<Findi
     ill.into_iter().map(finding).collect()
 }
 
-/// Major version of the oldest driver that the exporter is for (`docs/install.md`).
+/// Major version of the oldest supported driver (`docs/install.md`).
 const OLDEST_DRIVER: u32 = 535;
 const KERNEL_MESSAGES: &str = "sudo dmesg | grep -i -e nvrm -e xid";
 
-/// Metrics that are there and cannot be read.
+/// Returns findings for metrics that exist but cannot be read.
 fn metric_findings(metrics: &[Family]) -> Vec<Finding> {
     let refused = metrics.iter().filter(|family| family.standing == Standing::NotPermitted);
     let fix = match refused.into_iter().any(|family| family.why.contains("nvmlGpm")) {
         true => {
             "echo options nvidia NVreg_RestrictProfilingToAdminUsers=0 | sudo tee \
-             /etc/modprobe.d/nvidia-profiling.conf   # from the next load of the module on"
+             /etc/modprobe.d/nvidia-profiling.conf   # effective when the module is loaded again"
         }
-        false => "sudo gpu-node-exporter doctor   # shows what root may read",
+        false => "sudo gpu-node-exporter doctor   # shows the metrics that root may read",
     };
     let mut findings = Vec::new();
     for (standing, verdict, problem, fix) in [
-        (Standing::Failed, Verdict::Wrong, "failed, with their reasons below", KERNEL_MESSAGES),
+        (Standing::Failed, Verdict::Wrong, "failed, for the reasons below", KERNEL_MESSAGES),
         (Standing::NotPermitted, Verdict::Note, "not permitted to this user", fix),
     ] {
         let of = metrics.iter().filter(|family| family.standing == standing);

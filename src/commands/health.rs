@@ -1,4 +1,4 @@
-//! `gpu-node-exporter health`: the verdict of the running daemon as an exit code and one line.
+//! `gpu-node-exporter health`: prints the verdict of the running daemon as one line and an exit code.
 
 use std::io;
 use std::time::Duration;
@@ -34,16 +34,16 @@ fn after_help() -> String {
 #[derive(Debug, Args)]
 #[command(after_help = after_help())]
 pub(crate) struct HealthArguments {
-    /// Only these GPUs, by index or UUID; the worst counts
+    /// Check only these GPUs, by index or UUID; the worst verdict counts
     #[arg(long, value_name = "INDEX|UUID", value_delimiter = ',', value_parser = gpu)]
     gpu: Vec<String>,
-    /// How to print it: text is one line
+    /// Output format: text is one line
     #[arg(long, value_enum, default_value = "text")]
     format: OutputFormat,
-    /// Longest wait for the daemon; then the answer is unknown
+    /// Maximum time to wait for the daemon; afterwards the verdict is unknown
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = timeout)]
     timeout: Duration,
-    /// What the exit code means
+    /// Meaning of the exit code
     #[arg(long, value_enum, default_value = "plugin")]
     exit_codes: ExitCodes,
 }
@@ -69,13 +69,16 @@ impl ExitCodes {
 
 fn gpu(text: &str) -> Result<String, String> {
     let plain = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
-    plain.then(|| text.to_owned()).ok_or_else(|| "an index or a UUID".to_owned())
+    plain.then(|| text.to_owned()).ok_or_else(|| "expected an index or a UUID".to_owned())
 }
 
 fn timeout(text: &str) -> Result<Duration, String> {
     let timeout = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     let allowed = Duration::from_millis(1)..=Duration::from_secs(60);
-    allowed.contains(&timeout).then_some(timeout).ok_or_else(|| "between 1ms and 1m".to_owned())
+    allowed
+        .contains(&timeout)
+        .then_some(timeout)
+        .ok_or_else(|| "expected a duration between 1ms and 1m".to_owned())
 }
 
 /// Part of the answer that the command reads.
@@ -105,9 +108,10 @@ pub fn run(overrides: &Overrides, arguments: &HealthArguments) -> Output {
 
 fn fetch(config: &Config, arguments: &HealthArguments) -> io::Result<Vec<u8>> {
     let request = format!("health {}", arguments.gpu.join(" "));
-    let mut answer =
-        Err(io::Error::other("control.socket and health.socket are empty: there is none to ask on"));
-    // The socket that is not for everyone first: there no other user can crowd root out.
+    let mut answer = Err(io::Error::other(
+        "control.socket and health.socket are empty, so there is no socket to connect to",
+    ));
+    // The restricted socket comes first, because other users cannot exhaust its connections.
     for socket in [config.control.path(), config.health.path()].into_iter().flatten() {
         answer = control::fetch_within(arguments.timeout, socket, &request);
         let not_for_us = |error: &io::Error| {

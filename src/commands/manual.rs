@@ -1,4 +1,4 @@
-//! Man pages and shell completions, made from the command line itself: for packages.
+//! Man pages and shell completions for packages, generated from the command line definition.
 
 use std::fs;
 use std::io;
@@ -26,7 +26,7 @@ pub fn run(mut command: Command, arguments: &ManualArguments) -> io::Result<Stri
     clap_mangen::generate_to(command.clone(), folder("man/man1")?)?;
     for (shell, path, file) in [
         (Shell::Bash, "bash-completion/completions", name.clone()),
-        // Debian's folder: the .rpm has them in zsh/site-functions.
+        // Debian uses this directory; the .rpm moves the file to zsh/site-functions.
         (Shell::Zsh, "zsh/vendor-completions", format!("_{name}")),
         (Shell::Fish, "fish/vendor_completions.d", format!("{name}.fish")),
     ] {

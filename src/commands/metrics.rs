@@ -6,7 +6,7 @@ use exposition::docs;
 /// Print every metric that the exporter can publish
 #[derive(Args)]
 pub(crate) struct MetricsArguments {
-    /// Output format
+    /// Output format of the list
     #[arg(long, value_enum, default_value = "text")]
     format: CatalogueFormat,
 }

@@ -1,5 +1,5 @@
-//! `gpu-node-exporter pod`: what needs root's user id around the daemon in a pod, in containers of their own that no client reaches.
-//! They run as root without any capability, with the daemon's group.
+//! `gpu-node-exporter pod`: tasks around a daemon in a pod that need root's user ID. They run in separate
+//! containers that no client can reach, as root without capabilities and with the daemon's group.
 
 use std::fs::{self, Metadata, OpenOptions, Permissions};
 use std::io;
@@ -18,12 +18,13 @@ use tokio::time::timeout;
 use crate::lifecycle;
 use crate::local_socket::LocalSocket;
 
-/// The socket of the relay is for the daemon's group.
+/// Mode of the relay's socket, which the daemon's group may use.
 const SOCKET_MODE: u32 = 0o660;
-/// The group reads and writes, and files that are made in the folder are the group's.
+/// Mode of directories: the group may read and write, and new files belong to the group.
 const GROUP_MODE: u32 = 0o2070;
 const FILE_MODE: u32 = 0o060;
-/// Longest connection: the daemon opens one for each visit, of three deadlines of at most a minute.
+/// Maximum duration of a connection. The daemon opens one per visit, with three deadlines of at most a
+/// minute.
 const CONNECTION: Duration = Duration::from_secs(200);
 
 /// Run the tasks that need root around a daemon in a pod; the Helm chart starts them
@@ -35,18 +36,19 @@ pub(crate) struct PodArguments {
 
 #[derive(Subcommand)]
 enum PodTask {
-    /// Give the daemon's folders and what this user has in them to this process's group, and end
+    /// Give the group of this process access to the daemon's directories and to this user's files in them,
+    /// and exit
     Folders {
-        /// The folder of the state, which is closed to other users
+        /// State directory, which stays closed to other users
         state: PathBuf,
-        /// The folder of the sockets, which other users may enter
+        /// Directory of the sockets, which other users may enter
         run: PathBuf,
     },
-    /// Pass connections on to the kubelet's pod-resources socket, which is root's alone
+    /// Forward connections to the kubelet's pod-resources socket, which only root may open
     Relay {
-        /// The socket to listen on, for this process's group
+        /// Socket to listen on, for the group of this process
         socket: PathBuf,
-        /// The kubelet's socket
+        /// Socket of the kubelet
         kubelet: PathBuf,
     },
 }
@@ -57,13 +59,14 @@ pub fn run(arguments: PodArguments) -> io::Result<String> {
         PodTask::Relay { socket, kubelet } => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(relay(&socket, kubelet))?;
-            Ok("The relay has ended.".to_owned())
+            Ok("The relay has stopped.".to_owned())
         }
     }
 }
 
-/// The owner of a folder may give the folder to a group of its own without any capability. Files that this user has made there, as the
-/// daemon does in a privileged container, are the group's then too.
+/// Assigns a directory to the group of this process. The owner may do that without capabilities if it is a
+/// member of the group. Includes files that this user created in the directory, as the daemon does in a
+/// privileged container.
 fn assign_group(dir: &Path, closed: u32) -> io::Result<String> {
     let group = getegid().as_raw();
     let owner = fs::metadata(dir).map(|metadata| metadata.uid());
@@ -73,28 +76,29 @@ fn assign_group(dir: &Path, closed: u32) -> io::Result<String> {
         assign_content(dir, group)
     });
     let shown = dir.display();
-    given.map(|()| format!("{shown} is the group {group}'s\n")).map_err(|error| {
+    given.map(|()| format!("assigned {shown} to group {group}\n")).map_err(|error| {
         let remedy = match owner {
             Ok(uid) if error.kind() == io::ErrorKind::PermissionDenied && uid != geteuid().as_raw() => {
                 format!(
-                    "; its owner is user {uid}, as after the package's unit on the node: \
-                 run there `systemctl mask --now gpu-node-exporter; chown -R root: {shown}`"
+                    "; its owner is user {uid}, probably because the package's unit ran on the node. Run on the \
+                     node: `systemctl mask --now gpu-node-exporter; chown -R root: {shown}`"
                 )
             }
             _ => String::new(),
         };
-        io::Error::new(error.kind(), format!("cannot give {shown} to the group {group}: {error}{remedy}"))
+        io::Error::new(error.kind(), format!("cannot assign {shown} to group {group}: {error}{remedy}"))
     })
 }
 
-/// Folders and plain files of this user, and no others. The group writes to the folder: neither a symbolic nor a hard link is followed.
+/// Assigns only directories and regular files of this user. Follows neither symbolic nor hard links, because
+/// the group may write to the directory.
 fn assign_content(dir: &Path, group: u32) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
         match assign_entry(&path, group) {
             Ok(true) => assign_content(&path, group)?,
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(%error, file = %path.display(), "cannot give the file to the group");
+                tracing::warn!(%error, file = %path.display(), "failed to assign a file to the group; the daemon may not be able to write it");
             }
             _ => {}
         }
@@ -102,7 +106,7 @@ fn assign_content(dir: &Path, group: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether this is a folder that was given.
+/// Returns true for a directory that was assigned.
 fn assign_entry(path: &Path, group: u32) -> io::Result<bool> {
     if !is_own(&fs::symlink_metadata(path)?) {
         return Ok(false);
@@ -119,7 +123,7 @@ fn assign_entry(path: &Path, group: u32) -> io::Result<bool> {
     Ok(metadata.is_dir())
 }
 
-/// A folder has a link of each folder in it.
+/// Subdirectories add links to a directory, so only a file must have a single link.
 fn is_own(metadata: &Metadata) -> bool {
     metadata.uid() == geteuid().as_raw() && (metadata.is_dir() || metadata.is_file() && metadata.nlink() == 1)
 }
@@ -139,7 +143,7 @@ async fn relay(socket: &Path, kubelet: PathBuf) -> io::Result<()> {
                 Err(_) => Err(io::ErrorKind::TimedOut.into()),
             }
             .inspect_err(
-                |error| tracing::warn!(%error, socket = %kubelet.display(), "no answer of the kubelet"),
+                |error| tracing::warn!(%error, socket = %kubelet.display(), "failed to forward a connection to the kubelet"),
             )
         }
     };

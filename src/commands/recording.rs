@@ -1,4 +1,5 @@
-//! `gpu-node-exporter snapshot --recording FILE`: a recording as text, a line a second and GPU, or as JSON.
+//! `gpu-node-exporter snapshot --recording FILE`: prints a recording as JSON, or as text with one line per
+//! second and GPU.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,11 +12,11 @@ use crate::recorder::time_of;
 use model::plain_file;
 use recorder::file::{Header, Recording, decode};
 
-/// Longest file that is read: the most that `recorder.max_bytes` allows.
+/// Maximum file size in bytes, which is the largest value of `recorder.max_bytes`.
 const MAX_BYTES: usize = u32::MAX as usize;
-/// A visit is listed if it took longer, or one of its calls did.
+/// Seconds from which a visit or a call is listed as slow.
 const SLOW: f64 = 0.1;
-/// Series in the table of a second, beside the samples: name in the file, heading, and the factor of its unit.
+/// Additional columns of the table: series name in the file, heading and factor of the unit.
 const COLUMNS: [(&str, &str, f64); 4] = [
     ("gpu_clock_hertz{domain=\"sm\"}", "SM MHz", 1e-6),
     ("gpu_clock_hertz{domain=\"memory\"}", "mem MHz", 1e-6),
@@ -36,10 +37,10 @@ pub fn run(file: &Path, format: &str) -> Result<Output, String> {
     Ok(Output { text, code: u8::from(recording.truncated.is_some()) })
 }
 
-/// One GPU in one second.
+/// Values of one GPU in one second.
 #[derive(Default)]
 struct SecondOfGpu {
-    /// Watts and ratios.
+    /// Power in watts, and utilization as a ratio.
     power: Vec<f64>,
     utilization: Vec<f64>,
     columns: [Option<f64>; COLUMNS.len()],
@@ -88,7 +89,7 @@ fn events(out: &mut String, lines: &[Value]) {
     }
 }
 
-/// Calls that failed or were slow, and processes that came or went.
+/// Lists calls that failed or were slow, and changes of the processes.
 fn happened(out: &mut String, header: &Header, lines: &[Value]) {
     out.push_str("\nfailed and slow calls, processes\n");
     let mut failures: BTreeMap<String, u64> = BTreeMap::new();
@@ -112,7 +113,7 @@ fn happened(out: &mut String, header: &Header, lines: &[Value]) {
         } else if let Some(processes) = line["processes"].as_array() {
             let pids: Vec<String> = processes.iter().map(|process| process["pid"].to_string()).collect();
             let pids = pids.join(" ");
-            // A list is there once a block, too.
+            // A list of processes is also repeated once per block.
             let list = (about, line["tier"].to_string());
             if listed.get(&list).map_or("", String::as_str) != pids {
                 let _ = writeln!(out, "  {at}  {}  processes: {pids}", list.0);
@@ -125,7 +126,7 @@ fn happened(out: &mut String, header: &Header, lines: &[Value]) {
     }
 }
 
-/// The table: a line a second and GPU.
+/// Prints a table with one line per second and GPU.
 fn seconds(out: &mut String, header: &Header, lines: &[Value]) {
     let mut table: BTreeMap<(u64, u64), SecondOfGpu> = BTreeMap::new();
     for line in lines {
@@ -156,7 +157,7 @@ fn seconds(out: &mut String, header: &Header, lines: &[Value]) {
     );
     let mut last: BTreeMap<u64, [Option<f64>; COLUMNS.len()]> = BTreeMap::new();
     for ((second, gpu), row) in &table {
-        // A series is there when it changes.
+        // A series has an entry only when it changes.
         let known = last.entry(*gpu).or_default();
         for (known, new) in known.iter_mut().zip(row.columns) {
             *known = new.or(*known);
@@ -177,9 +178,9 @@ fn seconds(out: &mut String, header: &Header, lines: &[Value]) {
     }
 }
 
-/// As RFC 3339, with milliseconds.
+/// Formats a time as RFC 3339 with milliseconds.
 fn time(unix_seconds: f64) -> String {
-    // Rounded, so that a whole second stays one.
+    // Rounding keeps a whole second whole.
     let at = time_of((unix_seconds * 1e3).round() / 1e3 + 1e-6);
     at.map_or("-".to_owned(), |at| humantime::format_rfc3339_millis(at).to_string())
 }

@@ -1,5 +1,5 @@
-//! `gpu-node-exporter topology`: the machine around the GPUs, drawn, and how to bind work to it. Needs no daemon and
-//! changes nothing: the driver and the machine are answers in processes of their own, with deadlines.
+//! `gpu-node-exporter topology`: draws the machine around the GPUs, and prints how to bind work to it. Needs
+//! no daemon and changes nothing. Separate processes with deadlines query the driver and the machine.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,44 +24,44 @@ use topology::discover::Origin;
 use topology::map::{DriverGpu, DriverMigDevice, Map};
 use topology::{latency, svg, text};
 
-/// What is answers of the driver; the rest costs time.
+/// Metrics to read from the driver; others cost time.
 const WANTED: [MetricId; 4] =
     [m::gpu_devices.id(), m::gpu_info.id(), m::gpu_mig_mode_enabled.id(), m::gpu_mig_info.id()];
 
-/// Draw the machine around the GPUs, and print how to bind work to the CPUs near each GPU
+/// Draw the machine around the GPUs, and print how to bind work to the CPUs near a GPU
 ///
-/// Shows packages, NUMA nodes, caches, the PCI tree with its links, the network device nearest to each GPU, and the fair
+/// Shows packages, NUMA nodes, caches, the PCI tree with its links, the network device nearest to every GPU, and the fair
 /// share of CPUs of every GPU or MIG device. Needs no daemon and changes nothing.
 #[derive(Args)]
 #[command(after_help = include_str!("help/topology.txt").trim_end())]
 pub(crate) struct TopologyArguments {
-    /// How to print the map; xml is hwloc's own format, as of `lstopo`
+    /// Output format; xml is the format of hwloc, as from `lstopo`
     #[arg(long, value_enum, default_value = "text")]
     format: MapFormat,
-    /// Print, in place of the map, ready lines that bind work on each GPU or MIG device to its share
+    /// Instead of the map, print lines that bind work on a GPU or MIG device to its share of CPUs
     #[arg(long, value_enum, value_name = "TO", conflicts_with_all = ["format", "latency"])]
     bind: Option<Binder>,
-    /// Also measure the latency of memory from each NUMA node to each: takes up to 512 MiB of a node's memory and one
-    /// of its CPUs for some tenths of a second, 30 s in all at most
+    /// Also measure memory latency between all NUMA nodes; uses up to 512 MiB of a node's memory and one of
+    /// its CPUs for less than a second per pair, at most 30 s in total
     #[arg(long, conflicts_with_all = ["input", "synthetic"])]
     latency: bool,
-    /// Draw the machine of this file, which hwloc wrote (`lstopo machine.xml`), in place of this one
+    /// Draw the machine of this file, which hwloc wrote (`lstopo machine.xml`), instead of this machine
     #[arg(long, value_name = "FILE", conflicts_with = "synthetic")]
     input: Option<PathBuf>,
-    /// Draw a machine made up, in hwloc's words: `package:2 l3:3 core:8 pu:1`
+    /// Draw a synthetic machine in the notation of hwloc, for example `package:2 l3:3 core:8 pu:1`
     #[arg(long, value_name = "TEXT")]
     synthetic: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum MapFormat {
-    /// A tree for a terminal
+    /// Tree for a terminal
     Text,
-    /// All that is known, as one document
+    /// One JSON document with all data
     Json,
-    /// A picture
+    /// Image of the whole machine
     Svg,
-    /// hwloc's own
+    /// XML document in the format of hwloc
     Xml,
 }
 
@@ -74,7 +74,7 @@ pub fn run(overrides: &Overrides, arguments: &TopologyArguments) -> Outcome {
 /// Returns the map, or the lines that bind work.
 fn draw(config: &Config, arguments: &TopologyArguments) -> Result<String, String> {
     if arguments.latency && !matches!(arguments.format, MapFormat::Text | MapFormat::Json) {
-        return Err("--latency goes with --format text or json".into());
+        return Err("--latency needs --format text or json".into());
     }
     let origin = match (&arguments.input, &arguments.synthetic) {
         (Some(file), _) => {
@@ -90,7 +90,7 @@ fn draw(config: &Config, arguments: &TopologyArguments) -> Result<String, String
         return Ok(found.xml.unwrap_or_default());
     }
     let mut topology = found.topology;
-    // The machine of a file has no driver here.
+    // The driver of this machine has no GPUs of the machine in a file.
     let gpus = match origin {
         Origin::Live(_) => query_driver(config, &mut topology.notes),
         _ => Vec::new(),
@@ -112,7 +112,7 @@ fn draw(config: &Config, arguments: &TopologyArguments) -> Result<String, String
     }
 }
 
-/// The GPUs and MIG devices that the driver lists. Notes say what could not be known.
+/// Returns the GPUs and MIG devices that the driver lists. Adds a note for every gap.
 fn query_driver(config: &Config, notes: &mut Vec<String>) -> Vec<DriverGpu> {
     let answers = match Daemon::connect(config).query_driver(config, QueryScope::Only(&WANTED)) {
         Ok(answers) => answers,
@@ -122,11 +122,11 @@ fn query_driver(config: &Config, notes: &mut Vec<String>) -> Vec<DriverGpu> {
         }
     };
     if let Some((_, text)) = answers.away.as_ref().filter(|_| !answers.up) {
-        notes.push(format!("the driver does not answer, so this is drawn from PCI alone: {text}"));
+        notes.push(format!("the driver does not respond, so the map shows only PCI data: {text}"));
     }
     notes.extend(answers.hung.iter().map(does_not_return));
     for (index, text) in &answers.attach_failed {
-        notes.push(format!("the driver gives no handle to GPU {index}: {text}"));
+        notes.push(format!("GPU {index} has no handle: {text}"));
     }
     let gpu = |(gpu, row): (&Gpu, &Row)| DriverGpu {
         index: gpu.gpu,
@@ -148,11 +148,12 @@ fn slice((instance, row): (&ComputeInstance, &Row)) -> DriverMigDevice {
     }
 }
 
-/// The process that reads the file has a working directory of its own. A file that cannot be read is reported here.
+/// Returns an absolute path, because the process that reads the file has another working directory. Reports a
+/// file that cannot be read.
 fn absolute(file: &Path) -> io::Result<PathBuf> {
-    // Opening a pipe would wait for who writes it.
+    // Opening a pipe would wait for a writer.
     if !std::fs::metadata(file)?.is_file() {
-        return Err(io::Error::other("not a file"));
+        return Err(io::Error::other("not a regular file"));
     }
     std::fs::File::open(file)?;
     std::path::absolute(file)

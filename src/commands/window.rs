@@ -1,4 +1,4 @@
-//! `window start|end|list`: writes, ends and lists the files of windows.
+//! `gpu-node-exporter window`: writes, ends and lists windows of planned work.
 
 use clap::{Args, Subcommand};
 use model::catalog::WindowKind;
@@ -24,13 +24,13 @@ pub(crate) struct WindowArguments {
 
 #[derive(Subcommand)]
 enum WindowCommand {
-    /// Begin a window now, or at a time to come
+    /// Start a window now or at a later time
     Start(Start),
-    /// End an open window, or remove one that is to come
+    /// End an open window, or remove a future one
     End(End),
-    /// List windows that are open, to come, or ended within the last hour
+    /// List open and future windows, and those that ended within the last hour
     List {
-        /// Output format
+        /// Output format of the list
         #[arg(long, value_enum, default_value = "text")]
         format: OutputFormat,
     },
@@ -38,24 +38,24 @@ enum WindowCommand {
 
 #[derive(Args)]
 struct Start {
-    /// Name of the window [default: the kind and the start]
+    /// Name of the window [default: the kind and the start time]
     #[arg(long, value_parser = name)]
     name: Option<String>,
-    /// `maintenance` mutes alerts of planned work and pauses the canary; `training` mutes tickets about
-    /// high utilization and memory only
+    /// `maintenance` mutes alerts of planned work and pauses the canary; `training` mutes only tickets about
+    /// high utilization and memory
     #[arg(long, default_value = "maintenance", value_parser = file::kind_of)]
     kind: WindowKind,
-    /// Reason in a few words, for readers of the status page
+    /// Short reason, shown on the status page
     #[arg(long)]
     reason: String,
-    /// Duration, such as `2h`, `90m` or `1day 6h`
+    /// Duration, for example `2h`, `90m` or `1day 6h`
     #[arg(long = "for", value_name = "TIME", value_parser = file::length_of)]
     lasts: f64,
-    /// Start, with the offset from UTC, such as `2026-11-22T08:00:00Z` or `...+01:00` [default: now]
+    /// Start time with its UTC offset, for example `2026-11-22T08:00:00Z` or `...+01:00` [default: now]
     #[arg(long, value_name = "WHEN", value_parser = file::timestamp)]
     at: Option<f64>,
-    /// GPUs that the node has after the work, where boards are taken out and stay out: the others are not missed any
-    /// more. A window without this number forgets no GPU
+    /// Number of GPUs of the node after the work, if boards are removed permanently; the exporter then no
+    /// longer reports the removed GPUs as missing. Without this option it keeps expecting every GPU
     #[arg(long, value_name = "GPUS", value_parser = clap::value_parser!(u32).range(file::EXPECTED_GPUS))]
     expected_gpus: Option<u32>,
 }
@@ -66,7 +66,7 @@ struct End {
     /// Name of the window
     #[arg(value_parser = name)]
     name: Option<String>,
-    /// Every window that is open or to come
+    /// End every open and future window
     #[arg(long)]
     all: bool,
 }
@@ -100,11 +100,13 @@ pub fn run(overrides: &Overrides, arguments: &WindowArguments) -> Outcome {
 
 impl Start {
     fn request(&self, now: f64) -> Result<Window, String> {
-        // In whole seconds, as in the file.
+        // Whole seconds, as in the file.
         let start = self.at.unwrap_or(now).floor();
         let end = start + self.lasts.ceil();
         if !(end.is_finite() && end > start && start >= 0.0) {
-            return Err("it must begin after 1970 and last some time; look at --at and --for".into());
+            return Err(
+                "a window must start after 1970 and have a duration above 0; check --at and --for".into()
+            );
         }
         let (name, reason) = (self.name.clone(), text::clean(&self.reason, file::MAX_REASON));
         let Start { kind, expected_gpus, .. } = *self;
@@ -126,7 +128,7 @@ fn started(window: &Window, now: f64) -> String {
     });
     let gpus = gpus.unwrap_or_default();
     format!(
-        "Window {name} ({}) {from}until {}.{cut}{gpus} `gpu-node-exporter window end {name}` ends it before.",
+        "Window {name} ({}) {from}until {}.{cut}{gpus} `gpu-node-exporter window end {name}` ends it early.",
         window.kind.known(),
         model::window::write(*end)
     )
@@ -137,7 +139,7 @@ fn listed(windows: &[Window], problems: &[String], now: f64) -> String {
     let line = |window: &Window| {
         let state = match window.is_open(now) {
             true => "open",
-            false if now < window.start => "to come",
+            false if now < window.start => "planned",
             false => "ended",
         };
         let cut = if window.cut { " (cut to windows.max_duration)" } else { "" };
@@ -148,9 +150,9 @@ fn listed(windows: &[Window], problems: &[String], now: f64) -> String {
     };
     let mut lines: Vec<String> = windows.iter().map(line).collect();
     if windows.is_empty() {
-        lines.push("No window is open, to come, or ended within the last hour.".into());
+        lines.push("No window is open, planned, or ended within the last hour.".into());
     }
-    lines.extend(problems.iter().map(|problem| format!("not counted: {problem}")));
+    lines.extend(problems.iter().map(|problem| format!("ignored: {problem}")));
     lines.join("\n")
 }
 
@@ -183,10 +185,10 @@ mod tests {
             lines[0].starts_with("a       ended")
                 && lines[1].contains("open")
                 && lines[1].contains("(expected GPUs: 7)")
-                && lines[2].contains("to come"),
+                && lines[2].contains("planned"),
             "{text}"
         );
-        assert_eq!(lines[3], "not counted: x.toml: key `for`");
+        assert_eq!(lines[3], "ignored: x.toml: key `for`");
     }
 
     fn planned() -> Start {

@@ -223,7 +223,12 @@ fn a_wrong_multiprocessor_is_named_with_its_lane_and_bits() {
     assert!(said.out.contains("int32 on SM 17, warp 1, lane 5"), "{}", said.out);
     assert!(said.out.contains("bits 0x1000"), "{}", said.out);
     assert!(said.out.contains("take the GPU out of use"), "{}", said.out);
-    assert!(said.err.contains("no daemon knows") && said.err.contains("control.socket"), "{}", said.err);
+    assert!(
+        said.err.contains("failed to report the wrong result to the daemon")
+            && said.err.contains("control.socket"),
+        "{}",
+        said.err
+    );
     // Once in three launches: not again in the reruns, or only in one of them.
     let now_and_then =
         step("wrong = { sm = 3, unit = \"fp64\", lane = 0, bit = 1, every = 100, zero = true }");
@@ -357,7 +362,7 @@ fn a_call_that_does_not_return_is_named_and_not_waited_for() {
     let text = said.json()["runs"][0]["outcome"]["text"].as_str().unwrap().to_owned();
     assert!(text.contains("step context") && text.contains("cuDevicePrimaryCtxRetain"), "{text}");
     assert_eq!(said.found(1), vec![], "the other GPU is looked at all the same");
-    assert!(said.err.contains("left in a driver call"), "{}", said.err);
+    assert!(said.err.contains("remains in a driver call"), "{}", said.err);
     simgpu::State::open(bench.path("sim-state")).unwrap().open_gate("end").unwrap();
 }
 
@@ -424,8 +429,8 @@ fn explain_lists_what_was_found_and_what_was_not_looked_at() {
     open_window(&bench.path("root"));
     let said = bench.say(&["--explain"]);
     assert_eq!(said.code, Some(0), "{} {}", said.out, said.err);
-    assert!(said.out.contains("keeps it away (processes)"), "{}", said.out);
-    assert!(said.out.contains("keeps it away (maintenance)"), "{}", said.out);
+    assert!(said.out.contains("prevents a run (processes)"), "{}", said.out);
+    assert!(said.out.contains("prevents a run (maintenance)"), "{}", said.out);
     assert!(said.out.contains("not checked: only the daemon asks"), "{}", said.out);
     assert!(said.out.contains("✓ persistence mode on"), "{}", said.out);
     let json = bench.json(&["--explain"]).json();
@@ -466,7 +471,7 @@ fn what_is_missing_is_reported_and_no_fault() {
     let bench = Bench::new(1, "");
     let said = bench.say(&["--gpu", "5"]);
     assert_eq!(said.code, Some(3), "{}", said.out);
-    assert!(said.err.contains("there is no GPU 5; there are: GPU 0 GPU-"), "{}", said.err);
+    assert!(said.err.contains("there is no GPU 5; this node has GPU 0 GPU-"), "{}", said.err);
     assert_eq!(bench.say(&["--check", "nothing"]).code, Some(64));
 
     for name in ["lib/libcuda.so.1", "lib/libcuda.so"] {
@@ -479,7 +484,7 @@ fn what_is_missing_is_reported_and_no_fault() {
     fs::remove_file(bench.path("lib/libnvidia-ml.so.1")).unwrap();
     let said = bench.say(&[]);
     assert_eq!(said.code, Some(3), "{} {}", said.out, said.err);
-    assert!(said.err.contains("the driver does not answer"), "{}", said.err);
+    assert!(said.err.contains("the driver does not respond"), "{}", said.err);
 }
 
 #[test]

@@ -98,8 +98,8 @@ fn a_page_like_ours_is_alike_and_each_difference_is_named_with_its_setting() {
         &format!("dcgm-exporter   http://{address}/metrics\n"),
         &format!("this exporter   http://{daemon}/dcgm/metrics\n"),
         "GPUs on both pages: 8\n",
-        " 0 other, 0 missing, 0 only here",
-        "\nThe switch is safe: all that dcgm-exporter's page has is here, and the same.\n",
+        " 0 different, 0 missing, 0 only here",
+        "\nThe switch is safe: everything on dcgm-exporter's page is here too, with the same values.\n",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
@@ -140,7 +140,7 @@ fn a_page_like_ours_is_alike_and_each_difference_is_named_with_its_setting() {
         "≠ Hostname ",
         "  hostname_label = \"Hostname\" ",
         "    DCGM_FI_DEV_FB_TOTAL,gauge,Help.\n",
-        "value outside tolerance: 1 of 8",
+        "value outside the tolerance: 1 of 8",
         "The switch is not safe yet",
     ] {
         assert!(text.contains(part), "{part}: {text}");
@@ -237,7 +237,7 @@ fn what_cannot_be_compared_has_its_url_and_the_next_step() {
         ("/none", "or /metrics at the address of dcgm.listen"),
         ("/html", "HTML"),
         ("/typed", "HTML"),
-        ("/short", "no whole HTTP answer"),
+        ("/short", "incomplete HTTP response"),
         ("/cut", "cut off"),
         ("/quote", "a quote within a label value"),
         ("/node", "no family is one of DCGM's, but node_load1"),
@@ -246,7 +246,7 @@ fn what_cannot_be_compared_has_its_url_and_the_next_step() {
         ("/elsewhere", "the pages are of two nodes"),
         ("/busy", "try again"),
         ("/password", "save the page with curl"),
-        ("/moved", "it is at \"/metrics\""),
+        ("/moved", "the page has moved to /metrics"),
     ] {
         let url = format!("http://{address}{path}");
         let (code, out, said) = against_saved(&url);
@@ -299,7 +299,7 @@ fn a_saved_page_is_compared_without_what_moves_and_doubled_series_are_named() {
     assert_eq!((code, said.as_str()), (Some(0), ""), "{text}");
     assert!(
         text.contains("Twice on dcgm-exporter's page")
-            && text.contains("1 series, such as DCGM_FI_DEV_GPU_TEMP{")
+            && text.contains("1 series, for example DCGM_FI_DEV_GPU_TEMP{")
     );
     assert!(
         text.contains("Values not compared (moves, and a page is a saved one): DCGM_FI_DEV_DEC_UTIL,"),

@@ -58,14 +58,14 @@ fn a_call_that_does_not_return_is_named_and_not_waited_for() {
     node.wait_metrics("the stall", |m| m.value("gpu_up", &[("gpu", "3")]) == Some(0.0));
     let (code, said) = doctor(&node, &[]);
     assert_eq!(code, Some(1), "the daemon's own word: {said}");
-    assert!(said.contains("GPU 3 is stuck") && !said.contains("is left in that call"), "{said}");
+    assert!(said.contains("GPU 3 is stuck") && !said.contains("remains in that call"), "{said}");
 
     node.terminate();
     let started = Instant::now();
     let (code, said) = doctor(&node, &[]);
     assert!(started.elapsed() < Duration::from_secs(25), "{:?}", started.elapsed());
     assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("does not return on GPU 3") && said.contains("is left in that call"), "{said}");
+    assert!(said.contains("does not return on GPU 3") && said.contains("remains in that call"), "{said}");
     assert!(said.contains("gpu_power_watts"), "the other seven are reported all the same: {said}");
 }
 
@@ -97,7 +97,7 @@ fn a_driver_that_answers_needs_no_module_and_is_not_to_be_too_old() {
     let (code, said) = doctor(&node, &[]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("i driver            525.147.05 is older than 535"), "{said}");
-    assert!(said.contains("i kernel module     not seen here; the driver answers all the same\n"), "{said}");
+    assert!(said.contains("i kernel module     not visible here, but the driver responds\n"), "{said}");
     for advice in ["modprobe", "ldconfig"] {
         assert!(!said.contains(advice), "{advice}: {said}");
     }
@@ -111,7 +111,7 @@ fn a_driver_that_hangs_at_once_is_reported_and_one_that_is_stuck_is_left_alone()
     node.wait_metrics("stuck", |m| m.value("gpu_driver_stuck", &[]) == Some(1.0));
     let (code, said) = doctor(&node, &[]);
     assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("not asked: the daemon finds it stuck"), "{said}");
+    assert!(said.contains("not queried, because the daemon reports it as stuck"), "{said}");
     node.terminate();
     let (code, said) = doctor(&node, &[]);
     assert_eq!(code, Some(1), "{said}");
@@ -124,7 +124,7 @@ fn a_library_that_is_missing_is_reported_with_a_fix() {
     node.wait_ready();
     let (code, said) = doctor(&node, &[]);
     assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("✕ libnvidia-ml") && said.contains("does not answer"), "{said}");
+    assert!(said.contains("✕ libnvidia-ml") && said.contains("does not respond"), "{said}");
     assert!(said.contains("-> ") && said.contains("wrong."), "{said}");
     let (code, said) = doctor(&node, &["--cuda", "12.0"]);
     assert_eq!(code, Some(1), "{said}");
@@ -139,7 +139,7 @@ fn a_released_driver_is_not_touched() {
     node.wait_metrics("the pause", |m| m.value("gpu_driver_paused", &[]) == Some(1.0));
     let before = node.sim().calls_of("nvmlInitWithFlags");
     let (_, said) = doctor(&node, &[]);
-    assert!(said.contains("not asked: the daemon has released it"), "{said}");
+    assert!(said.contains("not queried, because the daemon has released it"), "{said}");
     assert_eq!(node.sim().calls_of("nvmlInitWithFlags"), before);
 }
 

@@ -382,8 +382,8 @@ fn a_gpu_that_was_lost_and_answers_again_was_reset_once() {
 fn the_profiling_counters_can_be_left_to_a_profiler() {
     let node = Node::start("tests/scenarios/still-1xh200.toml");
     let (ok, said) = order(&node, &["gpm", "off"]);
-    assert!(ok && said.contains("a profiler can have them"), "{said}");
+    assert!(ok && said.contains("A profiler can read them"), "{said}");
     let (ok, said) = order(&node, &["gpm", "on"]);
-    assert!(ok && said.contains("read again"), "{said}");
+    assert!(ok && said.contains("reads the profiling counters again"), "{said}");
     assert_eq!(node.metrics().value("gpu_exporter_sampler_starts_total", &[]), Some(1.0));
 }

@@ -130,7 +130,7 @@ fn a_driver_that_hangs_is_reported_and_not_waited_for() {
     let started = Instant::now();
     let (code, text, _) = on(&node, &[]);
     assert_eq!(code, Some(0), "{text}");
-    assert!(text.contains("not asked: the daemon finds it stuck"), "{text}");
+    assert!(text.contains("not queried, because the daemon reports it as stuck"), "{text}");
     assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
 }
 
@@ -142,12 +142,12 @@ fn what_cannot_be_done_is_said() {
         assert!(out.is_empty() && errors.contains(part), "{args:?}: {out}{errors}");
     };
     refused(&["topology", "--input", "no-such.xml"], 1, "no-such.xml: No such file");
-    refused(&["topology", "--input", "tests"], 1, "tests: not a file");
+    refused(&["topology", "--input", "tests"], 1, "tests: not a regular file");
     refused(&["topology", "--input", "Cargo.toml"], 1, "gpu-node-exporter: ");
     refused(&["topology", "--synthetic", "nonsense"], 1, "nonsense");
     refused(&["topology", "--bind", "docker", "--format", "svg"], 64, "cannot be used with");
     refused(&["topology", "--latency", "--synthetic", "core:1"], 64, "cannot be used with");
-    refused(&["topology", "--latency", "--format", "svg"], 1, "--latency goes with");
+    refused(&["topology", "--latency", "--format", "svg"], 1, "--latency needs");
     refused(&["topology", "--root", "/no/such/root"], 1, "gpu-node-exporter: ");
 }
 

@@ -64,10 +64,10 @@ fn a_folder_that_is_not_there_is_an_error_and_one_of_another_user_comes_with_the
         String::from_utf8(ended.stderr).unwrap()
     };
     let said = folders("/none");
-    assert!(said.contains("cannot give /none to the group") && !said.contains("chown"), "{said}");
+    assert!(said.contains("cannot assign /none to group") && !said.contains("chown"), "{said}");
     // The kernel's own folder: also root may not change it.
     let said = folders("/proc/1");
-    assert!(said.contains("cannot give /proc/1 to the group"), "{said}");
+    assert!(said.contains("cannot assign /proc/1 to group"), "{said}");
     if !nix::unistd::geteuid().is_root() {
         assert!(said.contains("owner is user 0") && said.contains("chown -R root: /proc/1"), "{said}");
     }

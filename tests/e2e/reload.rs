@@ -304,7 +304,7 @@ fn commands_ask_the_daemon_beside_a_file_that_it_refuses() {
         let (code, answer, warnings) = run(&["health"], has_keys);
         assert_eq!((code, answer.as_str()), (Some(0), "ok: 1 GPU, ok.\n"), "{warnings}");
         let config = file.to_str().unwrap();
-        for part in [problem, config, "a running daemon keeps the one before"] {
+        for part in [problem, config, "a running daemon keeps its previous configuration"] {
             assert!(warnings.contains(part), "{part:?}: {warnings}");
         }
         for args in [&["snapshot"][..], &["driver", "status"], &["gpm", "on"]] {

@@ -135,7 +135,7 @@ fn files_are_windows_too_and_a_bad_one_is_named() {
     assert_eq!(m.all("gpu_window_info", &[("window", "grid")]), [1.0], "the others stay");
     let (_, page) = node.get("/readyz");
     assert!(page.contains("bad.toml") && page.contains("`why`") && page.contains("`start`"), "{page}");
-    assert!(well(&node, &["list"]).contains("not counted: "));
+    assert!(well(&node, &["list"]).contains("ignored: "));
     assert_eq!(well(&node, &["end", "grid"]), "Ended: grid.\n");
     assert!(!folder.join("grid.toml").exists(), "it was to come");
     fs::remove_file(folder.join("bad.toml")).unwrap();

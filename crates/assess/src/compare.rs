@@ -1,4 +1,4 @@
-//! Two recordings, before and after a move, against targets.
+//! Compares two recordings, from before and after a change, and checks targets.
 
 use serde::Serialize;
 
@@ -6,7 +6,6 @@ use crate::figures::RunFigures;
 use crate::recording::RunCounts;
 use crate::text::{number, percent, seconds};
 
-/// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ComparedFigure {
@@ -18,7 +17,7 @@ pub enum ComparedFigure {
 
 const COMPARED: [(ComparedFigure, &str, &str); 4] = [
     (ComparedFigure::Wall, "wall", "wall time"),
-    (ComparedFigure::Items, "items", "items a second"),
+    (ComparedFigure::Items, "items", "items/s"),
     (ComparedFigure::LlcHit, "llc_hit", "LLC hit ratio"),
     (ComparedFigure::Utilization, "utilization", "CPU utilization"),
 ];
@@ -27,7 +26,7 @@ impl ComparedFigure {
     fn value(self, run: &RunCounts) -> Option<f64> {
         let figures = RunFigures::from_run(run);
         match self {
-            // Of a running owner, it is the time of watching.
+            // The wall time of a running program is only the time of watching.
             ComparedFigure::Wall => run.watch.is_none().then_some(run.wall_seconds),
             ComparedFigure::Items => figures.items_per_second,
             ComparedFigure::LlcHit => figures.llc_hit_ratio,
@@ -44,14 +43,15 @@ impl ComparedFigure {
     }
 }
 
-/// What the second recording must reach: `wall<=-20%` is a change, as its sign says, `llc_hit>=90%` a value.
+/// Target for the second recording: a change if the value has a sign (`wall<=-20%`), otherwise a value
+/// (`llc_hit>=90%`).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CompareTarget {
     pub figure: ComparedFigure,
-    /// At least; else at most.
+    /// True for a lower limit, false for an upper limit.
     pub at_least: bool,
     pub value: f64,
-    /// Whether the value is a change relative to the first recording.
+    /// True if the value is a change relative to the first recording.
     pub relative: bool,
 }
 
@@ -62,11 +62,11 @@ impl std::str::FromStr for CompareTarget {
         let (name, at_least, value) = match (text.split_once(">="), text.split_once("<=")) {
             (Some((name, value)), None) => (name, true, value),
             (None, Some((name, value))) => (name, false, value),
-            _ => return Err("a target is NAME>=VALUE or NAME<=VALUE, as wall<=-20%".into()),
+            _ => return Err("write NAME>=VALUE or NAME<=VALUE, for example wall<=-20%".into()),
         };
         let known = COMPARED.iter().find(|(_, known, _)| *known == name.trim());
         let Some((figure, _, _)) = known else {
-            return Err("known are wall, items, llc_hit, utilization".into());
+            return Err("the names are wall, items, llc_hit and utilization".into());
         };
         let (number, percent) = match value.trim().strip_suffix('%') {
             Some(number) => (number.trim(), true),
@@ -75,14 +75,14 @@ impl std::str::FromStr for CompareTarget {
         let is_ratio = matches!(figure, ComparedFigure::LlcHit | ComparedFigure::Utilization);
         let relative = percent && number.starts_with(['+', '-']);
         if percent && !relative && !is_ratio {
-            return Err(format!("a change has a sign: {name}<=-20% or {name}>=+20%", name = name.trim()));
+            return Err(format!("a change needs a sign: {name}<=-20% or {name}>=+20%", name = name.trim()));
         }
-        let value: f64 = number.parse().map_err(|_| format!("{number:?} is no number"))?;
+        let value: f64 = number.parse().map_err(|_| format!("\"{number}\" is not a number"))?;
         if !value.is_finite() {
-            return Err("choose a number".into());
+            return Err("use a finite number".into());
         }
         if !relative && (value < 0.0 || is_ratio && !percent && value > 1.0) {
-            return Err(format!("{number} cannot be reached: a change is as -20%, a ratio as 90% or 0.9"));
+            return Err(format!("{number} is impossible: write a change as -20%, and a ratio as 90% or 0.9"));
         }
         Ok(CompareTarget {
             figure: *figure,
@@ -93,14 +93,14 @@ impl std::str::FromStr for CompareTarget {
     }
 }
 
-/// Runs of one recording by one figure.
+/// Distribution of one figure over the runs of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct FigureSpread {
     pub runs: usize,
     pub mean: f64,
     pub lowest: f64,
     pub highest: f64,
-    /// Standard deviation of the runs; `None` of a single one.
+    /// Standard deviation of the runs; `None` for a single run.
     pub deviation: Option<f64>,
 }
 
@@ -118,7 +118,7 @@ fn spread(runs: &[RunCounts], figure: ComparedFigure) -> Option<FigureSpread> {
     })
 }
 
-/// One figure in both.
+/// One figure of both recordings.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedRow {
     pub figure: ComparedFigure,
@@ -126,13 +126,13 @@ pub struct ComparedRow {
     pub after: Option<FigureSpread>,
     /// Relative change of the mean.
     pub change: Option<f64>,
-    /// Whether the runs of both overlap: the change may be chance.
+    /// True if the ranges of both recordings overlap, so that the change may be chance.
     pub overlap: Option<bool>,
     pub targets: Vec<JudgedTarget>,
 }
 
-/// A target, and whether it is met. A figure that was not measured misses its target, and a recording with a run that failed
-/// misses all.
+/// Target and its result. A figure that was not measured misses its target, and a recording with a failed run
+/// misses all targets.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct JudgedTarget {
     #[serde(flatten)]
@@ -140,18 +140,18 @@ pub struct JudgedTarget {
     pub met: bool,
 }
 
-/// Both recordings.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RecordingDiff {
     pub before: String,
     pub after: String,
     pub met: bool,
     pub rows: Vec<ComparedRow>,
-    /// Why the two may not be comparable.
+    /// Reasons why the recordings may not be comparable.
     pub doubts: Vec<String>,
 }
 
-/// Runs of a program that ended by a signal or with an error: what they did instead of their work is no time of it.
+/// Number of runs that ended by a signal or with an error. Their times are not comparable, because they did
+/// not complete their work.
 fn failed(runs: &[RunCounts]) -> usize {
     runs.iter().filter(|run| run.exit.is_some_and(|exit| exit != 0)).count()
 }
@@ -164,16 +164,16 @@ fn doubts(before: &[RunCounts], after: &[RunCounts]) -> Vec<String> {
             1 => "a run".to_owned(),
             several => format!("{several} runs"),
         };
-        doubts.push(format!("{name}: {failed} failed (exit code or signal): every target is missed"));
+        doubts.push(format!("{failed} {name} the change failed, so every target is missed"));
     }
     let Some(first) = before.first() else { return doubts };
     type Same = fn(&RunCounts, &RunCounts) -> bool;
     let properties: [(&str, Same); 5] = [
-        ("processors differ", |a, b| a.processor == b.processor),
-        ("numbers of CPUs differ", |a, b| a.cpus == b.cpus),
-        ("--items differ", |a, b| a.items == b.items),
-        ("some runs were computed and others measured", |a, b| a.computed == b.computed),
-        ("runs of a program are compared with spans of a running owner", |a, b| {
+        ("the processors differ", |a, b| a.processor == b.processor),
+        ("the numbers of CPUs differ", |a, b| a.cpus == b.cpus),
+        ("the values of --items differ", |a, b| a.items == b.items),
+        ("some runs were computed, others were measured", |a, b| a.computed == b.computed),
+        ("one recording is of a program, the other of a watched owner", |a, b| {
             a.exit.is_none() == b.exit.is_none()
         }),
     ];
@@ -217,7 +217,7 @@ pub fn compare(before: &[RunCounts], after: &[RunCounts], targets: &[CompareTarg
     }
 }
 
-/// For people.
+/// Formats the comparison for a terminal.
 pub fn text(diff: &RecordingDiff, colours: bool) -> String {
     use host::terminal::{Colour, Painter, fit, printable};
     let paint = Painter::new(colours);
@@ -234,13 +234,13 @@ pub fn text(diff: &RecordingDiff, colours: bool) -> String {
             }
         };
         let change = row.change.map_or("-".into(), |change| format!("{:+.1} %", change * 100.0));
-        let overlap = if row.overlap == Some(true) { "  the runs overlap" } else { "" };
+        let overlap = if row.overlap == Some(true) { "  the ranges overlap" } else { "" };
         out +=
             &format!("  {title:<16} {:>26} {:>26} {change:>9}{overlap}\n", show(row.before), show(row.after));
         for JudgedTarget { target, met } in &row.targets {
             let sign = if target.at_least { ">=" } else { "<=" };
             let value = if target.relative {
-                // Without the noise of a division and its inverse.
+                // Rounding removes the error of a division and its inverse.
                 format!("{:+} %", (target.value * 1e8).round() / 1e6)
             } else {
                 target.value.to_string()

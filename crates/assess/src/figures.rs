@@ -1,30 +1,31 @@
-//! What follows from the counts of a run.
+//! Figures derived from the counts of a run.
 
 use serde::Serialize;
 
 use crate::recording::RunCounts;
 
-/// Bytes that a miss of the last level moves.
+/// Size of a cache line, which one last-level miss transfers, in bytes.
 const LINE_BYTES: f64 = 64.0;
-/// A load from memory on a server: 80 to 120 ns; `gpu-node-exporter topology --latency` measures it.
+/// Latency of a load from memory in seconds. Servers have 80 to 120 ns; `gpu-node-exporter topology
+/// --latency` measures it.
 const MEMORY_LATENCY_SECONDS: f64 = 100e-9;
 
-/// Figures of one run. Absent: what they need was not measured.
+/// Figures of one run. A figure is `None` if one of its counts was not measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct RunFigures {
     pub flops: Option<f64>,
     pub flops_per_second: Option<f64>,
-    /// From misses of the last level, or fills from memory where those are counted apart: a lower bound, as prefetches and
-    /// writebacks are not all among them.
+    /// Bytes transferred, from last-level misses or, if counted separately, from fills from memory. A lower
+    /// bound, because neither includes all prefetches and writebacks.
     pub bytes_at_least: Option<f64>,
     pub bytes_per_second: Option<f64>,
-    /// FLOPs a byte: an upper bound, as the bytes are a lower one.
+    /// FLOPs per byte. An upper bound, because the bytes are a lower bound.
     pub density_at_most: Option<f64>,
-    /// FLOPs an instruction: whether the program computes in floating point at all.
+    /// FLOPs per instruction, which shows if the program computes in floating point at all.
     pub flops_per_instruction: Option<f64>,
-    /// CPU time over wall time.
+    /// CPU time divided by wall time.
     pub threads_used: Option<f64>,
-    /// Share of the CPUs that it may use.
+    /// Share of the CPUs that the program may use.
     pub utilization_ratio: Option<f64>,
     pub items: Option<f64>,
     pub items_per_second: Option<f64>,
@@ -34,8 +35,9 @@ pub struct RunFigures {
     pub llc_miss_ratio: Option<f64>,
     pub llc_hit_ratio: Option<f64>,
     pub llc_misses_per_kilo_instruction: Option<f64>,
-    /// Misses of the last level under way at a time, a busy CPU (Little's law), over all of its time: a chain of dependent
-    /// loads has 1 while it does nothing else, and a program that mostly computes has few of any kind.
+    /// Average number of last-level misses in flight per busy CPU (Little's law), over its whole CPU time. A
+    /// chain of dependent loads has 1 if the program does nothing else. A program that mostly computes has
+    /// few misses of any kind.
     pub misses_in_flight: Option<f64>,
 }
 
@@ -57,7 +59,7 @@ impl RunFigures {
             threads_used: threads,
             utilization_ratio: ratio(threads, run.cpus),
             items: run.items,
-            // Of a running owner, the wall time is that of watching.
+            // The wall time of a running program is only the time of watching.
             items_per_second: ratio(run.items, wall.filter(|_| run.watch.is_none())),
             instructions_per_cycle: ratio(counts.instructions, counts.cycles),
             branch_miss_ratio: ratio(counts.branch_misses, counts.branches),
@@ -73,7 +75,6 @@ impl RunFigures {
     }
 }
 
-/// A quotient, where there is one.
 fn ratio(part: Option<f64>, whole: Option<f64>) -> Option<f64> {
     let quotient = part? / whole.filter(|whole| *whole > 0.0)?;
     quotient.is_finite().then_some(quotient)

@@ -1,23 +1,22 @@
-//! Which events count floating-point operations, by processor. Unknown models count none: the same code may mean
-//! something else there, and the kernel does not say so.
+//! Events that count floating-point operations, by processor. Unknown models have none, because the same
+//! event code may have another meaning there, and the kernel does not report that.
 //!
-//! Sources: Intel SDM volume 3B and perfmon's event lists (FP_ARITH_INST_RETIRED; a fused multiply-add counts twice);
-//! AMD's PPRs (PMCx003, PMCx044); Arm's Neoverse N2, V1 and V2 PMU guides (FP_FIXED_OPS_SPEC, FP_SCALE_OPS_SPEC).
-//! All of them are in Linux' `tools/perf/pmu-events`.
+//! Sources: Intel SDM volume 3B and perfmon's event lists (FP_ARITH_INST_RETIRED; a fused multiply-add counts
+//! twice), AMD's PPRs (PMCx003, PMCx044), and Arm's PMU guides for Neoverse N2, V1 and V2 (FP_FIXED_OPS_SPEC,
+//! FP_SCALE_OPS_SPEC). All events are in `tools/perf/pmu-events` of Linux.
 
 use serde::{Deserialize, Serialize};
 
-/// Precision of the operations that an event counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Precision {
     Double,
     Single,
-    /// The processor has one event for all of them.
+    /// All precisions, on processors with one event for all of them.
     Any,
 }
 
-/// A raw event, and the operations that each of its counts is.
+/// Raw event, and the number of operations per count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlopEvent {
     pub config: u64,
@@ -25,37 +24,46 @@ pub struct FlopEvent {
     pub weight: u32,
 }
 
-/// Raw events of the last level.
+/// Raw events of the last-level cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastLevelEvents {
     pub references: u64,
-    /// What another core complex, another socket or memory gave.
+    /// Fills from another core complex, another socket or memory.
     pub misses: u64,
-    /// What memory gave: the bytes that were moved.
+    /// Fills from memory, which are the bytes transferred.
     pub memory_fills: u64,
 }
 
-/// The processor, as far as events differ.
+/// Processor model, as far as the events differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CpuModel {
-    /// Intel with FP_ARITH_INST_RETIRED; `wide`: with registers of 512 bits.
-    Intel { wide: bool },
-    /// AMD family 17h to model 2Fh: an event for each precision.
+    /// Intel with FP_ARITH_INST_RETIRED; `wide` if it has 512-bit registers.
+    Intel {
+        wide: bool,
+    },
+    /// AMD family 17h up to model 2Fh, with one event per precision.
     Zen1,
-    /// AMD from family 17h model 30h on: one event for both. `fills`: PMCx044 tells fills from memory (from family 19h on).
-    Zen2 { fills: bool },
-    /// Arm with operations by vector length. `vector_bits`: the length that FP_SCALE_OPS_SPEC scales with.
-    Neoverse { vector_bits: u32 },
-    /// Any other.
-    Other { intel: bool },
+    /// AMD from family 17h model 30h on, with one event for both precisions. `fills` from family 19h on,
+    /// where PMCx044 counts fills from memory separately.
+    Zen2 {
+        fills: bool,
+    },
+    /// Arm with events by vector length; `vector_bits` is the length that FP_SCALE_OPS_SPEC scales with.
+    Neoverse {
+        vector_bits: u32,
+    },
+    Other {
+        intel: bool,
+    },
 }
 
-/// Unit masks of FP_ARITH_INST_RETIRED from scalar to 512 bits: double, single, double, single and so on.
+/// Unit masks of FP_ARITH_INST_RETIRED from scalar to 512 bits, with the operations per count. Masks of
+/// double and single precision alternate.
 const INTEL: [(u64, u32); 8] =
     [(0x01, 1), (0x02, 1), (0x04, 2), (0x08, 4), (0x10, 4), (0x20, 8), (0x40, 8), (0x80, 16)];
 
 impl CpuModel {
-    /// As `/proc/cpuinfo` has it.
+    /// Detects the model from the text of `/proc/cpuinfo`.
     pub fn from_cpuinfo(cpuinfo: &str) -> CpuModel {
         let field = |name: &str| {
             let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
@@ -64,7 +72,8 @@ impl CpuModel {
         let number = |name: &str| field(name).parse::<u32>().unwrap_or(0);
         let has = |flag: &str| field("flags").split_whitespace().any(|known| known == flag);
         match (field("vendor_id"), number("cpu family")) {
-            // Broadwell by its models, later Xeons by AVX-512, which of other cores only Xeon Phi has (with avx512er).
+            // Broadwell has known model numbers. Later Xeons have AVX-512, as only Xeon Phi does otherwise
+            // (with avx512er).
             ("GenuineIntel", family) => {
                 let wide = has("avx512f") && !has("avx512er");
                 let known = family == 6 && (wide || matches!(number("model"), 61 | 71 | 79 | 86));
@@ -81,7 +90,8 @@ impl CpuModel {
         }
     }
 
-    /// Events whose weighted sum is the floating-point operations; none where that is not known.
+    /// Returns the events whose weighted sum is the number of floating-point operations; none for an unknown
+    /// model.
     pub fn flop_events(self) -> Vec<FlopEvent> {
         let event = |config, precision, weight| FlopEvent { config, precision, weight };
         match self {
@@ -103,7 +113,7 @@ impl CpuModel {
         }
     }
 
-    /// Why no operations are counted, or not those of each precision apart.
+    /// Returns the reason why operations are not counted, or not by precision.
     pub fn flop_gap(self) -> Option<&'static str> {
         match self {
             CpuModel::Intel { .. } | CpuModel::Zen1 => None,
@@ -116,8 +126,8 @@ impl CpuModel {
         }
     }
 
-    /// Raw events of the last level, where the kernel's own names mean another level or nothing: on AMD fills from
-    /// beyond L2, of which those from the own core complex (0x02) are hits.
+    /// Returns raw events for processors on which the kernel's generic events count another cache level or
+    /// nothing. On AMD these are fills from beyond L2; fills from the own core complex (0x02) are hits.
     pub fn last_level_events(self) -> Option<LastLevelEvents> {
         matches!(self, CpuModel::Zen2 { fills: true }).then_some(LastLevelEvents {
             references: 0xde44,
@@ -126,7 +136,7 @@ impl CpuModel {
         })
     }
 
-    /// Whether the kernel's "cache references and misses" are those of the last level.
+    /// Returns true if the kernel's generic cache references and misses count the last level.
     pub fn kernel_counts_last_level(self) -> bool {
         matches!(self, CpuModel::Intel { .. } | CpuModel::Other { intel: true })
     }

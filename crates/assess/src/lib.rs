@@ -1,10 +1,14 @@
-//! Whether a program should move to a GPU, and whether a move paid: judgement of what was counted. Pure; the command
-//! `assess` runs the program and counts.
+//! Decides whether to port a program to a GPU, and whether a port paid off. Everything here is pure; the
+//! command `assess` runs the program and reads the counters.
 //!
-//! - [`flops`]: which events are floating-point operations on which processor · [`recording`]: what was counted of a run
-//! - [`figures`]: what follows from it · [`thresholds`]: every threshold with its source
-//! - [`verdict`]: the verdict table, the split matrix, Amdahl's bound · [`roofline`]: the plot
-//! - [`report`]: all of it, as JSON; [`text`]: as a page · [`compare`]: two recordings against targets
+//! - [`flops`]: events that count floating-point operations, by processor
+//! - [`recording`]: counts of a run, as a recording stores them
+//! - [`figures`]: figures derived from the counts
+//! - [`thresholds`]: all thresholds with their sources
+//! - [`verdict`]: verdict table, split matrix and Amdahl's bound
+//! - [`roofline`]: roofline plot
+//! - [`report`] and [`text`]: report as JSON and as text
+//! - [`compare`]: comparison of two recordings with targets
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What was counted of one run, as a recording keeps it: a line of JSON a run, with the version of its form.
+//! Counts of a run, and the format of a recording: one line of JSON per run, with a format version.
 
 use std::collections::BTreeMap;
 
@@ -6,43 +6,42 @@ use serde::{Deserialize, Serialize};
 
 use crate::flops::Precision;
 
-/// One run of a program, or one span of a running owner.
+/// Counts of one run of a program, or of one span of watching a running program.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RunCounts {
-    /// The command line, or the owner.
+    /// Command line, or the watched pod, job or process.
     pub subject: String,
-    /// Name of the processor.
     #[serde(default)]
     pub processor: String,
-    /// Counted by arithmetic from the known operations of a program, and not measured.
+    /// True if the counts were computed from known operation counts of the program instead of measured.
     #[serde(default)]
     pub computed: bool,
     pub wall_seconds: f64,
-    /// CPU time of all its threads and children.
+    /// CPU time of all threads and children.
     pub cpu_seconds: Option<f64>,
-    /// CPUs that it may run on.
+    /// Number of CPUs that the program may use.
     pub cpus: Option<f64>,
-    /// Most threads seen at one moment.
+    /// Maximum number of threads that existed at the same time.
     pub threads: Option<u64>,
-    /// Items that one run works on, each independent of the others (`--items`).
+    /// Number of independent items that one run processes (`--items`).
     pub items: Option<f64>,
     pub counts: PmuCounts,
-    /// By the kernel's account of children, without a PMU.
+    /// Counts from the kernel's accounting of children, which needs no PMU.
     #[serde(default)]
     pub system: Option<SystemCounts>,
     /// Functions by their share of CPU time.
     pub hot: Option<HotFunctions>,
-    /// What was not measured, and why.
+    /// Values that were not measured, with the reason.
     #[serde(default)]
     pub not_measured: BTreeMap<String, String>,
-    /// Which watch of an owner the span is of.
+    /// Number of the watch that the span belongs to; `None` for a run of a program.
     #[serde(default)]
     pub watch: Option<u64>,
-    /// How it ended: exit code, or the signal as a negative number.
+    /// Exit code, or the signal as a negative number.
     pub exit: Option<i32>,
 }
 
-/// What the processor counted. Absent: not measured.
+/// Counts of the processor. A count is `None` if it was not measured.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct PmuCounts {
     pub cycles: Option<f64>,
@@ -51,31 +50,31 @@ pub struct PmuCounts {
     pub branch_misses: Option<f64>,
     pub llc_references: Option<f64>,
     pub llc_misses: Option<f64>,
-    /// Lines from memory, where the processor tells them from those of other caches.
+    /// Cache lines from memory, on processors that count them separately from lines of other caches.
     #[serde(default)]
     pub memory_fills: Option<f64>,
-    /// Floating-point operations by precision; empty where they were not counted.
+    /// Floating-point operations by precision; empty if they were not counted.
     #[serde(default)]
     pub flops: BTreeMap<Precision, f64>,
-    /// Least share of the time in which an event was counted: the counts are scaled by it.
+    /// Minimum fraction of the time in which an event was counted. The counts are scaled by this fraction.
     pub counted_ratio: Option<f64>,
 }
 
-/// What the system did for the program.
+/// Counts of the operating system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SystemCounts {
-    /// Pages that were there or only had to be cleared.
+    /// Page faults that needed no disk access.
     pub minor_faults: u64,
-    /// Pages that were read from a disk.
+    /// Page faults that read from a disk.
     pub major_faults: u64,
-    /// It waited for something.
+    /// Context switches because the program waited.
     pub voluntary_switches: u64,
-    /// Others wanted its CPU.
+    /// Context switches because other work needed the CPU.
     pub involuntary_switches: u64,
 }
 
 impl SystemCounts {
-    /// What was counted between two readings.
+    /// Returns the difference to an earlier reading.
     pub fn since(&self, before: &SystemCounts) -> SystemCounts {
         SystemCounts {
             minor_faults: self.minor_faults.saturating_sub(before.minor_faults),
@@ -89,36 +88,36 @@ impl SystemCounts {
 /// Functions by their samples.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HotFunctions {
-    /// Samples a second of CPU time.
+    /// Samples per second of CPU time.
     pub hertz: u64,
     pub samples: u64,
     /// Samples that the kernel dropped.
     pub lost: u64,
-    /// Whether time in the kernel is among them.
+    /// True if the samples include time in the kernel.
     pub with_kernel: bool,
     /// Samples in code without a name.
     pub unnamed: u64,
-    /// Those of them in files that could not be read.
+    /// Samples in files that could not be read; also part of `unnamed`.
     #[serde(default)]
     pub unreadable: u64,
-    /// In falling order, those above the cut-off.
+    /// Functions above the cut-off, in descending order of samples.
     pub functions: Vec<HotFunction>,
 }
 
-/// One of them.
+/// One function and its share of the samples.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HotFunction {
     pub name: String,
-    /// The file that it is in.
+    /// File that contains the function.
     pub file: String,
     pub samples: u64,
-    /// Of all samples, its own without those of functions that it calls.
+    /// Share of all samples, without the functions that this function calls.
     pub share: f64,
-    /// Who called it, by frame pointers, with the share of its samples, in falling order.
+    /// Callers by frame pointer, with their share of the samples of this function, in descending order.
     pub callers: Vec<CallerShare>,
 }
 
-/// A caller, and its share of the samples of what it calls.
+/// Caller and its share of the samples of the called function.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CallerShare {
     pub name: String,
@@ -126,7 +125,7 @@ pub struct CallerShare {
 }
 
 impl HotFunctions {
-    /// Share of the CPU time that the samples cover.
+    /// Returns the fraction of the CPU time that the samples cover.
     pub fn seen(&self, cpu_seconds: Option<f64>) -> Option<f64> {
         let expected = cpu_seconds? * self.hertz as f64;
         (expected > 0.0).then(|| (self.samples as f64 / expected).min(1.0))
@@ -135,13 +134,12 @@ impl HotFunctions {
 
 /// Name of all time in the kernel.
 pub const KERNEL: &str = "[kernel]";
-/// Functions with a smaller share of the samples are left out.
+/// Minimum share of the samples. Functions below it are left out.
 pub const CUT_OFF: f64 = 0.005;
 
-/// Version of a line's form: a later one may mean other things by the same names.
+/// Version of the line format. Versions after this one may change the meaning of a name.
 const VERSION: u32 = 1;
 
-/// A line.
 #[derive(Serialize, Deserialize)]
 struct RecordedLine<R> {
     #[serde(default = "first_version")]
@@ -154,16 +152,16 @@ fn first_version() -> u32 {
     1
 }
 
-/// All runs of a recording.
+/// Parses a recording. Errors contain the line number.
 pub fn parse(text: &str) -> Result<Vec<RunCounts>, String> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let runs: Result<Vec<RunCounts>, String> = lines
         .map(|(at, line)| parse_line(line).map_err(|error| format!("line {}: {error}", at + 1)))
         .collect();
-    runs.and_then(|runs| if runs.is_empty() { Err("no run in it".into()) } else { Ok(runs) })
+    runs.and_then(|runs| if runs.is_empty() { Err("the recording has no run".into()) } else { Ok(runs) })
 }
 
-/// The newest run; of a running owner, the whole time that it was watched, from its spans.
+/// Returns the newest run. For a running program, adds up all spans of the newest watch.
 pub fn newest(mut runs: Vec<RunCounts>) -> Option<RunCounts> {
     let last = runs.pop()?;
     let Some(watch) = last.watch else { return Some(last) };
@@ -179,7 +177,7 @@ pub fn newest(mut runs: Vec<RunCounts>) -> Option<RunCounts> {
     }))
 }
 
-/// The sum, where both were measured.
+/// Returns the sum if both values were measured.
 fn both(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     Some(a? + b?)
 }
@@ -206,12 +204,12 @@ fn parse_line(line: &str) -> Result<RunCounts, String> {
     let RecordedLine { recording, run } =
         serde_json::from_str::<RecordedLine<serde_json::Value>>(line).map_err(|error| error.to_string())?;
     if recording > VERSION {
-        return Err(format!("of version {recording}; this program reads up to {VERSION}"));
+        return Err(format!("version {recording} is newer than version {VERSION}, which this program reads"));
     }
     serde_json::from_value(run).map_err(|error| error.to_string())
 }
 
-/// The line of a recording.
+/// Formats one line of a recording.
 pub fn line(run: &RunCounts) -> Result<String, String> {
     let line = RecordedLine { recording: VERSION, run };
     serde_json::to_string(&line).map(|line| line + "\n").map_err(|error| error.to_string())

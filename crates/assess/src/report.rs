@@ -1,4 +1,4 @@
-//! All that is known of a run, as one document.
+//! Report on a run, as one document.
 
 use serde::Serialize;
 
@@ -7,17 +7,17 @@ use crate::recording::RunCounts;
 use crate::roofline::GpuRoof;
 use crate::verdict::{AmdahlBound, MoveJudgement, SplitAnswers, SplitMatrix, amdahl, judge, split};
 
-/// What is given beside what was counted.
+/// Options of the command that the counts do not contain.
 #[derive(Clone, Debug, Default)]
 pub struct AssessInputs {
     pub split: SplitAnswers,
-    /// Functions that would move.
+    /// Functions that would move to the GPU.
     pub moved: Vec<String>,
-    /// How many times as fast they would be.
+    /// Speed-up factor of these functions.
     pub gain: Option<f64>,
 }
 
-/// The report. Field names stay; fields may be added.
+/// Report. Field names are stable; new fields may be added.
 #[derive(Clone, Debug, Serialize)]
 pub struct AssessReport {
     /// Release of this program.
@@ -28,9 +28,9 @@ pub struct AssessReport {
     pub judgement: MoveJudgement,
     pub split: SplitMatrix,
     pub amdahl: Option<AmdahlBound>,
-    /// Why there is no bound.
+    /// Reason why there is no bound.
     pub no_bound: Option<String>,
-    /// The GPU of the roofline.
+    /// GPU of the roofline.
     pub gpu: GpuRoof,
 }
 

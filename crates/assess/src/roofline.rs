@@ -1,10 +1,10 @@
-//! The roofline of a GPU with the program on it: a plot of characters, or SVG.
+//! Roofline of a GPU with the position of the program, as text or SVG.
 
 use serde::Serialize;
 
 use crate::figures::RunFigures;
 
-/// What a GPU can do by its data sheet, without sparsity and tensor cores.
+/// Limits of a GPU from its data sheet, without sparsity and tensor cores.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct GpuRoof {
     pub name: &'static str,
@@ -13,7 +13,7 @@ pub struct GpuRoof {
     pub fp32_per_second: f64,
 }
 
-/// GPUs by their data sheets (SXM; L4: PCIe).
+/// GPUs with the figures of their data sheets (SXM; L4: PCIe).
 pub const GPUS: [GpuRoof; 4] = [
     GpuRoof { name: "h200", bytes_per_second: 4.8e12, fp64_per_second: 34e12, fp32_per_second: 67e12 },
     GpuRoof { name: "h100", bytes_per_second: 3.35e12, fp64_per_second: 34e12, fp32_per_second: 67e12 },
@@ -22,31 +22,31 @@ pub const GPUS: [GpuRoof; 4] = [
 ];
 
 impl GpuRoof {
-    /// FLOPs a second at so many FLOPs a byte, at most.
+    /// Returns the maximum FLOPs per second at a density in FLOPs per byte.
     pub fn attainable(&self, density: f64, peak: f64) -> f64 {
         peak.min(density * self.bytes_per_second)
     }
 }
 
-/// Decades of FLOPs a byte and of FLOPs a second.
+/// Powers of ten of FLOPs per byte and of FLOPs per second.
 const X: (f64, f64) = (-2.0, 3.0);
 const Y: (f64, f64) = (6.0, 14.0);
 const COLUMNS: usize = 60;
-/// Every third line is a whole decade.
+/// Height of the plot. Every third line is a power of ten.
 const LINES: usize = 13;
 
-/// Where the program is, if both were measured and are above zero.
+/// Returns the position of the program if both values were measured and are above zero.
 fn point(figures: &RunFigures) -> Option<(f64, f64)> {
     let density = figures.density_at_most.filter(|density| *density > 0.0)?;
     Some((density, figures.flops_per_second.filter(|rate| *rate > 0.0)?))
 }
 
-/// Position of a value among the decades, from 0 to 1.
+/// Position of a value on a logarithmic axis, from 0 to 1.
 fn position(value: f64, (low, high): (f64, f64)) -> f64 {
     ((value.log10() - low) / (high - low)).clamp(0.0, 1.0)
 }
 
-/// The plot for a terminal; `None` where the program is on no place of it.
+/// Plots for a terminal; `None` if the position of the program is unknown.
 pub fn text(figures: &RunFigures, gpu: &GpuRoof) -> Option<String> {
     let (density, rate) = point(figures)?;
     let mut grid = vec![vec![' '; COLUMNS]; LINES];
@@ -75,7 +75,7 @@ pub fn text(figures: &RunFigures, gpu: &GpuRoof) -> Option<String> {
     Some(out)
 }
 
-/// The plot as a picture of its own.
+/// Plots as an SVG document.
 pub fn svg(figures: &RunFigures, gpu: &GpuRoof, title: &str) -> String {
     let (left, top, width, height) = (70.0, 50.0, 560.0, 320.0);
     let x = |density: f64| left + position(density, X) * width;
@@ -107,22 +107,21 @@ pub fn svg(figures: &RunFigures, gpu: &GpuRoof, title: &str) -> String {
     let note = match point(figures) {
         Some((density, rate)) => {
             body += &format!("<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"6\"/>\n", x(density), y(rate));
-            format!("at most {density:.3} FLOPs a byte, {rate:.3e} FLOP/s")
+            format!("at most {density:.3} FLOPs/byte, {rate:.3e} FLOP/s")
         }
-        None => "the program's place was not measured".into(),
+        None => "the position of the program was not measured".into(),
     };
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 660 420\" width=\"660\" height=\"420\" role=\"img\">\n\
          <title>Roofline of {title}</title>\n<style>svg{{background:#fff;font:12px sans-serif}}\
          .grid{{stroke:#ddd}}polyline{{fill:none;stroke-width:2}}.fp64{{stroke:#333}}.fp32{{stroke:#888;stroke-dasharray:6 3}}\
          circle{{fill:#c00}}</style>\n<text x=\"{left}\" y=\"20\" font-size=\"15\">{title}</text>\n\
-         <text x=\"{left}\" y=\"38\">{note}</text>\n{body}<text x=\"{:.1}\" y=\"412\" text-anchor=\"middle\">FLOPs a byte</text>\n</svg>\n",
+         <text x=\"{left}\" y=\"38\">{note}</text>\n{body}<text x=\"{:.1}\" y=\"412\" text-anchor=\"middle\">FLOPs/byte</text>\n</svg>\n",
         left + width / 2.0,
         title = escape(title),
     )
 }
 
-/// Text inside XML.
 fn escape(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).fold(String::new(), |out, c| match c {
         '&' => out + "&amp;",

@@ -203,10 +203,7 @@ fn nothing_measured_is_no_verdict() {
     assert_eq!(report_of.judgement.verdict, MoveVerdict::NotJudged);
     let page = text::page(&report_of, false);
     assert_eq!(page.matches("not measured").count(), 8, "{page}");
-    assert!(
-        page.contains("no bound: functions were not sampled") && page.contains("no place on it"),
-        "{page}"
-    );
+    assert!(page.contains("no bound: functions were not sampled") && page.contains("no position"), "{page}");
     let short = RunCounts { wall_seconds: 0.01, cpu_seconds: Some(0.008), ..dense_product() };
     assert_eq!(report(short).judgement.verdict, MoveVerdict::NotJudged);
     let integers = RunCounts { counts: counts(0.0, 1e10, (1e9, 1e6), 1e3), ..dense_product() };
@@ -392,7 +389,7 @@ fn recordings_are_compared_with_their_spread_and_targets() {
     assert!(!compare(&before, std::slice::from_ref(&crashed), &[]).met, "also without a target");
     let diff = compare(&before, &[crashed], &[target("wall<=-20%"), target("llc_hit>=0")]);
     assert!(!diff.met && diff.rows.iter().flat_map(|row| &row.targets).all(|judged| !judged.met));
-    assert!(super::compare::text(&diff, false).contains("! after: a run failed"));
+    assert!(super::compare::text(&diff, false).contains("! a run after the change failed"));
     let ended = RunCounts { exit: Some(0), computed: false, ..run(8.0, 20.0) };
     let diff = compare(&before, &[ended], &[target("wall<=-20%")]);
     assert!(diff.met && diff.doubts.len() == 2, "computed with measured, spans with runs: {:?}", diff.doubts);
@@ -432,6 +429,6 @@ fn a_recording_is_read_back() {
     );
     assert_eq!(whole.counts.flops[&Precision::Double], 4e9);
     assert!(recording::parse("").is_err());
-    assert!(recording::parse("{\"recording\": 2}\n").unwrap_err().contains("of version 2"));
+    assert!(recording::parse("{\"recording\": 2}\n").unwrap_err().contains("version 2 is newer"));
     assert!(recording::parse("{}\n").unwrap_err().starts_with("line 1"));
 }

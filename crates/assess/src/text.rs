@@ -1,14 +1,15 @@
-//! The report as one page for people.
+//! The report as text for a terminal.
 
 use host::terminal::{Colour, Painter, fit, printable, wrap};
 
+use crate::flops::Precision;
 use crate::recording::HotFunctions;
 use crate::report::AssessReport;
 use crate::roofline;
 use crate::thresholds::Vote;
 use crate::verdict::{BoundedTime, GainedSpeedUp, MoveVerdict, TableRow};
 
-/// Functions on the page; JSON has all above the cut-off.
+/// Number of functions in the text; the JSON document has all functions above the cut-off.
 const FUNCTIONS: usize = 12;
 const COLUMNS: usize = 100;
 
@@ -25,10 +26,7 @@ pub fn page(report: &AssessReport, colours: bool) -> String {
     section("Hot functions", hot.unwrap_or_else(|| "  not measured\n".into()));
     section("Expected bound (Amdahl)", bound(report));
     let plot = roofline::text(figures, &report.gpu);
-    section(
-        "Roofline",
-        plot.unwrap_or_else(|| "  no place on it: FLOPs or bytes were not measured\n".into()),
-    );
+    section("Roofline", plot.unwrap_or_else(|| "  no position: FLOPs or bytes were not measured\n".into()));
     if !run.not_measured.is_empty() {
         let line = |(name, reason): (&String, &String)| {
             format!("  {}\n", wrap(&printable(&format!("{name}: {reason}")), COLUMNS - 2, "    "))
@@ -53,27 +51,27 @@ fn measurements(report: &AssessReport) -> String {
     line("CPU time", run.cpu_seconds.map(seconds), "all threads and children");
     let threads = match (run.threads, run.watch) {
         (None, _) => String::new(),
-        (Some(threads), None) => format!("; up to {threads} threads of the first process"),
+        (Some(threads), None) => format!("; the first process has up to {threads} threads"),
         (Some(threads), Some(_)) => format!("; {threads} threads"),
     };
-    line("threads used", figures.threads_used.map(number), &format!("CPU time over wall time{threads}"));
+    line("threads used", figures.threads_used.map(number), &format!("CPU time / wall time{threads}"));
     if let Some(system) = run.system {
         let faults = (system.minor_faults + system.major_faults) as f64;
-        line("page faults", Some(number(faults)), &format!("{} of them from a disk", system.major_faults));
+        line("page faults", Some(number(faults)), &format!("{} needed a disk", system.major_faults));
         let switches = (system.voluntary_switches + system.involuntary_switches) as f64;
-        let others = format!("{} of them involuntary", system.involuntary_switches);
+        let others = format!("{} involuntary", system.involuntary_switches);
         line("context switches", Some(number(switches)), &others);
     }
     let of_items = if run.watch.is_none() { "from --items" } else { "not of a running owner" };
-    let per_line = "64 bytes a last-level miss: a lower bound";
-    line("items a second", figures.items_per_second.map(number), of_items);
+    let per_line = "64 bytes per last-level miss, a lower bound";
+    line("items/s", figures.items_per_second.map(number), of_items);
     line("instructions/cycle", figures.instructions_per_cycle.map(number), "");
     line("FLOP/s", figures.flops_per_second.map(number), &precisions(report));
     line("bytes/s, at least", figures.bytes_per_second.map(number), per_line);
     line("FLOPs/byte, at most", figures.density_at_most.map(number), "");
-    line("cache misses", figures.llc_miss_ratio.map(percent), "of references to the last level");
+    line("cache misses", figures.llc_miss_ratio.map(percent), "of last-level references");
     if let Some(ratio) = run.counts.counted_ratio.filter(|ratio| *ratio < 0.99) {
-        line("events counted", Some(percent(ratio)), "of the time at least; counts are scaled");
+        line("events counted", Some(percent(ratio)), "of the time or more; counts are scaled");
     }
     out
 }
@@ -92,9 +90,11 @@ fn verdict(report: &AssessReport, paint: Painter) -> String {
 fn split(report: &AssessReport, paint: Painter) -> String {
     let votes = report.split.votes;
     let decision = match report.split.split {
-        Some(true) => format!("split: {votes} of 5 speak for it"),
-        Some(false) => format!("keep one program: {votes} of 5 speak for a split, 3 are needed"),
-        None => format!("not decided: {votes} of 5 speak for a split, 3 are needed, and rows are unknown"),
+        Some(true) => format!("split: {votes} of 5 rows support it"),
+        Some(false) => format!("keep one program: {votes} of 5 rows support a split, 3 are needed"),
+        None => {
+            format!("not decided: {votes} of 5 rows support a split, 3 are needed, and some rows are unknown")
+        }
     };
     format!("{}  -> {decision}\n", table(&report.split.rows, paint))
 }
@@ -106,7 +106,7 @@ fn table(rows: &[TableRow], paint: Painter) -> String {
             Vote::Between => ("~", Colour::Cyan, "between"),
             Vote::Against => ("!", Colour::Yellow, "against"),
             Vote::NotMeasured => {
-                ("?", Colour::Cyan, if row.value.is_some() { "not judged" } else { "not known" })
+                ("?", Colour::Cyan, if row.value.is_some() { "not judged" } else { "unknown" })
             }
         };
         let limits = row.threshold.map_or(String::new(), |t| {
@@ -140,19 +140,19 @@ fn functions(hot: &HotFunctions, cpu_seconds: Option<f64>) -> String {
         let name = fit(&printable(&function.name), 48);
         out += &format!("  {:>7}  {name}{}\n", percent(function.share), printable(&from));
     }
-    let kernel = if hot.with_kernel { "" } else { "; without time in the kernel" };
+    let kernel = if hot.with_kernel { "" } else { ", without time in the kernel" };
     out += &format!(
-        "  {} samples at {} Hz of CPU time{kernel}; callers by frame pointers\n  shares are self time, of the samples",
+        "  {} samples at {} Hz of CPU time{kernel}; callers by frame pointer\n  shares are self time, as a fraction of the samples",
         hot.samples, hot.hertz
     );
     if let Some(seen) = hot.seen(cpu_seconds) {
-        out += &format!("; the samples cover {:.0} % of the CPU time, the rest stays", seen * 100.0);
+        out += &format!("; the samples cover {:.0} % of the CPU time, and the rest stays", seen * 100.0);
     }
     out += "\n";
     let (unreadable, unnamed) = (hot.unreadable, hot.unnamed.saturating_sub(hot.unreadable));
     for (samples, code) in [
-        (unnamed, "code without symbols (stripped, or made at run time)"),
-        (unreadable, "files that could not be read (another root, deleted, or not permitted)"),
+        (unnamed, "code without symbols (stripped, or generated at run time)"),
+        (unreadable, "files that could not be read (in another root, deleted, or not permitted)"),
     ] {
         if samples > 0 {
             out += &format!("  {} in {code}\n", percent(samples as f64 / hot.samples.max(1) as f64));
@@ -174,10 +174,10 @@ fn bound(report: &AssessReport) -> String {
     let limit =
         |share: f64| if share < 1.0 { format!("{:.2}", 1.0 / (1.0 - share)) } else { "no bound".into() };
     let [own, low, high] = [bound.share, share.low, share.high].map(percent);
-    out += &format!("  {own} of the CPU time is their own (95 %: {low} to {high})\n");
+    out += &format!("  {own} of the CPU time is self time of these functions (95 %: {low} to {high})\n");
     let (time, less, wall) = match bound.of {
         BoundedTime::Wall => ("the wall time", "times as fast", ""),
-        BoundedTime::Cpu => ("the CPU time", "times less CPU time", "; of wall time not known"),
+        BoundedTime::Cpu => ("the CPU time", "times less CPU time", "; unknown for wall time"),
     };
     out += &format!(
         "  {} of {time}: {} (95 %: {} to {}){wall}\n",
@@ -187,7 +187,7 @@ fn bound(report: &AssessReport) -> String {
         limit(interval.high)
     );
     if let Some(GainedSpeedUp { gain, speed_up }) = bound.with_gain {
-        out += &format!("  {speed_up:.2} {less} if they become {} times as fast\n", number(gain));
+        out += &format!("  {speed_up:.2} {less} if these functions become {} times as fast\n", number(gain));
     }
     out
 }
@@ -195,9 +195,11 @@ fn bound(report: &AssessReport) -> String {
 fn precisions(report: &AssessReport) -> String {
     let total: f64 = report.run.counts.flops.values().sum();
     let parts = report.run.counts.flops.iter().filter(|_| total > 0.0);
-    let parts: Vec<String> = parts
-        .map(|(of, flops)| format!("{} {}", percent(flops / total), format!("{of:?}").to_lowercase()))
-        .collect();
+    let part = |(precision, flops): (&Precision, &f64)| {
+        let name = serde_json::to_value(precision).ok()?;
+        Some(format!("{} {}", percent(flops / total), name.as_str()?))
+    };
+    let parts: Vec<String> = parts.filter_map(part).collect();
     parts.join(", ")
 }
 
@@ -209,7 +211,7 @@ fn ending(exit: Option<i32>) -> String {
     }
 }
 
-/// Three digits and a prefix.
+/// Formats a number with three digits and a metric prefix.
 pub fn number(value: f64) -> String {
     let (scale, prefix) = match value.abs() {
         size if size >= 1e12 => (1e12, " T"),
@@ -232,7 +234,7 @@ pub fn percent(ratio: f64) -> String {
     format!("{:.1} %", ratio * 100.0)
 }
 
-/// Seconds with a unit that fits.
+/// Formats seconds with a suitable unit.
 pub fn seconds(value: f64) -> String {
     if value < 1.0 { format!("{} ms", number(value * 1e3)) } else { format!("{value:.3} s") }
 }

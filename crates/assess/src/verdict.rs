@@ -1,4 +1,4 @@
-//! The verdict table, the split matrix, and Amdahl's bound. No verdict on nothing: what was not measured speaks for nothing.
+//! Verdict table, split matrix and Amdahl's bound. A value that was not measured supports no verdict.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,61 +6,59 @@ use crate::figures::RunFigures;
 use crate::recording::RunCounts;
 use crate::thresholds::{self as t, Threshold, Vote};
 
-/// A row of a table.
+/// One row of a table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TableRow {
     pub what: &'static str,
     pub value: Option<f64>,
     pub says: Vote,
-    /// What there is to know beside the value, as why it is not judged.
+    /// Remark on the value, for example the reason why it is not judged.
     pub note: String,
     pub threshold: Option<Threshold>,
 }
 
-/// Whether to move the program.
+/// Verdict on moving the program to a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MoveVerdict {
-    /// It computes much on what it loads, in parallel.
+    /// High compute density on enough independent items.
     Suits,
-    /// It computes much on what it loads; how much of it is parallel was not inputs.
+    /// High compute density; the number of items was not given.
     SuitsIfParallel,
-    /// The memory's rate is its limit.
+    /// Limited by memory bandwidth.
     MemoryBound,
     /// Too few independent items.
     TooSmall,
-    /// As it is written it would be slow on a GPU: branches or dependent loads.
+    /// Slow on a GPU as written, because of branches or dependent loads.
     NotAsWritten,
-    /// Between the thresholds.
+    /// Values between the thresholds.
     Borderline,
-    /// Too little was measured.
+    /// Not enough was measured.
     NotJudged,
 }
 
 impl MoveVerdict {
     pub fn text(self) -> &'static str {
         match self {
-            MoveVerdict::Suits => {
-                "suits a GPU: it computes much on what it loads, on enough independent items"
-            }
+            MoveVerdict::Suits => "suits a GPU: high compute density, and enough independent items",
             MoveVerdict::SuitsIfParallel => {
-                "suits a GPU if it works on 10,000 independent items and more: give --items to have that judged"
+                "suits a GPU if it processes at least 10,000 independent items: pass --items to include that"
             }
             MoveVerdict::MemoryBound => {
-                "bound by memory: a GPU gains at most by its higher memory rate, and only if the data stays in GPU memory"
+                "bound by memory: only the higher memory bandwidth of a GPU helps, and only if the data stays in GPU memory"
             }
-            MoveVerdict::TooSmall => "too few independent items to fill a GPU: batch more of them first",
+            MoveVerdict::TooSmall => "too few independent items to fill a GPU: batch more items first",
             MoveVerdict::NotAsWritten => {
-                "not as it is written: unpredictable branches or dependent loads would stall a GPU; change data layout or \
-                 algorithm first"
+                "not as written: unpredictable branches or dependent loads would stall a GPU. Change the data layout or \
+                 the algorithm first"
             }
-            MoveVerdict::Borderline => "between the thresholds: try the hottest function alone before more",
-            MoveVerdict::NotJudged => "no verdict: too little was measured",
+            MoveVerdict::Borderline => "between the thresholds: port only the hottest function first",
+            MoveVerdict::NotJudged => "no verdict: not enough was measured",
         }
     }
 }
 
-/// The verdict with its table.
+/// Verdict with its table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MoveJudgement {
     pub verdict: MoveVerdict,
@@ -90,7 +88,7 @@ pub fn judge(run: &RunCounts, figures: &RunFigures) -> MoveJudgement {
         counted.iter_mut().for_each(|row| row.set(Vote::NotMeasured, &note));
     }
     if let Some(ratio) = run.counts.counted_ratio.filter(|ratio| *ratio < t::LEAST_COUNTED) {
-        let note = format!("counted in {:.1} % of the time only", ratio * 100.0);
+        let note = format!("counted only {:.1} % of the time", ratio * 100.0);
         let measured = counted.iter_mut().filter(|row| row.value.is_some());
         measured.for_each(|row| row.set(Vote::NotMeasured, &note));
     }
@@ -113,14 +111,12 @@ fn density_row(figures: &RunFigures) -> TableRow {
     let fewer_flops_than = |limit| figures.flops_per_instruction.is_some_and(|share| share < limit);
     match row.says {
         _ if fewer_flops_than(t::FLOPS_MATTER) => {
-            row.set(Vote::NotMeasured, "hardly any: integers are not counted");
+            row.set(Vote::NotMeasured, "almost no floating-point operations");
         }
-        Vote::For if fewer_flops_than(t::FLOPS_LEAD) => {
-            row.set(Vote::Between, "few operations an instruction")
-        }
-        Vote::For => row.note = "an upper bound: bytes are a lower one".into(),
+        Vote::For if fewer_flops_than(t::FLOPS_LEAD) => row.set(Vote::Between, "few FLOPs per instruction"),
+        Vote::For => row.note = "upper bound (bytes are a lower bound)".into(),
         Vote::Against if few(figures.llc_misses_per_kilo_instruction).is_some() => {
-            row.set(Vote::Between, "few misses counted");
+            row.set(Vote::Between, "few misses");
         }
         _ => {}
     }
@@ -131,7 +127,7 @@ fn branches_row(figures: &RunFigures) -> TableRow {
     let mut row = row("branch misses", figures.branch_miss_ratio, &t::BRANCHES);
     let is_high = row.value.is_some() && row.says > Vote::For;
     if let Some(rate) = few(figures.branch_misses_per_kilo_instruction).filter(|_| is_high) {
-        row.set(Vote::For, format!("few: {rate:.2} in 1,000 instructions"));
+        row.set(Vote::For, format!("{rate:.2} misses per 1,000 instructions"));
     }
     row
 }
@@ -139,48 +135,48 @@ fn branches_row(figures: &RunFigures) -> TableRow {
 fn access_row(figures: &RunFigures) -> TableRow {
     let mut row = row("access pattern", figures.misses_in_flight, &t::ACCESS);
     if let Some(rate) = few(figures.llc_misses_per_kilo_instruction) {
-        row.set(Vote::For, format!("few misses counted: {rate:.2} in 1,000"));
+        row.set(Vote::For, format!("{rate:.2} misses per 1,000 instructions"));
     } else if row.says == Vote::Against {
         (row.says, row.note) = few_in_flight(figures);
     }
     row
 }
 
-/// Misses of 1,000 instructions, if they are too few to matter.
+/// Returns the misses per 1,000 instructions if they are too few to matter.
 fn few(misses: Option<f64>) -> Option<f64> {
     misses.filter(|rate| *rate < t::MISSES_MATTER)
 }
 
-/// What few misses in flight say: dependent loads only where the CPU waits for one all the time.
+/// Judges few misses in flight. They show dependent loads only if the CPU always waits for one.
 fn few_in_flight(figures: &RunFigures) -> (Vote, String) {
     let in_flight = figures.misses_in_flight.unwrap_or(0.0);
     if in_flight < t::CHAIN_IN_FLIGHT {
         let share = (in_flight * 100.0).min(100.0);
-        return (Vote::Between, format!("waits for memory {share:.0} % of it at most"));
+        return (Vote::Between, format!("waits for memory up to {share:.0} % of time"));
     }
     if figures.bytes_per_second.is_none_or(|rate| rate >= t::CHAIN_BYTES_PER_SECOND) {
         return (Vote::Between, "memory may be saturated".into());
     }
     match figures.instructions_per_cycle {
-        None => (Vote::NotMeasured, "instructions a cycle not measured".into()),
+        None => (Vote::NotMeasured, "instructions per cycle not measured".into()),
         Some(rate) if rate < t::CHAIN_INSTRUCTIONS_PER_CYCLE => {
             (Vote::Against, format!("dependent loads: {rate:.2} instr./cycle"))
         }
-        Some(rate) => (Vote::Between, format!("computes too: {rate:.2} instr./cycle")),
+        Some(rate) => (Vote::Between, format!("also computes: {rate:.2} instr./cycle")),
     }
 }
 
-/// How much the parts of a program depend on each other.
+/// Coupling between the two parts of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Coupling {
-    /// One call, one answer.
+    /// One call with one answer.
     Loose,
-    /// They share state or talk within a step.
+    /// The parts share state or exchange data within a step.
     Tight,
 }
 
-/// What of the split matrix cannot be measured.
+/// Inputs of the split matrix that cannot be measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct SplitAnswers {
     pub p99_seconds: Option<f64>,
@@ -188,16 +184,16 @@ pub struct SplitAnswers {
     pub exchange_bytes: Option<f64>,
 }
 
-/// Whether the part for the GPU should become a program of its own.
+/// Recommendation on making the GPU part a separate program.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SplitMatrix {
-    /// `None` while unknown rows could decide.
+    /// `None` while unknown rows could change the result.
     pub split: Option<bool>,
     pub votes: usize,
     pub rows: Vec<TableRow>,
 }
 
-/// The five rows: three that speak for a split recommend it.
+/// Builds the five rows of the matrix. Three rows that support a split recommend it.
 pub fn split(judgement: &MoveJudgement, answers: SplitAnswers) -> SplitMatrix {
     let row = |what, value: Option<f64>, threshold: &Threshold, flag: &str| {
         let note = if value.is_none() { flag } else { "" };
@@ -227,27 +223,27 @@ pub fn split(judgement: &MoveJudgement, answers: SplitAnswers) -> SplitMatrix {
     SplitMatrix { split, votes, rows }
 }
 
-/// What can be gained at most by moving functions (Amdahl's law).
+/// Maximum speed-up from moving functions to a GPU (Amdahl's law).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AmdahlBound {
-    /// The functions that would move.
+    /// Functions that would move.
     pub functions: Vec<String>,
-    /// Their share of the CPU time, their own without what they call, with its 95 % interval from the number of samples. Time
-    /// without samples is not theirs.
+    /// Share of the CPU time of these functions themselves, without the functions that they call. Time
+    /// without samples does not count for them.
     pub share: f64,
     pub share_interval: ShareInterval,
-    /// What becomes so much smaller.
+    /// Time that the bound applies to.
     pub of: BoundedTime,
-    /// Their share of that time: of wall time the CPU time is only a part.
+    /// Share of that time. The CPU time may be only a part of the wall time.
     pub share_of_time: f64,
     pub share_of_time_interval: ShareInterval,
-    /// How many times as small it is if they take no time at all; `None`: without bound.
+    /// Maximum speed-up factor, if these functions took no time at all; `None` if unlimited.
     pub at_most: Option<f64>,
-    /// And if they become so many times as fast (`--gain`).
+    /// Speed-up with the factor of `--gain`.
     pub with_gain: Option<GainedSpeedUp>,
 }
 
-/// Bounds of a share.
+/// Confidence interval of a share (95 %), from the number of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ShareInterval {
     pub low: f64,
@@ -260,38 +256,40 @@ impl ShareInterval {
     }
 }
 
-/// What follows from a gain that was inputs.
+/// Speed-up factor of the moved functions, and of the whole program.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct GainedSpeedUp {
     pub gain: f64,
     pub speed_up: f64,
 }
 
-/// The time that is bounded.
+/// Kind of time that a bound applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BoundedTime {
-    /// Of a program that uses one thread at most, and does not wait for a CPU.
+    /// Wall time of a program that uses at most one thread and does not wait for a CPU.
     Wall,
-    /// Several threads run at a time, or wait for a CPU: how much of the wall time they are is not known.
+    /// CPU time, because several threads run at the same time or wait for a CPU and their share of the wall
+    /// time is unknown.
     Cpu,
 }
 
-/// A function that moves by default has this share.
+/// Minimum share of a function that moves by default.
 const HOT: f64 = 0.10;
 
-/// The bound, or why there is none. `chosen`: functions that would move; none: each with a tenth of the time and more.
+/// Computes the bound for the chosen functions, or by default for every function with at least a tenth of the
+/// time. Errors contain the reason why there is no bound.
 pub fn amdahl(run: &RunCounts, chosen: &[String], gain: Option<f64>) -> Result<AmdahlBound, String> {
     let hot = run.hot.as_ref().ok_or("no bound: functions were not sampled")?;
     if hot.samples < t::LEAST_SAMPLES {
         let (samples, least) = (hot.samples, t::LEAST_SAMPLES);
-        return Err(format!("no bound: {samples} samples are too few, {least} are needed"));
+        return Err(format!("no bound: {samples} samples are too few, at least {least} are needed"));
     }
     let seen = hot.seen(run.cpu_seconds).ok_or("no bound: the CPU time was not measured")?;
     if seen < t::LEAST_SEEN {
         let (seen, least) = (seen * 100.0, t::LEAST_SEEN * 100.0);
         return Err(format!(
-            "no bound: the samples cover {seen:.0} % of the CPU time, {least:.0} % are needed"
+            "no bound: the samples cover {seen:.0} % of the CPU time, at least {least:.0} % are needed"
         ));
     }
     let named = hot.functions.iter().filter(|function| match chosen {
@@ -301,8 +299,8 @@ pub fn amdahl(run: &RunCounts, chosen: &[String], gain: Option<f64>) -> Result<A
     let moved: Vec<_> = named.collect();
     if moved.is_empty() {
         return Err(match chosen {
-            [] => "no bound: no function with a name has a tenth of the time".into(),
-            chosen => format!("no bound: no function with {} among the samples", chosen.join(", ")),
+            [] => "no bound: no function with a name has at least 10 % of the time".into(),
+            chosen => format!("no bound: no sampled function is named {}", chosen.join(", ")),
         });
     }
     let samples = hot.samples as f64;
@@ -325,8 +323,9 @@ pub fn amdahl(run: &RunCounts, chosen: &[String], gain: Option<f64>) -> Result<A
     })
 }
 
-/// What is bounded, and the CPU time's part of it: wall time only where a single thread computes all of it, or waits for
-/// something else than a CPU, which would go with the functions.
+/// Returns the kind of time that the bound applies to, and the part of it that is CPU time. The bound applies
+/// to wall time only if a single thread is always busy, or waits for something that would move together with
+/// the functions.
 fn bounded(run: &RunCounts) -> (BoundedTime, f64) {
     let figures = RunFigures::from_run(run);
     let may_be_throttled = figures.utilization_ratio.is_none_or(|ratio| ratio >= t::WAITS_FOR_CPUS);
@@ -338,18 +337,19 @@ fn bounded(run: &RunCounts) -> (BoundedTime, f64) {
     }
 }
 
-/// Whether a name is in place of one that is missing: `[kernel]`, `[no symbol in FILE]`.
+/// Returns true for a placeholder such as `[kernel]` or `[no symbol in FILE]`.
 fn is_placeholder(name: &str) -> bool {
     name.starts_with('[')
 }
 
-/// Whether a function is the one that is wanted for: its whole name, its last part, or that without arguments.
+/// Returns true if the wanted name is the full name of the function, its name without arguments or the last
+/// part of it.
 fn is_named(function: &str, wanted: &str) -> bool {
     let plain = function.split('(').next().unwrap_or(function);
     function == wanted || plain == wanted || plain.ends_with(&format!("::{wanted}"))
 }
 
-/// Wilson's interval of a share of so many samples, at 95 %.
+/// Wilson score interval of a share at 95 % confidence.
 fn wilson(share: f64, samples: f64) -> ShareInterval {
     let z2 = 1.96_f64.powi(2);
     let middle = (share + z2 / (2.0 * samples)) / (1.0 + z2 / samples);

@@ -25,8 +25,10 @@ pub fn json() -> String {
 pub fn text() -> String {
     let mut out = String::new();
     for m in METRICS {
+        let kind = format!("{:?}", m.kind).to_lowercase();
         let labels: Vec<_> = all_labels(m).map(|l| l.name).collect();
-        let _ = writeln!(out, "{} {:?} {{{}}}\n    {}", m.name, m.kind, labels.join(","), m.help());
+        let labels = if labels.is_empty() { String::new() } else { format!(" {{{}}}", labels.join(", ")) };
+        let _ = writeln!(out, "{}{labels} ({kind})\n    {}", m.name, m.help());
     }
     out
 }

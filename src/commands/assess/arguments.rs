@@ -1,4 +1,4 @@
-//! The command line of `assess`.
+//! Command line of `assess`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -17,60 +17,61 @@ use clap::{ArgGroup, Args, ValueEnum};
 #[derive(Clone, Debug, Args)]
 #[command(after_help = include_str!("../help/assess.txt").trim_end(), group = ArgGroup::new("what").required(true).args(["command", "pid", "pod", "job", "read", "compare"]))]
 pub(crate) struct AssessArguments {
-    /// The program to run, and its arguments
+    /// Program to run, with its arguments
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
     /// Watch a running process and its children
     #[arg(long)]
     pub pid: Option<u32>,
-    /// Watch the processes of a pod, by its name or UID
+    /// Watch the processes of a pod, selected by name or UID
     #[arg(long, value_name = "[NAMESPACE/]NAME")]
     pub pod: Option<String>,
     /// Watch the processes of a Slurm job
     #[arg(long, value_name = "ID")]
     pub job: Option<String>,
-    /// Report the newest run of a recording; nothing is run
+    /// Report on the newest run of a recording instead of running a program
     #[arg(long, value_name = "FILE", conflicts_with = "record")]
     pub read: Option<PathBuf>,
     /// Compare two recordings, from before and after a change
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"])]
     pub compare: Option<Vec<PathBuf>>,
 
-    /// How long a running owner is watched
+    /// Time to watch a running program
     #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = some_time)]
     pub duration: Duration,
-    /// Show on standard error how long the program runs already, if that is a terminal (of a running owner, always)
+    /// Show the elapsed time on standard error if it is a terminal (always shown with --pid, --pod and --job)
     #[arg(long, requires = "command")]
     pub progress: bool,
-    /// How to print the report; svg is the roofline
+    /// Output format; svg draws the roofline
     #[arg(long, value_enum, default_value = "text")]
     pub format: AssessFormat,
     /// Write the report to this file
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Add what was counted to this recording, for --compare
+    /// Append the counts to this recording, for --compare
     #[arg(long, value_name = "FILE", conflicts_with = "compare")]
     pub record: Option<PathBuf>,
-    /// What AFTER must reach, as `wall<=-20%` (a change, by its sign) or `llc_hit>=90%`; of wall, items, llc_hit and utilization
+    /// Target that AFTER must reach: a change such as `wall<=-20%`, or a value such as `llc_hit>=90%`; the
+    /// names are wall, items, llc_hit and utilization
     #[arg(long, value_name = "TARGET", requires = "compare")]
     pub target: Vec<CompareTarget>,
 
-    /// Independent items that one run works on
+    /// Number of independent items that one run processes
     #[arg(long, value_name = "N", value_parser = positive)]
     pub items: Option<f64>,
-    /// What an answer of the program may take at the 99th percentile
+    /// p99 latency budget of the program
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub p99: Option<Duration>,
-    /// How much the part for the GPU and the rest depend on each other
+    /// Coupling between the GPU part and the rest of the program
     #[arg(long, value_enum)]
     pub coupling: Option<CouplingArgument>,
-    /// Bytes that a call between them would exchange, as 40kB
+    /// Bytes that one call between the two parts would exchange, for example 40kB
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub exchange: Option<f64>,
-    /// A function that would move [default: each with a tenth of the time and more]
+    /// Function that would move to the GPU [default: every function with at least a tenth of the time]
     #[arg(long = "move", value_name = "FUNCTION")]
     pub moved: Vec<String>,
-    /// How many times as fast it would be there
+    /// Speed-up factor of these functions on the GPU
     #[arg(long, value_name = "FACTOR", value_parser = positive)]
     pub gain: Option<f64>,
     /// GPU of the roofline
@@ -78,23 +79,22 @@ pub(crate) struct AssessArguments {
     pub gpu: String,
 }
 
-/// How to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum AssessFormat {
-    /// One page for people
+    /// One page of text for a terminal
     Text,
-    /// All of it, for programs
+    /// One JSON document, for programs
     Json,
-    /// The roofline as a picture
+    /// Roofline as an SVG image
     Svg,
 }
 
-/// See [`Coupling`].
+/// Command-line values of [`Coupling`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CouplingArgument {
-    /// One call, one answer
+    /// One call with one answer
     Loose,
-    /// They share state, or talk within a step
+    /// The parts share state or exchange data within a step
     Tight,
 }
 
@@ -120,13 +120,13 @@ impl AssessArguments {
 }
 
 fn positive(text: &str) -> Result<f64, String> {
-    let number: f64 = text.parse().map_err(|_| "a number is needed".to_owned())?;
-    if number.is_finite() && number > 0.0 { Ok(number) } else { Err("choose a number above 0".into()) }
+    let number: f64 = text.parse().map_err(|_| "expected a number".to_owned())?;
+    if number.is_finite() && number > 0.0 { Ok(number) } else { Err("expected a number above 0".into()) }
 }
 
 fn some_time(text: &str) -> Result<Duration, String> {
     let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    if time >= Duration::from_millis(10) { Ok(time) } else { Err("choose 10 ms or more".into()) }
+    if time >= Duration::from_millis(10) { Ok(time) } else { Err("expected at least 10 ms".into()) }
 }
 
 fn bytes(text: &str) -> Result<f64, String> {

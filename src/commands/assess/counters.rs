@@ -1,5 +1,5 @@
-//! Counters of the processor that follow a program, its threads and its children. They count the program's own code, not
-//! the kernel's, which every user may.
+//! Hardware counters that follow a program, its threads and its children. They leave out the kernel's code,
+//! so every user may open them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,12 +10,12 @@ use nix::errno::Errno;
 use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Hardware, Raw, Software};
 use perf_event::{Builder, Counter};
 
-/// What is watched.
+/// Target of the counters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Watched<'a> {
     /// The program that the calling thread starts next.
     NextProgram,
-    /// These threads, and what they start from now on.
+    /// These threads, and threads and processes that they start later.
     Threads(&'a [i32]),
 }
 
@@ -24,21 +24,21 @@ pub(crate) enum Watched<'a> {
 enum CountTarget {
     CpuTime,
     Count(fn(&mut PmuCounts) -> &mut Option<f64>),
-    /// Floating-point operations: the number that one count stands for.
+    /// Floating-point operations, with the number of operations per count.
     Flops(Precision, u32),
 }
 
 const CYCLES: &str = "cycles";
 const FLOPS: &str = "floating-point operations";
 
-/// The open counters: one a thread for each event.
+/// Open counters: one per event and thread.
 pub(crate) struct RunCounters {
     open: Vec<(&'static str, CountTarget, Vec<Counter>)>,
-    /// Events that are not counted, and why.
+    /// Events that are not counted, with the reason.
     pub gaps: BTreeMap<String, String>,
 }
 
-/// Counts so far: value, nanoseconds enabled, nanoseconds counted; in the order of the events.
+/// Counts at one time, in the order of the events: value, nanoseconds enabled and nanoseconds counted.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CounterReading(Vec<(f64, f64, f64)>);
 
@@ -57,7 +57,7 @@ impl RunCounters {
         {
             refused.entry("this processor has no such event".into()).or_default().extend(names);
         }
-        // A sum that lacks a part is no sum.
+        // A sum without one of its parts would be wrong.
         if refused.values().flatten().any(|name| *name == FLOPS) {
             open.retain(|(name, ..)| *name != FLOPS);
         }
@@ -70,7 +70,7 @@ impl RunCounters {
         RunCounters { open, gaps }
     }
 
-    /// Lets counters of running threads count; those of a program start with it.
+    /// Starts counters of running threads. Counters of a program start with the program.
     pub fn start(&mut self) -> io::Result<()> {
         self.open.iter_mut().flat_map(|(_, _, counters)| counters).try_for_each(Counter::enable)
     }
@@ -88,8 +88,8 @@ impl RunCounters {
         sums.map(CounterReading).map_err(|error| error.to_string())
     }
 
-    /// What was counted between two readings, scaled where events took turns; and the CPU time in seconds. What was not counted
-    /// is added to the gaps.
+    /// Returns the counts between two readings and the CPU time in seconds. Counts of events that shared a
+    /// counter are scaled. Events that were not counted are added to the gaps.
     pub fn between(
         &self,
         before: &Result<CounterReading, String>,
@@ -129,7 +129,7 @@ impl RunCounters {
                 CountTarget::CpuTime => {}
             }
         }
-        // A sum that lacks a part is no sum.
+        // A sum without one of its parts would be wrong.
         if !every_operation {
             counts.flops.clear();
         }
@@ -148,7 +148,7 @@ fn add_name(names: &mut Vec<&'static str>, name: &'static str) {
     }
 }
 
-/// Every event that this processor may count.
+/// All events that this processor may count.
 fn events(cpu: CpuModel) -> Vec<(&'static str, CountTarget, Builder<'static>)> {
     use CountTarget::{Count, CpuTime, Flops};
     let cache = |result| Builder::new(Cache { which: CacheId::LL, operation: CacheOp::READ, result });
@@ -186,7 +186,7 @@ fn open_event(mut builder: Builder<'static>, watched: Watched<'_>) -> io::Result
             for thread in threads {
                 match builder.observe_pid(*thread).build() {
                     Ok(counter) => counters.push(counter),
-                    // It has ended meanwhile.
+                    // The thread has exited.
                     Err(error) if error.raw_os_error() == Some(Errno::ESRCH as i32) => {}
                     Err(error) => return Err(error),
                 }
@@ -196,13 +196,12 @@ fn open_event(mut builder: Builder<'static>, watched: Watched<'_>) -> io::Result
     }
 }
 
-const NO_PMU: &str = "this processor gives no counter for it (no PMU, as in most virtual machines)";
+const NO_PMU: &str = "this processor has no such counter (no PMU, as in most virtual machines)";
 
-const NO_TURN: &str =
-    "too many events for the counters: the turn of this one, or of a part of it, did not come";
-const NOTHING_COUNTED: &str = "nothing was counted: it did not run, or is setuid or of a file that this user may not read, which the kernel does not count";
+const NO_TURN: &str = "the processor has too few counters, so this event, or a part of it, was never counted";
+const NOTHING_COUNTED: &str = "nothing was counted, because the program did not run, is setuid, or is a file that this user may not read";
 
-/// Why the kernel refuses an event, and what helps.
+/// Returns the reason why the kernel refuses an event, with a remedy.
 pub fn reason(error: &io::Error) -> String {
     let paranoid = || std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
     match error.raw_os_error().map(Errno::from_raw) {
@@ -217,11 +216,11 @@ pub fn reason(error: &io::Error) -> String {
             paranoid().trim()
         ),
         Some(Errno::ENOSYS) => {
-            "perf_event_open is not there: a seccomp profile forbids it, or the kernel was built without"
+            "perf_event_open does not exist: a seccomp profile forbids it, or the kernel was built without it"
                 .into()
         }
         Some(Errno::EMFILE | Errno::ENFILE) => {
-            "more files than this process may open: raise `ulimit -n`".into()
+            "this process may not open more files: raise `ulimit -n`".into()
         }
         _ => error.to_string(),
     }

@@ -1,4 +1,4 @@
-//! Which file the code at an address of a process is from.
+//! Mappings of processes, to find the file that contains the code at an address.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -11,26 +11,26 @@ use host::Host;
 use nix::fcntl::{self, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::Mode;
 
-/// A place in a file with code.
+/// Position of code in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct CodePlace {
-    /// Index of the file; below [`FIRST_FILE`]: no file.
+    /// Index of the file; values below [`FIRST_FILE`] are no file.
     pub file: u32,
     pub offset: u64,
 }
 
 /// Index of the first file.
 pub(crate) const FIRST_FILE: u32 = 2;
-/// Most files that are kept: a program may make and map new ones for hours.
+/// Maximum number of files. A program may create and map new files for hours.
 const MOST_FILES: usize = 100_000;
-/// Longer files are not read.
+/// Maximum size of a file in bytes. Larger files are not read.
 const MOST_BYTES: u64 = 8 << 30;
-/// Most files that are kept open.
+/// Maximum number of open files.
 const MOST_OPEN: usize = 128;
 
 impl CodePlace {
     pub const KERNEL: CodePlace = CodePlace { file: 0, offset: 0 };
-    /// Mapped by no file that is known, as code made at run time.
+    /// Code of no known file, for example code generated at run time.
     pub const UNKNOWN: CodePlace = CodePlace { file: 1, offset: 0 };
 }
 
@@ -42,47 +42,48 @@ struct Mapping {
     file: u32,
 }
 
-/// The mappings of each process that is alive.
+/// Mappings of every running process.
 #[derive(Debug, Default)]
 pub(crate) struct AddressSpaces {
     processes: HashMap<u32, Rc<Vec<Mapping>>>,
     files: Vec<MappedFile>,
     by_path: HashMap<(String, u64), u32>,
-    /// The first of them, open since they were seen: the root of a process ends with it. `None`: could not be opened.
+    /// The first files, opened when they were first mapped, because the root of a process ends with it.
+    /// `None` if the file could not be opened.
     open: Vec<Option<File>>,
 }
 
-/// A file with code.
+/// File that contains code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MappedFile {
-    /// As the process sees it.
+    /// Path in the mount namespace of the process.
     pub path: String,
-    /// The path alone may be that of another file by now, or elsewhere. 0: not known.
+    /// Inode number, because the path may belong to another file later or elsewhere; 0 if unknown.
     pub inode: u64,
-    /// The process that mapped it last.
+    /// Process that mapped the file last.
     pub pid: u32,
 }
 
 impl AddressSpaces {
-    /// A file by its index.
+    /// Returns a file by its index.
     pub fn file(&self, index: u32) -> Option<&MappedFile> {
         self.files.get(usize::try_from(index.checked_sub(FIRST_FILE)?).ok()?)
     }
 
-    /// A file that was opened while its process lived.
+    /// Returns a file that was opened while its process was running.
     pub fn opened(&self, index: u32) -> Option<File> {
         let open = self.open.get(usize::try_from(index.checked_sub(FIRST_FILE)?).ok()?)?.as_ref()?;
         open.try_clone().ok()
     }
 
-    /// Opens the files that are new.
+    /// Opens the new files.
     pub fn open_new(&mut self, host: &Host) {
         for file in self.files.iter().take(MOST_OPEN).skip(self.open.len()) {
             self.open.push(open(&host.path(format!("/proc/{}/root", file.pid)), file));
         }
     }
 
-    /// A child has what its parent had.
+    /// Copies the mappings of the parent to a new child.
     pub fn fork(&mut self, parent: u32, child: u32) {
         if let Some(mappings) = self.processes.get(&parent) {
             self.processes.insert(child, Rc::clone(mappings));
@@ -93,7 +94,7 @@ impl AddressSpaces {
         self.processes.remove(&pid);
     }
 
-    /// A new mapping; older ones lose what it covers.
+    /// Adds a mapping, which replaces the older mappings that it overlaps.
     pub fn map(&mut self, pid: u32, start: u64, length: u64, offset: u64, file: &str, inode: u64) {
         let end = start.saturating_add(length);
         let file = self.index(file, inode, pid);
@@ -102,11 +103,11 @@ impl AddressSpaces {
         mappings.push(Mapping { start, end, offset, file });
     }
 
-    /// What a running process has mapped, by `/proc/PID/maps`; of one that has ended, nothing.
+    /// Reads `/proc/PID/maps` of a running process. Adds nothing for a process that has exited.
     pub fn read_maps(&mut self, pid: u32, host: &Host) -> io::Result<()> {
         let text = match std::fs::read_to_string(host.path(format!("/proc/{pid}/maps"))) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                let text = "/proc/PID/maps may not be read, which names the code: run as root or with CAP_SYS_PTRACE";
+                let text = "not permitted to read /proc/PID/maps, which is needed to name functions: run as root or with CAP_SYS_PTRACE";
                 return Err(io::Error::other(text));
             }
             text => text.unwrap_or_default(),
@@ -153,7 +154,8 @@ impl AddressSpaces {
     }
 }
 
-/// The file that was mapped, below a root that the process may have made: no link leads out of it, and no pipe holds up.
+/// Opens a mapped file below a root that the process may control. No link leads out of that root, and a pipe
+/// does not block.
 pub fn open(root: &Path, mapped: &MappedFile) -> Option<File> {
     let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     let folder =

@@ -1,4 +1,4 @@
-//! Watches what runs already: a process, a pod, a Slurm job.
+//! Watches a running process, pod or Slurm job.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,11 +18,10 @@ use super::samples::CpuClock;
 use super::{limited, processor};
 use collectors::cpu::cpu_groups::online;
 
-/// Spans that the time is divided into: the spread of a recording is that of its spans.
+/// Number of spans of one watch. A recording needs several spans to show the spread.
 const SPANS: u32 = 10;
 const TICK: Duration = Duration::from_millis(100);
 
-/// What is watched.
 struct WatchedOwner {
     name: String,
     pids: Vec<u32>,
@@ -39,7 +38,7 @@ pub fn watch(
     raise_descriptors();
     let tasks = tasks(host, &owner.pids);
     if tasks.is_empty() {
-        return Err(format!("{} has no process that can be read", owner.name));
+        return Err(format!("no process of {} can be read", owner.name));
     }
     let mut counters = RunCounters::open(Watched::Threads(&tasks), cpu);
     let mut gaps = std::mem::take(&mut counters.gaps);
@@ -55,7 +54,7 @@ pub fn watch(
         cpus: allowed.map(|cpus| limited(cpus.len() as f64, host, &owner.pids[0].to_string())),
         threads: Some(tasks.len() as u64),
         not_measured: gaps,
-        // Has to differ only from the number of another watch in the same recording.
+        // Only has to differ between the watches in one recording.
         watch: Some((model::clock::unix_seconds() * 1e3) as u64),
         ..RunCounts::default()
     };
@@ -78,7 +77,7 @@ struct Watch<'a> {
     duration: Duration,
     host: &'a Host,
     stop: &'a Stop,
-    /// Counts of every span before anything was counted.
+    /// Fields that all spans share.
     base: RunCounts,
 }
 
@@ -116,12 +115,12 @@ impl Watch<'_> {
     }
 }
 
-/// All that counts, at one end of a span.
+/// Readings at the start or end of a span.
 #[derive(Clone)]
 struct SpanEdge {
     at: Mono,
     counters: Result<CounterReading, String>,
-    /// By `/proc`, of processes that are alive.
+    /// CPU ticks of running processes, from `/proc`.
     ticks: BTreeMap<u32, u64>,
 }
 
@@ -189,13 +188,15 @@ fn find(arguments: &AssessArguments, host: &Host) -> Result<WatchedOwner, String
     }
     if found.len() > 1 {
         let names: Vec<String> = found.into_keys().collect();
-        return Err(format!("several are meant: {}", names.join(", ")));
+        return Err(format!("the name is ambiguous: {}", names.join(", ")));
     }
     let owner = found.pop_first().map(|(name, pids)| WatchedOwner { name, pids });
-    owner.ok_or_else(|| "no process on this node belongs to it, by the control groups in /proc".into())
+    owner.ok_or_else(|| {
+        "no process on this node belongs to it, according to the control groups in /proc".into()
+    })
 }
 
-/// A process and all that descend from it now.
+/// Returns a process and its current descendants.
 fn with_children(host: &Host, pid: u32) -> Vec<u32> {
     let parent = |pid: u32| {
         let status = std::fs::read_to_string(host.path(format!("/proc/{pid}/status"))).ok()?;
@@ -223,26 +224,27 @@ fn processes(host: &Host) -> io::Result<Vec<u32>> {
     Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// Every thread of these processes.
+/// Returns all threads of these processes.
 fn tasks(host: &Host, pids: &[u32]) -> Vec<i32> {
     let of =
         |pid: &u32| std::fs::read_dir(host.path(format!("/proc/{pid}/task"))).into_iter().flatten().flatten();
     pids.iter().flat_map(of).filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Whether one runs still: what has ended and was not waited for is a zombie (`Z`).
+/// Returns true if one of the processes is running. A process that exited and was not waited for is a zombie
+/// (`Z`).
 fn is_alive(host: &Host, pids: &[u32]) -> bool {
     let runs = |task: i64| {
         let stat = std::fs::read(host.path(format!("/proc/{task}/stat"))).unwrap_or_default();
         let stat = String::from_utf8_lossy(&stat);
         stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
     };
-    // The first thread may end before the others.
+    // The first thread may exit before the others.
     pids.iter()
         .any(|pid| runs((*pid).into()) || tasks(host, &[*pid]).into_iter().any(|task| runs(task.into())))
 }
 
-/// Each thread has a descriptor for each event.
+/// Raises the limit on open files, because every thread needs one descriptor per event.
 fn raise_descriptors() {
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);

@@ -1,4 +1,5 @@
-//! Runs a program that is watched from its first instruction on: its input, output, exit and signals are its own.
+//! Runs a program and watches it from its first instruction. The program keeps its own input, output, exit
+//! code and signals.
 
 use std::ffi::OsString;
 use std::io;
@@ -24,11 +25,11 @@ use super::samples::CpuClock;
 use super::{allowed_cpus, processor, threads};
 use collectors::cpu::cpu_groups::online;
 
-/// Time between two looks at the buffers.
+/// Time between two reads of the buffers.
 const TICK: Duration = Duration::from_millis(100);
-/// Runs shorter than this show no progress.
+/// Minimum duration of a run for which progress is shown.
 const QUIET: Duration = Duration::from_secs(2);
-/// So many seconds of CPU time without a sample have a reason.
+/// CPU seconds from which a run without samples needs an explanation.
 const NEVER_SAMPLED: f64 = 0.1;
 const NOT_SAMPLED: &str = "no sample: the kernel does not sample programs that are setuid or whose file this user may not read, \
                            and processes of some milliseconds have none";
@@ -41,7 +42,7 @@ pub fn run(command: &[OsString], show_progress: bool, host: &Host) -> io::Result
     let signals = PassedSignals::start()?;
     let program = Arc::clone(&signals.program);
     let (starting, exited) = start_waiter(Arc::clone(&program))?;
-    // Children of the calling thread inherit both, stopped until they execute the program.
+    // Children of the calling thread inherit both. They are stopped until the child executes the program.
     let mut counters = RunCounters::open(Watched::NextProgram, cpu);
     let mut gaps = std::mem::take(&mut counters.gaps);
     let clock = CpuClock::open(Watched::NextProgram, &online(host).unwrap_or_default());
@@ -57,13 +58,13 @@ pub fn run(command: &[OsString], show_progress: bool, host: &Host) -> io::Result
     let _ = starting.send(child);
     let (status, most_threads) = watch(&exited, &mut clock, pid, host, show_progress);
     let wall = program.ended.get().map_or_else(|| started.elapsed(), |end| end.duration_since(started));
-    // The program ran, so no error from here on is an error of its start.
+    // The program ran, so an error from here on is not an error of its start.
     let mut missing = |what: &str, error: &dyn std::fmt::Display| gaps.insert(what.into(), error.to_string());
     let status = status.inspect_err(|error| drop(missing("exit code", error))).ok();
     let usage = usage_of_children().inspect_err(|error| drop(missing("CPU time", error))).ok();
     let reading = counters.read();
     let (counts, clocked) = counters.between(&Ok(CounterReading::default()), &reading, &mut gaps);
-    // The kernel's account of children leaves out a child that no process waited for.
+    // The kernel's accounting leaves out a child that no process waited for.
     let cpu_seconds = usage.map(|(cpu, _)| (cpu - cpu_before).max(clocked.unwrap_or(0.0)));
     let hot = clock.map(|clock| clock.functions(host));
     if let Some(hot) = &hot {
@@ -121,7 +122,9 @@ fn watch(
         match status {
             Ok(status) => break status,
             Err(mpsc::RecvTimeoutError::Timeout) => {}
-            Err(mpsc::RecvTimeoutError::Disconnected) => break Err(io::Error::other("lost the program")),
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                break Err(io::Error::other("failed to wait for the program"));
+            }
         }
         most_threads = most_threads.max(threads(host, pid));
         if show_progress && started.elapsed() >= shown {
@@ -135,12 +138,12 @@ fn watch(
     (status, most_threads)
 }
 
-/// Exit code for a program that could not be started, as shells have it.
+/// Exit code for a program that could not be started, as in shells.
 pub fn not_started(error: &io::Error) -> u8 {
     if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
 }
 
-/// CPU seconds of all children that were waited for, and what else the kernel accounts.
+/// Returns the CPU seconds and other counts of all children that were waited for.
 fn usage_of_children() -> io::Result<(f64, SystemCounts)> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
     let cpu = (usage.user_time().num_microseconds() + usage.system_time().num_microseconds()) as f64 / 1e6;
@@ -154,7 +157,8 @@ fn usage_of_children() -> io::Result<(f64, SystemCounts)> {
     Ok((cpu, system))
 }
 
-/// Waits for the end. No signal is passed on once the number of the process may be another's.
+/// Waits until the program exits. Signals are no longer passed on when its process ID may belong to another
+/// process.
 fn wait(mut child: Child, program: &RunningProgram) -> io::Result<ExitStatus> {
     let pid = Pid::from_raw(program.pid.load(Ordering::SeqCst));
     while waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) == Err(nix::errno::Errno::EINTR) {
@@ -174,13 +178,14 @@ const PASSED: [Signal; 7] = [
     Signal::SIGINT,
     Signal::SIGQUIT,
 ];
-/// A signal to the whole group arrives here after the end that it caused. Later ones are meant for this command.
+/// Time during which a signal belongs to the program that has just exited, because a signal to the whole
+/// process group may arrive here after the exit that it caused. A later signal is meant for this command.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// The program as the signals' thread sees it.
+/// State of the program, shared with the signal thread.
 #[derive(Debug, Default)]
 struct RunningProgram {
-    /// 0 before the start and after the end.
+    /// 0 before the start and after the exit.
     pid: AtomicI32,
     ended: OnceLock<Instant>,
 }
@@ -192,7 +197,8 @@ struct PassedSignals {
 }
 
 impl PassedSignals {
-    /// Keeps signals from now on. Those that are ignored stay so, here and in the program, as `nohup` wants it.
+    /// Installs the signal handlers. Ignored signals stay ignored, here and in the program, as `nohup`
+    /// requires.
     fn start() -> io::Result<PassedSignals> {
         host::child::keep_ends_of_children()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
@@ -206,7 +212,7 @@ impl PassedSignals {
         let of_thread = Arc::clone(&program);
         let (started, start) = mpsc::channel();
         host::thread::spawn("assess-signals", 256, move || {
-            // What comes before the start waits in the handlers.
+            // Signals before the start stay pending in the handlers.
             if start.recv().is_err() {
                 return;
             }
@@ -217,7 +223,7 @@ impl PassedSignals {
         Ok(PassedSignals { program, started })
     }
 
-    /// Passes them to the program from now on, also those that came before.
+    /// Passes signals to the program, including earlier ones.
     fn pass_to(self, pid: i32) {
         self.program.pid.store(pid, Ordering::SeqCst);
         let _ = self.started.send(());
@@ -239,7 +245,7 @@ fn pass(signal: Signal, program: &RunningProgram) {
     if pid > 0 {
         let by_key = matches!(signal, Signal::SIGINT | Signal::SIGQUIT);
         let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        // From the terminal, the program has it already.
+        // The terminal has already sent the signal to the program.
         if !(by_key && is_in_foreground(&stat)) {
             #[expect(clippy::disallowed_methods, reason = "passes a signal on to the user's program")]
             let _ = kill(Pid::from_raw(pid), signal);
@@ -250,16 +256,18 @@ fn pass(signal: Signal, program: &RunningProgram) {
     }
 }
 
-/// Whether a process ignores a signal, by its `/proc/PID/status`.
+/// Returns true if a process ignores a signal, from its `/proc/PID/status`.
 fn is_ignored(status: &str, signal: Signal) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
     mask >> (signal as i32 - 1) & 1 == 1
 }
 
-/// Whether a terminal's keys send signals to the process, by its `/proc/PID/stat`: its group is the one in the foreground.
+/// Returns true if the process group is in the foreground, so that keys of the terminal send signals to it.
+/// Reads `/proc/PID/stat`.
 fn is_in_foreground(stat: &str) -> bool {
-    // After the name, which may hold anything: state, parent, group, session, terminal, group in the foreground.
+    // The fields after the name, which may contain any character, are state, parent, group, session, terminal
+    // and foreground group.
     let mut fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace();
     let (group, foreground) = (fields.nth(2), fields.nth(2));
     group.is_some() && group == foreground

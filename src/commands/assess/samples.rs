@@ -1,5 +1,5 @@
-//! Where a program spends its CPU time: samples of the kernel's `cpu-clock`, which needs no PMU, with the caller by frame
-//! pointers.
+//! Samples of the CPU time with the kernel's `cpu-clock`, which needs no PMU. The frame pointers give the
+//! caller.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -16,39 +16,41 @@ use super::symbols::Symbols;
 use assess::recording::HotFunctions;
 use host::Host;
 
-/// Samples a second of CPU time: not 100, which could beat with the program's own clock.
+/// Samples per second of CPU time. Not 100, which could be in step with the program's own timer.
 pub(crate) const HERTZ: u64 = 99;
-/// Bytes of the buffer of a CPU: half a second of samples with the deepest stacks.
+/// Buffer size per CPU in bytes, for half a second of samples with the deepest stacks.
 const BUFFER: usize = 64 * 1024;
-/// Most different places that are kept; the code of a program has fewer.
+/// Maximum number of distinct places. The code of a program has fewer.
 const MOST_PLACES: usize = 200_000;
-/// What the kernel mixes into a stack to say whose frames follow (`PERF_CONTEXT_MAX`).
+/// Lowest value of the markers in a stack that announce kernel or user frames (`PERF_CONTEXT_MAX`).
 const CONTEXT: u64 = u64::MAX - 4094;
-/// Mode of the CPU in a record's header (`PERF_RECORD_MISC_CPUMODE_MASK`), and that of the kernel.
+/// CPU mode in the header of a record (`PERF_RECORD_MISC_CPUMODE_MASK`), and its value for the kernel.
 const MODE_MASK: u16 = 7;
 const MODE_KERNEL: u16 = 1;
 
-/// What the kernel says of an exec in the header of a new name (`PERF_RECORD_MISC_COMM_EXEC`).
+/// Flag of an exec in the header of a name record (`PERF_RECORD_MISC_COMM_EXEC`).
 const COMM_EXEC: u16 = 1 << 13;
 
-/// Samples of what is watched.
+/// Samplers of all CPUs.
 pub(crate) struct CpuClock {
     samplers: Vec<Sampler>,
     replay: ClockReplay,
 }
 
-/// Replays what the buffers of all CPUs held in the order of its time.
+/// Replays the records of all CPUs in the order of their times.
 #[derive(Debug, Default)]
 struct ClockReplay {
     spaces: AddressSpaces,
-    /// Processes that are watched; `None`: all that are seen.
+    /// Watched processes; `None` for all.
     pids: Option<BTreeSet<u32>>,
-    /// Threads of a process; absent: one. The first of them may end before the others.
+    /// Number of threads per process; a process without an entry has one. The first thread may exit before
+    /// the others.
     threads: HashMap<u32, u32>,
     profile: ClockProfile,
-    /// Not replayed yet, with its time.
+    /// Records that are not replayed yet, with their times.
     pending: Vec<(u64, ClockEvent)>,
-    /// Newest time of the round before: what is older is all there, as each buffer was read since.
+    /// Newest time of the previous round. All records up to this time have arrived, because every buffer was
+    /// read since.
     complete: u64,
 }
 
@@ -62,10 +64,10 @@ enum ClockEvent {
     Exit { pid: u32 },
 }
 
-/// What was sampled so far.
+/// Samples of all rounds so far.
 #[derive(Debug, Default)]
 pub(crate) struct ClockProfile {
-    /// By place and the place of its caller.
+    /// Samples by place and place of the caller.
     pub places: HashMap<(CodePlace, Option<CodePlace>), u64>,
     pub samples: u64,
     pub lost: u64,
@@ -81,10 +83,10 @@ struct ClockSample {
 }
 
 impl CpuClock {
-    /// Opens a sampler on each CPU: with time in the kernel where that is permitted, else without.
+    /// Opens a sampler on every CPU, including time in the kernel if that is permitted.
     pub fn open(watched: Watched<'_>, cpus: &CpuSet) -> io::Result<CpuClock> {
         if cpus.is_empty() {
-            return Err(io::Error::other("the online CPUs are not known"));
+            return Err(io::Error::other("the online CPUs are unknown"));
         }
         let open = |with_kernel: bool| -> io::Result<Vec<Sampler>> {
             cpus.iter().map(|cpu| open_on(watched, cpu, with_kernel)).collect()
@@ -97,7 +99,7 @@ impl CpuClock {
         Ok(CpuClock { samplers, replay: ClockReplay { profile, ..ClockReplay::default() } })
     }
 
-    /// Starts samplers of what runs already: of these processes and their children alone.
+    /// Starts the samplers of running processes and their children.
     pub fn start(&mut self, pids: &[u32], root: &Host) -> io::Result<()> {
         for pid in pids {
             self.replay.spaces.read_maps(*pid, root)?;
@@ -108,7 +110,7 @@ impl CpuClock {
         self.samplers.iter_mut().try_for_each(|sampler| sampler.as_counter_mut().enable())
     }
 
-    /// Takes what the buffers hold, and opens the files of what runs.
+    /// Reads the buffers, and opens the files of running processes.
     pub fn drain(&mut self, root: &Host) {
         self.read_buffers();
         self.replay.spaces.open_new(root);
@@ -118,7 +120,7 @@ impl CpuClock {
         for sampler in &mut self.samplers {
             while let Some(record) = sampler.next_record() {
                 let (misc, bytes) = (record.misc(), record.to_contiguous());
-                // Of all records but samples, the time is the last field (`sample_id_all`).
+                // The time is the last field of every record except samples (`sample_id_all`).
                 let time = bytes.last_chunk().map_or(0, |last| u64::from_ne_bytes(*last));
                 let event = match record.parse_record() {
                     Ok(Record::Fork(fork)) if fork.pid == fork.ppid => ClockEvent::Thread { pid: fork.pid },
@@ -138,7 +140,8 @@ impl CpuClock {
                         let in_kernel = misc & MODE_MASK == MODE_KERNEL;
                         let frames = sample.callchain().unwrap_or_default();
                         let mut frames = frames.iter().copied().filter(|frame| *frame < CONTEXT);
-                        // The first frame is the place itself; a return address is behind the call.
+                        // The first frame is the sampled place. A return address is the instruction after the
+                        // call.
                         let caller = match in_kernel {
                             true => frames.next(),
                             false => frames.nth(1).map(|at| at.saturating_sub(1)),
@@ -172,14 +175,14 @@ impl CpuClock {
 }
 
 impl ClockReplay {
-    /// After a look at every buffer.
+    /// Ends a round in which every buffer was read.
     fn round(&mut self) {
         let newest = self.pending.iter().map(|(time, _)| *time).max();
         self.until(self.complete);
         self.complete = newest.unwrap_or(self.complete).max(self.complete);
     }
 
-    /// Replays what is not newer.
+    /// Replays the records up to a time.
     fn until(&mut self, limit: u64) {
         self.pending.sort_by_key(|(time, _)| *time);
         let count = self.pending.partition_point(|(time, _)| *time <= limit);
@@ -208,7 +211,7 @@ impl ClockReplay {
                 self.spaces.map(pid, start, length, offset, &file, inode);
             }
             ClockEvent::Sample(sample) if self.is_watched(sample.pid) => self.count(&sample),
-            // Its number may be another's next.
+            // The next process may reuse the process ID.
             ClockEvent::Exit { pid } if self.is_watched(pid) => {
                 let left = self.threads.get(&pid).map_or(0, |threads| threads.saturating_sub(1));
                 if left > 0 {
@@ -262,19 +265,19 @@ fn open_on(watched: Watched<'_>, cpu: u32, with_kernel: bool) -> io::Result<Samp
         Watched::Threads(_) => builder.any_pid(),
     };
     let ring = builder.build()?.sampled(BUFFER);
-    // The event itself was permitted.
+    // The kernel permitted the event, but not its buffer.
     ring.map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => io::Error::other(NO_MEMORY_TO_LOCK),
         _ => error,
     })
 }
 
-/// Why there are no samples.
+/// Reason for missing samples.
 const NO_MEMORY_TO_LOCK: &str =
-    "the buffers are more memory than this user may lock: raise kernel.perf_event_mlock_kb or `ulimit -l`";
+    "the buffers exceed the memory that this user may lock: raise kernel.perf_event_mlock_kb or `ulimit -l`";
 
-/// Why time in the kernel is not among the samples.
-pub(crate) const WITHOUT_KERNEL: &str = "not permitted: shares of functions are of the time in the program's own code; run as root or with CAP_PERFMON";
+/// Reason for missing time in the kernel.
+pub(crate) const WITHOUT_KERNEL: &str = "not permitted, so the shares of functions refer to time in the program's own code; run as root or with CAP_PERFMON";
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,5 @@
-//! Names of functions: from the symbol table of the file that holds them, or the dynamic one where that was stripped.
-//! Functions that were inlined count for the one that they are in.
+//! Names of functions, from the symbol table of a file, or from the dynamic symbol table of a stripped file.
+//! An inlined function counts for the function that contains it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -12,17 +12,17 @@ use object::{Object, ObjectSegment, ObjectSymbol, ReadCache, SymbolKind};
 use super::maps::{self, AddressSpaces, CodePlace};
 use super::samples::{ClockProfile, HERTZ};
 
-/// Longest name that is kept.
+/// Maximum length of a name.
 const LONGEST: usize = 200;
-/// More functions of a file are not read: a watched process chooses what it maps.
+/// Maximum number of functions of a file, because a watched process chooses the files that it maps.
 const MOST_FUNCTIONS: usize = 4_000_000;
 
-/// The functions of one file.
+/// Functions of one file.
 #[derive(Debug, Default)]
 struct FunctionTable {
-    /// Start, end, name as in the file; by start.
+    /// Start, end and mangled name, sorted by start.
     functions: Vec<(u64, u64, String)>,
-    /// Offset in the file, length, address.
+    /// Offset in the file, length and address.
     segments: Vec<(u64, u64, u64)>,
 }
 
@@ -48,7 +48,7 @@ impl FunctionTable {
         }
         functions.sort_unstable();
         functions.dedup_by_key(|(start, ..)| *start);
-        // Functions in assembler may have no size.
+        // Assembler functions may have no size.
         for at in 0..functions.len().saturating_sub(1) {
             if functions[at].0 == functions[at].1 {
                 functions[at].1 = functions[at + 1].0;
@@ -67,11 +67,11 @@ impl FunctionTable {
     }
 }
 
-/// Names places, each file read once.
+/// Names places; reads every file once.
 pub(crate) struct Symbols<'a> {
     spaces: &'a AddressSpaces,
     host: &'a Host,
-    /// `None`: the file cannot be read.
+    /// `None` if the file cannot be read.
     tables: HashMap<u32, Option<FunctionTable>>,
 }
 
@@ -80,14 +80,14 @@ impl<'a> Symbols<'a> {
         Symbols { spaces, host, tables: HashMap::new() }
     }
 
-    /// Name of the function and path of its file; without a name where there is none.
+    /// Returns the name of the function and the path of its file. The name is `None` if it is unknown.
     fn name(&mut self, place: CodePlace) -> (Option<String>, String) {
         if place == CodePlace::KERNEL {
             return (Some(KERNEL.into()), String::new());
         }
         let Some(file) = self.spaces.file(place.file) else { return (None, String::new()) };
         let table = self.tables.entry(place.file).or_insert_with(|| {
-            // The process may see other files, and may have ended.
+            // The process may have another root, and may have exited.
             let inside = self.host.path(format!("/proc/{}/root", file.pid));
             let opened = self.spaces.opened(place.file).or_else(|| maps::open(&inside, file));
             let opened = opened.or_else(|| maps::open(&self.host.path("/"), file))?;
@@ -97,13 +97,13 @@ impl<'a> Symbols<'a> {
         (name, file.path.clone())
     }
 
-    /// Whether a place has no name because its file cannot be read.
+    /// Returns true if a place has no name because its file cannot be read.
     fn is_unreadable(&self, place: CodePlace) -> bool {
         let is_file = self.spaces.file(place.file).is_some_and(|file| file.inode != 0);
         is_file && self.tables.get(&place.file).is_some_and(Option::is_none)
     }
 
-    /// The profile by functions.
+    /// Groups the samples by function.
     pub fn functions(mut self, profile: &ClockProfile) -> HotFunctions {
         type Callers = BTreeMap<String, u64>;
         let mut functions: BTreeMap<(Option<String>, String), (u64, Callers)> = BTreeMap::new();
@@ -155,7 +155,8 @@ impl<'a> Symbols<'a> {
     }
 }
 
-/// The begin of a name. Fails once it is longer: templates of templates make names without bound.
+/// Start of a name. Writing fails when the limit is reached, because nested templates make names of any
+/// length.
 struct BoundedName(String);
 
 impl fmt::Write for BoundedName {
@@ -166,7 +167,7 @@ impl fmt::Write for BoundedName {
     }
 }
 
-/// As the source has it.
+/// Returns the name as written in the source.
 fn demangle(name: &str) -> String {
     use fmt::Write;
     let mut bounded = BoundedName(String::new());

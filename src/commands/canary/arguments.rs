@@ -1,4 +1,4 @@
-//! The command line of the canary.
+//! Command line of `canary`.
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand, ValueEnum};
@@ -7,7 +7,7 @@ use crate::control::orders::is_reason;
 use model::catalog::CanaryCheck;
 use model::catalog::schema::KnownLabel;
 
-/// Word for all checks.
+/// Keyword for all checks.
 const ALL: &str = "all";
 
 /// Run small CUDA kernels to verify that GPUs compute correctly and at full speed
@@ -19,25 +19,25 @@ const ALL: &str = "all";
 pub(crate) struct CanaryArguments {
     #[command(subcommand)]
     pub command: Option<CanaryCommand>,
-    /// GPU or MIG device by index or UUID, or `all`; may be given again, or with commas
+    /// GPU or MIG device by index or UUID, or `all`; can be repeated or separated by commas
     #[arg(long, value_name = "GPU", value_delimiter = ',', default_value = ALL)]
     pub gpu: Vec<String>,
-    /// What to check; may be given again, or with commas [default: canary.checks of the configuration]
+    /// Check to run; can be repeated or separated by commas [default: canary.checks of the configuration]
     #[arg(long, value_name = "CHECK", value_delimiter = ',', value_parser = PossibleValuesParser::new(names()))]
     check: Vec<String>,
-    /// How to print what was found; the JSON has all that was measured
+    /// Output format; the JSON document contains all measurements
     #[arg(long, value_enum, default_value = "table")]
     pub format: Format,
-    /// Runs on each
+    /// Number of runs per device
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub repeat: u32,
-    /// Only list what has to be so for a run, and how it is
+    /// Only list the conditions for a run and their state
     #[arg(long)]
     pub explain: bool,
-    /// Also on a GPU that is in use
+    /// Test GPUs that are in use too
     #[arg(long)]
     pub force: bool,
-    /// Exit code 4 if nothing was run, as when all GPUs are in use; without it that is 0
+    /// Exit with code 4 instead of 0 if nothing was run, for example because all GPUs are in use
     #[arg(long, conflicts_with = "explain")]
     pub strict: bool,
 }
@@ -53,7 +53,7 @@ pub(crate) enum CanaryCommand {
         /// GPU by index or UUID
         #[arg(long, value_name = "GPU")]
         gpu: String,
-        /// Why it may count as healthy
+        /// Reason why the GPU is healthy
         #[arg(long, value_name = "TEXT", value_parser = is_reason)]
         reason: String,
     },
@@ -61,14 +61,14 @@ pub(crate) enum CanaryCommand {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// For people
+    /// Table for a terminal
     Table,
-    /// One document
+    /// One JSON document with all measurements
     Json,
 }
 
 impl CanaryArguments {
-    /// The checks that are named, once each, in the order given.
+    /// Returns the selected checks without duplicates, in the order of the command line.
     pub fn checks(&self) -> Vec<CanaryCheck> {
         let mut checks: Vec<CanaryCheck> = Vec::new();
         for name in &self.check {

@@ -1,5 +1,5 @@
-//! Verdicts on all runs of a command: each GPU beside the others that were looked at, and low rates confirmed at
-//! once by two more runs of what was low.
+//! Judges all runs of a command. Compares every GPU with the other tested GPUs, and confirms low rates with
+//! two more runs.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ use model::canary::{Outcome, Place};
 use model::catalog::{CanaryCheck, CanaryEnd, CanaryVerdict};
 use model::clock::unix_seconds;
 
-/// Runs that confirm.
+/// Number of confirming runs.
 const AGAIN: usize = 2;
 
-/// The figures of each place in its last run.
+/// Figures of every place in its last run.
 type Figures = BTreeMap<Place, (String, Vec<(Quantity, f64)>)>;
 
-/// Judges all runs that were made, and sets their outcomes.
+/// Judges all runs and sets their outcomes.
 pub fn judge(
     records: &mut [RunRecord],
     baselines: &BaselineStore,
@@ -53,8 +53,8 @@ pub fn judge(
     }
 }
 
-/// Checks whose sample was thrown away for a reason that passes, as clocks that had not risen yet. Who was seen
-/// on the GPU is likely to be there still.
+/// Returns the checks whose sample was discarded for a temporary reason, for example because the clocks had
+/// not risen yet. A sample that other work disturbed is not repeated, because that work probably continues.
 fn thrown_away(outcome: &Outcome) -> Vec<CanaryCheck> {
     if outcome.end != CanaryEnd::Finished {
         return Vec::new();
@@ -63,7 +63,7 @@ fn thrown_away(outcome: &Outcome) -> Vec<CanaryCheck> {
     with_clock(outcome, skipped.map(|judged| judged.check).collect())
 }
 
-/// Puts what another run says in the place of what was thrown away.
+/// Replaces discarded results by the results of another run.
 fn take_over(outcome: &mut Outcome, again: Outcome) {
     for judged in again.checks {
         let mut skipped = outcome.checks.iter_mut().filter(|old| old.sample == CanaryVerdict::Skipped);
@@ -73,7 +73,7 @@ fn take_over(outcome: &mut Outcome, again: Outcome) {
     }
 }
 
-/// Checks to run again, with the clock that they are judged by.
+/// Adds the check of the clock, which the other checks are judged by.
 fn with_clock(outcome: &Outcome, mut checks: Vec<CanaryCheck>) -> Vec<CanaryCheck> {
     let had_clock = outcome.checks.iter().any(|judged| judged.check == CanaryCheck::SmRate);
     if !checks.is_empty() && had_clock && !checks.contains(&CanaryCheck::SmRate) {
@@ -93,7 +93,7 @@ fn figures(records: &[RunRecord], baselines: &BaselineStore) -> Figures {
     figures.collect()
 }
 
-/// The other GPUs of this command, or if they are too few those that the daemon knows.
+/// Returns the figures of the other GPUs of this command, or of the daemon's baselines if there are too few.
 fn siblings(place: &Place, run: &CanaryRun, baselines: &BaselineStore, figures: &Figures) -> Siblings {
     let Some(device) = &run.device else { return Siblings::default() };
     let model = baseline::model(place, device);

@@ -1,4 +1,4 @@
-//! Which GPUs and MIG devices there are, and which of them are meant.
+//! GPUs and MIG devices of the node, and the selection of those to test.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use model::sample::{Batch, BatchKey, Missing, Row};
 use model::window;
 use settings::Config;
 
-/// What is answers of the driver; the rest costs time.
+/// Metrics to read from the driver; others cost time.
 const WANTED: [MetricId; 14] = [
     m::gpu_devices.id(),
     m::gpu_info.id(),
@@ -33,23 +33,24 @@ const WANTED: [MetricId; 14] = [
     m::gpu_mig_compute_processes.id(),
 ];
 
-/// How old values may be when they count; what was answers is answers again when it is older.
+/// Maximum age of the values. The driver is queried again after a much shorter time.
 const FRESH_FOR: Duration = Duration::from_secs(3600);
 
-/// A GPU or MIG device.
+/// GPU or MIG device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ListedDevice {
     pub place: Place,
-    /// Name of the product, as `NVIDIA H200`; empty if it is not known.
+    /// Product name such as `NVIDIA H200`; empty if unknown.
     pub model: String,
-    /// PCI address of the GPU; empty if it is not known.
+    /// PCI address of the GPU; empty if unknown.
     pub pci_address: String,
-    /// Whether the GPU is in MIG mode without any instance.
+    /// True if the GPU is in MIG mode without an instance.
     pub no_instance: bool,
 }
 
 impl ListedDevice {
-    /// Whether it is meant: by the index or UUID of its GPU, its own UUID, or all.
+    /// Returns true if a word of the command line selects the device: `all`, the index or UUID of its GPU, or
+    /// its own UUID.
     fn is(&self, word: &str) -> bool {
         let gpu = &self.place.gpu;
         word == "all"
@@ -58,7 +59,7 @@ impl ListedDevice {
     }
 }
 
-/// What there is, and what was answers of it.
+/// Devices with the answers of the driver and of the daemon.
 pub(crate) struct DeviceList {
     answers: DriverAnswers,
     daemon: Daemon,
@@ -67,39 +68,39 @@ pub(crate) struct DeviceList {
 }
 
 impl DeviceList {
-    /// Asks the driver, in a process of its own.
+    /// Queries the driver in a separate process.
     pub fn query(config: &Config) -> Result<DeviceList, String> {
         let daemon = Daemon::connect(config);
         let answers = daemon.query_driver(config, QueryScope::Only(&WANTED));
         let answers = answers.map_err(|why| format!("the driver: {}", why.text))?;
         if let Some((_, text)) = answers.away.as_ref().filter(|_| !answers.up) {
-            return Err(format!("the driver does not answer: {text}"));
+            return Err(format!("the driver does not respond: {text}"));
         }
         if let Some(hung) = answers.hung.iter().find(|hung| hung.gpu().is_none()) {
-            return Err(format!("{}: the driver hangs", does_not_return(hung)));
+            return Err(format!("{}, so the driver hangs", does_not_return(hung)));
         }
         let devices = devices(&answers);
         Ok(DeviceList { answers, daemon, at: Mono::now(), devices })
     }
 
-    /// Those that are meant, in order, each once.
+    /// Returns the selected devices without duplicates, in order.
     pub fn choose(&self, words: &[String]) -> Result<Vec<ListedDevice>, String> {
         choose(&self.devices, words)
     }
 
-    /// The conditions for a run there now.
+    /// Returns the current conditions for a run.
     pub fn conditions(&self, config: &Config, device: &ListedDevice) -> Vec<RunCondition> {
         let mut facts = GateFacts::read(&self.answers, &device.place, FRESH_FOR);
         facts.no_instance = device.no_instance;
         let now = unix_seconds();
         facts.maintenance = window::maintenance(&WindowStore::new(config).list(now).0, now);
         if facts.state.is_none() && self.daemon.canary_stuck_on(&device.place.gpu.uuid) {
-            facts.state = Some((CanarySkip::ChildAlive, "a canary of the daemon's hangs on it".into()));
+            facts.state = Some((CanarySkip::ChildAlive, "a canary of the daemon hangs on this GPU".into()));
         }
         gate::conditions(&facts, Duration::ZERO)
     }
 
-    /// The other end of copies between GPUs: the next one that a run may use.
+    /// Returns the other GPU for copies between GPUs, which is the next GPU that may run.
     pub fn peer(&self, config: &Config, device: &ListedDevice, force: bool) -> Option<ListedDevice> {
         device.place.instance.is_none().then_some(())?;
         let whole = |other: &&ListedDevice| other.place.instance.is_none() && !other.no_instance;
@@ -110,7 +111,6 @@ impl DeviceList {
     }
 }
 
-/// Those that are meant.
 fn choose(devices: &[ListedDevice], words: &[String]) -> Result<Vec<ListedDevice>, String> {
     if devices.is_empty() {
         return Err("the driver lists no GPU".into());
@@ -119,13 +119,13 @@ fn choose(devices: &[ListedDevice], words: &[String]) -> Result<Vec<ListedDevice
     if let Some(word) = words.iter().find(|word| !devices.iter().any(|device| device.is(word))) {
         let known = devices.iter().map(|device| format!("{} {}", device.place, device.place.device()));
         let known: Vec<String> = known.collect();
-        return Err(format!("there is no GPU {word}; there are: {}", known.join(", ")));
+        return Err(format!("there is no GPU {word}; this node has {}", known.join(", ")));
     }
     let meant = |device: &&ListedDevice| words.is_empty() || words.iter().any(|word| device.is(word));
     Ok(devices.iter().filter(meant).cloned().collect())
 }
 
-/// Every GPU as a whole, or its MIG devices; those that the driver gives no handle to as well. By place.
+/// Returns every GPU, or its MIG devices, including GPUs without a handle, sorted by place.
 fn devices(answers: &DriverAnswers) -> Vec<ListedDevice> {
     let mut devices = Vec::new();
     for (gpu, row) in answers.gpus() {
@@ -167,7 +167,7 @@ fn devices(answers: &DriverAnswers) -> Vec<ListedDevice> {
     devices
 }
 
-/// What a process of one's own has answers: all of it new, but without what only time tells.
+/// Values that were read just now. History is missing.
 impl Values for DriverAnswers {
     fn value<E: Entity, L: LabelSet>(&self, metric: &Metric<E, L>, entity: &E, labels: L) -> Option<f64> {
         let (subject, labels) = (entity.subject(), labels.texts());

@@ -1,4 +1,4 @@
-//! What a command found, its document, and its exit code.
+//! Result of the command, its document and its exit code.
 
 use serde::Serialize;
 
@@ -10,24 +10,24 @@ use model::catalog::schema::KnownLabel;
 use model::catalog::{CanaryCheck, CanaryEnd, CanarySkip, CanaryVerdict};
 use model::persisted::KnownWrongResults;
 
-/// What the exit code of the command says.
+/// Result of the command, in ascending order of severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Exit {
-    /// All that was run is well; what is in use was left alone.
+    /// Everything that was run is healthy. GPUs in use were skipped.
     Healthy,
-    /// Nothing was run, where something was to be.
+    /// Nothing was run, although `--strict` required a run.
     NothingRun,
-    /// Something could not be run.
+    /// Some run was not possible.
     CouldNotRun,
-    /// Something is slow, narrow, or may have computed wrongly.
+    /// Some GPU is slow, has a narrowed link, or may have computed a wrong result.
     Degraded,
-    /// Something computes wrongly, fails or hangs, or the driver says that the GPU is not well.
+    /// Some GPU computed a wrong result, failed or hangs, or the driver reports it as unhealthy.
     Fault,
 }
 
 impl Exit {
-    /// The exit code.
+    /// Returns the exit code.
     pub fn code(self) -> u8 {
         match self {
             Exit::Healthy => 0,
@@ -38,7 +38,7 @@ impl Exit {
         }
     }
 
-    /// What a verdict amounts to.
+    /// Returns the result that a verdict causes.
     pub fn from_verdict(verdict: CanaryVerdict) -> Exit {
         use CanaryVerdict::*;
         match verdict {
@@ -51,23 +51,20 @@ impl Exit {
     }
 }
 
-/// A run that was made, or was to be.
+/// Run on a device, or the reason why there was none.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct RunRecord {
-    /// Where.
     pub place: Place,
-    /// Name of the product.
     pub model: String,
-    /// What had to be so for it.
+    /// Conditions before the run.
     pub conditions: Vec<RunCondition>,
-    /// All that was reported; none if it was not made.
+    /// Reports of the run; `None` if it was not made.
     pub run: Option<CanaryRun>,
-    /// What became of it; none if nothing was to be run.
+    /// Outcome of the run; `None` with `--explain`.
     pub outcome: Option<Outcome>,
 }
 
 impl RunRecord {
-    /// On this device.
     pub fn new(
         device: &ListedDevice,
         conditions: Vec<RunCondition>,
@@ -77,13 +74,13 @@ impl RunRecord {
         RunRecord { place: device.place.clone(), model: device.model.clone(), conditions, run, outcome }
     }
 
-    /// A wrong result that is not cleared is the verdict of its check, whatever this run says.
+    /// Sets the verdict of a check to a wrong result that was not cleared, regardless of this run.
     pub fn keep_wrong_result(&mut self, wrong: &KnownWrongResults) {
         let Some(outcome) = &mut self.outcome else { return };
         let of_gpu = wrong.gpus.iter().find(|wrong| *wrong.uuid == *outcome.place.gpu.uuid);
         let Some(wrong) = of_gpu else { return };
         let Some(check) = CanaryCheck::ALL.iter().find(|check| check.known() == wrong.check) else { return };
-        let text = format!("it computed wrongly before, and that is not cleared: {}", wrong.text);
+        let text = format!("an earlier wrong result is not cleared: {}", wrong.text);
         match outcome.checks.iter_mut().find(|judged| judged.check == *check) {
             Some(judged) if judged.verdict == CanaryVerdict::WrongResult => {}
             Some(judged) => {
@@ -97,7 +94,7 @@ impl RunRecord {
         }
     }
 
-    /// Whether a check of it measured the GPU.
+    /// Returns true if a check measured the GPU.
     fn proved(&self) -> bool {
         let checks = self.outcome.iter().flat_map(|outcome| &outcome.checks);
         let nothing = |sample| {
@@ -106,15 +103,15 @@ impl RunRecord {
         checks.into_iter().any(|judged| !nothing(judged.sample))
     }
 
-    /// What it amounts to.
+    /// Returns the result of the run.
     pub fn exit(&self) -> Exit {
         let Some(outcome) = &self.outcome else { return Exit::Healthy };
         let checks = outcome.checks.iter().map(|judged| Exit::from_verdict(judged.verdict));
         let end = match (outcome.end, outcome.skip) {
-            // A call of the driver does not return there, it gives no handle, or asks for a reset.
+            // A driver call hangs on the GPU, it has no handle, or it needs a reset.
             (_, Some(CanarySkip::Unhealthy | CanarySkip::ChildAlive)) => Exit::Fault,
             (CanaryEnd::Broken, _) => Exit::CouldNotRun,
-            // No process came: the command itself was asked to end.
+            // No process hangs, so a signal stopped the command.
             (CanaryEnd::Abandoned, _) => match &self.run {
                 Some(CanaryRun { end: RunEnd::Abandoned { pids, .. }, .. }) if pids.is_empty() => {
                     Exit::CouldNotRun
@@ -127,25 +124,24 @@ impl RunRecord {
     }
 }
 
-/// All that was found. Field names stay; fields may be added.
+/// Report. Field names are stable; new fields may be added.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
     /// Release of the exporter.
     pub version: &'static str,
-    /// What it amounts to.
+    /// Most severe result of all runs.
     pub result: Exit,
-    /// Every run, by GPU.
+    /// All runs, by GPU.
     pub runs: Vec<RunRecord>,
 }
 
 impl Report {
-    /// Sums up.
     pub fn new(runs: Vec<RunRecord>) -> Report {
         let result = runs.iter().map(RunRecord::exit).max().unwrap_or(Exit::Healthy);
         Report { version: env!("CARGO_PKG_VERSION"), result, runs }
     }
 
-    /// The same where it is a result of its own that nothing was run.
+    /// Replaces a healthy result without any measurement by [`Exit::NothingRun`].
     pub fn strict(mut self) -> Report {
         if self.result == Exit::Healthy && !self.runs.iter().any(RunRecord::proved) {
             self.result = Exit::NothingRun;

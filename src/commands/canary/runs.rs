@@ -1,4 +1,4 @@
-//! One run after the other, and the processes that did not end.
+//! Makes one run after the other, and keeps track of processes that did not exit.
 
 use std::io;
 use std::path::Path;
@@ -21,23 +21,22 @@ use model::catalog::{CanaryCheck, CanarySkip};
 use model::clock::{Mono, unix_seconds};
 use settings::Config;
 
-/// How long a process that is done, or was asked to end, is waited for before the next begins.
+/// Time to wait for a process to exit before the next run.
 const GOING: Duration = Duration::from_secs(5);
 
-/// Makes runs.
+/// Makes the runs of one command.
 pub(crate) struct Runner<'a> {
     config: &'a Config,
     stop: &'a Stop,
     settings: RunSettings,
-    /// Processes that have not ended.
+    /// Processes that have not exited.
     left: Vec<(Place, DetachedChild)>,
     seed: u64,
-    /// The daemon's socket, while it answers there.
+    /// Control socket of the daemon, until a request fails.
     daemon: Option<&'a Path>,
 }
 
 impl<'a> Runner<'a> {
-    /// One that has made none.
     pub fn new(config: &'a Config, force: bool, stop: &'a Stop) -> Runner<'a> {
         let seed = unix_seconds().to_bits() ^ (u64::from(std::process::id()) << 32);
         let settings = RunSettings {
@@ -49,7 +48,7 @@ impl<'a> Runner<'a> {
         Runner { config, stop, settings, left: Vec::new(), seed, daemon: config.control.path() }
     }
 
-    /// Whether a process of an earlier run is still there: never a second on one GPU.
+    /// Returns true if a process of an earlier run still exists. A GPU never gets a second one.
     pub fn is_occupied(&self, place: &Place) -> bool {
         self.left.iter().any(|(of, _)| of.gpu.uuid == place.gpu.uuid)
     }
@@ -63,7 +62,7 @@ impl<'a> Runner<'a> {
         name: &str,
     ) -> CanaryRun {
         if self.is_occupied(&device.place) {
-            let text = "the process of an earlier run has not ended".to_owned();
+            let text = "the process of an earlier run has not exited".to_owned();
             return CanaryRun::unable(unix_seconds(), CanarySkip::ChildAlive, text);
         }
         if self.stop.stopped() {
@@ -71,7 +70,7 @@ impl<'a> Runner<'a> {
             return CanaryRun::unable(unix_seconds(), reason, text);
         }
         let checks = if checks.is_empty() { &self.config.canary.checks } else { checks };
-        // Other inputs in each run: by the golden ratio, which comes back last.
+        // Multiples of the golden ratio give every run other inputs and repeat late.
         self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let peer = peer.map(|peer| peer.place.clone());
         let pci_address = device.pci_address.clone();
@@ -89,38 +88,39 @@ impl<'a> Runner<'a> {
         run
     }
 
-    /// Tells the daemon that the work on GPUs is the canary's, or no longer is.
+    /// Reports to the daemon that the canary uses GPUs, or no longer does.
     fn announce(&mut self, uuids: &[&str], has: bool) {
         for uuid in uuids {
             let Some(socket) = self.daemon else { return };
             if let Err(error) = orders::announce_manual_canary(socket, uuid, has) {
-                // There is none, or it does not listen to this user: it may take the run for a job.
-                tracing::debug!(%error, "no daemon knows of the run");
+                // There is no daemon, or it refuses this user. It may count the run as a job.
+                tracing::debug!(%error, "failed to report the run to the daemon; it may count the run as a job");
                 self.daemon = None;
             }
         }
     }
 
-    /// Tells the daemon of wrong results: it keeps the GPU unhealthy.
+    /// Reports wrong results to the daemon, which keeps the GPUs unhealthy.
     pub fn report_wrong_results<'o>(&self, outcomes: impl Iterator<Item = &'o Outcome>) {
         for outcome in outcomes.filter(|outcome| outcome.wrong_result().is_some()) {
             let reported = match self.config.control.path() {
                 Some(socket) => orders::report_wrong_result(socket, outcome),
-                None => Err(io::Error::other("there is no socket: control.socket is empty")),
+                None => Err(io::Error::other("control.socket is empty")),
             };
             if let Err(error) = reported {
                 let gpu = outcome.place.gpu.gpu;
-                tracing::warn!(%error, gpu, "no daemon knows of the wrong result");
+                tracing::warn!(%error, gpu, "failed to report the wrong result to the daemon; it does not treat the GPU as unhealthy");
             }
         }
     }
 
-    /// Names the processes left behind in driver calls. They end when their calls return.
+    /// Logs processes that are still in driver calls. They exit when their calls return.
     pub fn end(&mut self) {
         for (place, child) in &mut self.left {
             if child.check(Mono::now()).alive {
                 let (gpu, pid) = (place.gpu.gpu, child.pid());
-                tracing::warn!(gpu, pid, call = ?child.call(), "a canary's process is left in a driver call");
+                let call = child.call().map(|call| call.name);
+                tracing::warn!(gpu, pid, call, "the process of a canary remains in a driver call");
             }
         }
         progress("");
@@ -142,7 +142,7 @@ impl RunObserver for Observer<'_> {
     }
 
     fn why_end(&mut self) -> Option<String> {
-        self.stop.stopped().then(|| "it was asked to end".to_owned())
+        self.stop.stopped().then(|| "a signal stopped the command".to_owned())
     }
 
     fn may_retry(&mut self) -> bool {

@@ -1,4 +1,4 @@
-//! The report for people: a table for each device, and below it what is wrong and the first thing to do.
+//! The report as text: a table per device, followed by its problems and the first thing to do.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,6 @@ fn mark(paint: Painter, exit: Exit) -> String {
     paint.colour(colour, symbol)
 }
 
-/// All of it.
 pub fn text(report: &Report, colours: bool) -> String {
     let (mut out, paint) = (String::new(), Painter::new(colours));
     for of_device in report.runs.chunk_by(|a, b| a.place == b.place) {
@@ -38,7 +37,7 @@ pub fn text(report: &Report, colours: bool) -> String {
     out
 }
 
-/// All runs on one device.
+/// Formats all runs on one device.
 fn device(out: &mut String, paint: Painter, runs: &[RunRecord]) {
     let Some(first) = runs.first() else { return };
     let title = format!("{}  {}  {}", first.place, first.model, first.place.device());
@@ -78,7 +77,7 @@ fn device(out: &mut String, paint: Painter, runs: &[RunRecord]) {
     *out += "\n";
 }
 
-/// A check in all runs: the middle of its rates, and its worst verdict.
+/// Formats one check with the median of its rates and its worst verdict.
 fn line(out: &mut String, paint: Painter, all: &[&Judged], several: bool) {
     let weight =
         |judged: &&&Judged| (Exit::from_verdict(judged.verdict), judged.verdict != CanaryVerdict::Ok);
@@ -108,7 +107,7 @@ fn line(out: &mut String, paint: Painter, all: &[&Judged], several: bool) {
     }
 }
 
-/// The middle of rates, and from the lowest to the highest as a share of it.
+/// Returns the median rate, and the range as a fraction of it.
 fn middle(rates: &mut [Rate]) -> (String, String) {
     let value = |rate: &Rate| match rate {
         Rate::WorkPerCycle(v) | Rate::BytesPerSecond(v) | Rate::BytesPerCycle(v) | Rate::Seconds(v) => *v,
@@ -123,14 +122,15 @@ fn middle(rates: &mut [Rate]) -> (String, String) {
     (format::rate(*middle), format!("{spread:.3} %"))
 }
 
-/// What would keep a canary away.
+/// Formats the conditions for a run.
 fn conditions(out: &mut String, paint: Painter, record: &RunRecord) {
     for condition in &record.conditions {
         let (mark, found) = match &condition.allows {
             Allows::Yes => (mark(paint, Exit::Healthy), condition.found.clone()),
-            Allows::No(reason) => {
-                (mark(paint, Exit::Fault), format!("{}: keeps it away ({})", condition.found, reason.known()))
-            }
+            Allows::No(reason) => (
+                mark(paint, Exit::Fault),
+                format!("{}: prevents a run ({})", condition.found, reason.known()),
+            ),
             Allows::NotChecked(why) => (mark(paint, Exit::CouldNotRun), format!("not checked: {why}")),
         };
         *out += &format!("  {mark} {:<40} {found}\n", condition.what);

@@ -1,4 +1,4 @@
-//! What keeps a run away, what it all amounts to, and the table.
+//! Conditions that prevent a run, results of runs, and the table.
 
 use super::report::RunRecord;
 use super::table;

@@ -1,4 +1,4 @@
-//! One scrape of a page: over HTTP without TLS, or from a file.
+//! Reads a page over HTTP without TLS, or from a file.
 
 use std::fmt;
 use std::fs::File;
@@ -21,14 +21,14 @@ use settings::Listen;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Longest that a scrape takes: dcgm-exporter answers within seconds, and Prometheus waits 10 s.
+/// Timeout of a scrape. dcgm-exporter answers within seconds, and Prometheus waits for 10 s by default.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Longest page: that of eight divided GPUs is below 1 MiB.
+/// Maximum page size in bytes. The page of eight GPUs in MIG mode is smaller than 1 MiB.
 const MAX_PAGE: usize = 64 << 20;
-/// What to do where HTTP alone does not do.
-const SAVE: &str = "save the page with curl and give the file instead";
+/// Remedy for pages that need more than plain HTTP.
+const SAVE: &str = "save the page with curl and pass the file instead";
 
-/// Where a page is.
+/// URL or file of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PageSource {
     Url(Uri),
@@ -51,15 +51,15 @@ impl FromStr for PageSource {
         let url: Uri = text.parse().map_err(|error| format!("{error}; a URL is http://HOST:PORT/metrics"))?;
         match scheme {
             "http" => {}
-            "https" => return Err(format!("TLS is not spoken here; {SAVE}")),
-            _ => return Err("only http:// is understood".into()),
+            "https" => return Err(format!("TLS is not supported; {SAVE}")),
+            _ => return Err("only http:// is supported".into()),
         }
         match url.authority() {
             Some(authority) if authority.as_str().contains('@') => {
-                Err(format!("passwords are not sent from here; {SAVE}"))
+                Err(format!("passwords are not supported; {SAVE}"))
             }
             Some(_) => Ok(PageSource::Url(url)),
-            None => Err("a host is missing".into()),
+            None => Err("the URL has no host".into()),
         }
     }
 }
@@ -74,12 +74,12 @@ impl fmt::Display for PageSource {
 }
 
 impl PageSource {
-    /// The page of the daemon that listens there.
+    /// Returns the page of the daemon that listens on this address.
     pub fn daemon_page(listen: Listen) -> Result<PageSource, String> {
         let ip = if listen.0.ip().is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { listen.0.ip() };
         let address = SocketAddr::new(ip, listen.0.port());
         if address.port() == 0 {
-            return Err("http.listen has port 0: name this exporter's page with --ours".into());
+            return Err("http.listen has port 0; pass this exporter's page with --ours".into());
         }
         format!("http://{address}/dcgm/metrics").parse()
     }
@@ -88,7 +88,7 @@ impl PageSource {
         matches!(self, PageSource::Url(_))
     }
 
-    /// With this path, if it is a URL that has none.
+    /// Adds this path to a URL without a path.
     pub fn with_path(self, path: &'static str) -> PageSource {
         match self {
             PageSource::Url(url) if url.path() == "/" && url.query().is_none() => {
@@ -100,7 +100,7 @@ impl PageSource {
         }
     }
 
-    /// Scrapes it once. Errors say what to do.
+    /// Reads the page once. Errors contain a remedy.
     pub async fn read(&self) -> Result<ParsedPage, String> {
         let bytes = match self {
             PageSource::File(file) => {
@@ -113,18 +113,18 @@ impl PageSource {
                 Ok(bytes) => bytes?,
                 Err(_) => {
                     return Err(format!(
-                        "no answer within {} s; the exporter's log may say why",
+                        "no answer within {} s; check the exporter's log",
                         DEADLINE.as_secs()
                     ));
                 }
             },
         };
         let text =
-            String::from_utf8(bytes).map_err(|_| "the page is not UTF-8: Prometheus refuses it as well")?;
+            String::from_utf8(bytes).map_err(|_| "the page is not UTF-8, so Prometheus rejects it too")?;
         if text.trim_start().starts_with('<') {
-            return Err("this is HTML and not metrics: dcgm-exporter's page is /metrics".into());
+            return Err("the page is HTML and not metrics; dcgm-exporter's page is /metrics".into());
         }
-        parse::read(&text).map_err(|error| format!("{error} (Prometheus refuses the page as well)"))
+        parse::read(&text).map_err(|error| format!("{error} (Prometheus rejects the page too)"))
     }
 }
 
@@ -135,17 +135,15 @@ fn no_longer_than_a_page(bytes: Vec<u8>) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// The body of the page.
+/// Returns the body of the page.
 async fn get(url: &Uri) -> Result<Vec<u8>, String> {
     let authority = url.authority().map_or("", |authority| authority.as_str());
     let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
     let stream = TcpStream::connect((host, url.port_u16().unwrap_or(80))).await.map_err(|error| {
-        format!(
-            "{error}: is the exporter running, and is its port this one? `ss -ltnp` lists what listens here"
-        )
+        format!("{error}; is the exporter running on this port? `ss -ltnp` lists the listening programs")
     })?;
     let failed = |error: hyper::Error| {
-        format!("no whole HTTP answer: {error}; is this the exporter's port, without TLS?")
+        format!("incomplete HTTP response: {error}; is this the exporter's port, without TLS?")
     };
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
     tokio::spawn(connection);
@@ -163,18 +161,18 @@ async fn get(url: &Uri) -> Result<Vec<u8>, String> {
     let header = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let next = match status {
         StatusCode::OK if header(CONTENT_TYPE).starts_with("text/html") => {
-            return Err("this is HTML and not metrics: dcgm-exporter's page is /metrics".into());
+            return Err("the page is HTML and not metrics; dcgm-exporter's page is /metrics".into());
         }
         StatusCode::OK => return Ok(bytes),
         StatusCode::NOT_FOUND => {
-            "no such page: dcgm-exporter's is /metrics, this exporter's /dcgm/metrics, or /metrics at the address of dcgm.listen"
+            "no such page; dcgm-exporter's page is /metrics, this exporter's page is /dcgm/metrics, or /metrics at the address of dcgm.listen"
                 .to_owned()
         }
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => format!("it asks for a password; {SAVE}"),
-        StatusCode::SERVICE_UNAVAILABLE => "it is busy; try again".to_owned(),
-        status if status.is_redirection() => format!("it is at {:?}", header(LOCATION)),
-        status if status.is_server_error() => "its log says why".to_owned(),
-        _ => "look at host, port and path".to_owned(),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => format!("the page needs a password; {SAVE}"),
+        StatusCode::SERVICE_UNAVAILABLE => "the exporter is busy; try again".to_owned(),
+        status if status.is_redirection() => format!("the page has moved to {}", header(LOCATION)),
+        status if status.is_server_error() => "check the exporter's log".to_owned(),
+        _ => "check host, port and path".to_owned(),
     };
     Err(format!("{status}: {} ({next})", clean(&String::from_utf8_lossy(&bytes), 200)))
 }

@@ -1,4 +1,4 @@
-//! The report for people.
+//! The report as text.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use host::terminal::{Colour, Painter};
 
 use super::CompatReport;
 
-/// Sign and colour of what is the case.
+/// Symbol and colour of a state.
 fn mark(state: FamilyState) -> (&'static str, Colour) {
     match state {
         FamilyState::Same => ("=", Colour::Green),
@@ -47,18 +47,18 @@ pub fn report(report: &CompatReport, colours: bool) -> String {
     }
     if !diff.about_itself.is_empty() {
         let names = diff.about_itself.join(", ");
-        out += &format!("\nNot compared, because they are about the exporter itself: {names}\n");
+        out += &format!("\nNot compared, because they describe the exporter itself: {names}\n");
     }
     if let Some(first) = diff.doubled.first() {
         let count = diff.doubled.len();
         out += &format!(
-            "\nTwice on dcgm-exporter's page, of which Prometheus keeps the first: {count} series, such as {first}\n"
+            "\nTwice on dcgm-exporter's page (Prometheus keeps the first): {count} series, for example {first}\n"
         );
     }
     out + &conclusion(diff, paint)
 }
 
-/// How many families are what.
+/// Formats the number of families per state.
 fn counts(diff: &PageDiff) -> String {
     let count = |state: &dyn Fn(FamilyState) -> bool| {
         diff.families.iter().filter(|family| state(family.states[0])).count()
@@ -66,7 +66,7 @@ fn counts(diff: &PageDiff) -> String {
     let (same, missing) = (count(&|it| it == FamilyState::Same), count(&|it| it == FamilyState::Missing));
     let extra = count(&|it| it == FamilyState::Extra);
     let other = diff.families.len() - same - missing - extra;
-    format!("{same} same, {other} other, {missing} missing, {extra} only here")
+    format!("{same} same, {other} different, {missing} missing, {extra} only here")
 }
 
 fn family_text(family: &FamilyDiff) -> String {
@@ -76,7 +76,7 @@ fn family_text(family: &FamilyDiff) -> String {
         }
         FamilyState::OtherType => {
             let (theirs, ours) = family.types.clone().unwrap_or_default();
-            format!("other type: {theirs} there, {ours} here")
+            format!("different type: {theirs} there, {ours} here")
         }
         FamilyState::OtherLabels => {
             let labels = family.labels.iter().map(|label| match &label.state {
@@ -85,13 +85,13 @@ fn family_text(family: &FamilyDiff) -> String {
                 LabelState::Renamed { ours } => format!("{} is {ours}", label.name),
                 LabelState::OtherValue { .. } | LabelState::Same => format!("≠{}", label.name),
             });
-            format!("other labels: {}", labels.collect::<Vec<_>>().join(", "))
+            format!("different labels: {}", labels.collect::<Vec<_>>().join(", "))
         }
         FamilyState::OtherSeries => {
             let series = [(&family.missing_series, "missing"), (&family.extra_series, "only here")];
             let some = series.into_iter().filter(|(series, _)| series.count > 0);
             let text = some.map(|(SeriesCount { count, example }, place)| {
-                format!("{count} series {place}, such as {example}")
+                format!("{count} series {place}, for example {example}")
             });
             text.collect::<Vec<_>>().join(", ")
         }
@@ -101,7 +101,7 @@ fn family_text(family: &FamilyDiff) -> String {
             let (series, theirs, ours) = values.worst.clone().unwrap_or_default();
             let (outside, compared, percent) = (values.outside, values.compared, relative * 100.0);
             format!(
-                "value outside tolerance: {outside} of {compared}, such as {series} with {theirs} there, {ours} here \
+                "value outside the tolerance: {outside} of {compared}, for example {series} with {theirs} there, {ours} here \
                  (tolerance {absolute:.6} and {percent:.1} %: {})",
                 values.reason
             )
@@ -112,7 +112,7 @@ fn family_text(family: &FamilyDiff) -> String {
     family.states.iter().map(text).collect::<Vec<_>>().join("; ")
 }
 
-/// Families whose values were not compared, by the reason.
+/// Returns the families whose values were not compared, by reason.
 fn not_compared(diff: &PageDiff) -> BTreeMap<&'static str, Vec<&str>> {
     let mut by_reason: BTreeMap<&'static str, Vec<&str>> = BTreeMap::new();
     for family in diff.families.iter().filter(|family| family.values.tolerance.is_none()) {
@@ -132,14 +132,14 @@ fn label_text(label: &LabelDiff) -> String {
         LabelState::Renamed { ours } => format!("is {ours} here {families}"),
         LabelState::OtherValue { theirs, ours } => {
             format!(
-                "other value {families}, {} series, such as {theirs:?} there, {ours:?} here",
+                "different value {families}, {} series, for example \"{theirs}\" there, \"{ours}\" here",
                 label.series
             )
         }
     }
 }
 
-/// What to set, what is lost, and whether the switch is safe.
+/// Formats the suggested settings, the losses and the verdict.
 fn conclusion(diff: &PageDiff, paint: Painter) -> String {
     let advice = &diff.advice;
     let mut out = String::new();
@@ -151,33 +151,36 @@ fn conclusion(diff: &PageDiff, paint: Painter) -> String {
         }
     }
     if advice.settings.iter().any(|setting| setting.key == "fields_file") {
-        out += "\n  The file replaces the default list. dcgm-exporter's own works as it is: the file of its -f, or the ConfigMap of \
+        out += "\n  The file replaces the default list. You can use dcgm-exporter's own file, from its option -f or the ConfigMap of \
                 your chart, mounted.\n";
         if !advice.rows.is_empty() {
-            out += "  These rows are missing or other:\n";
+            out += "  These rows are missing or different:\n";
         }
         out.extend(advice.rows.iter().map(|row| format!("    {row}\n")));
     }
-    for (title, lines) in [("Differences no setting removes", &advice.lost), ("Only here", &advice.stays)] {
+    for (title, lines) in
+        [("Differences that no setting removes", &advice.lost), ("Only here", &advice.stays)]
+    {
         if !lines.is_empty() {
             out += &format!("\n{}\n", paint.bold(title));
             out.extend(lines.iter().map(|line| format!("  {line}\n")));
         }
     }
     let (colour, verdict) = match advice.verdict {
-        SwitchVerdict::Safe if diff.alike => {
-            (Colour::Green, "The switch is safe: all that dcgm-exporter's page has is here, and the same.")
-        }
+        SwitchVerdict::Safe if diff.alike => (
+            Colour::Green,
+            "The switch is safe: everything on dcgm-exporter's page is here too, with the same values.",
+        ),
         SwitchVerdict::Safe => {
-            (Colour::Green, "The switch is safe: nothing is lost; look at what is only here.")
+            (Colour::Green, "The switch is safe: nothing is lost. Review the series that are only here.")
         }
         SwitchVerdict::AfterSettings => (
             Colour::Yellow,
-            "The switch is safe after these settings: set them, restart the daemon, and ask again.",
+            "The switch is safe with these settings: set them, restart the daemon, and compare again.",
         ),
         SwitchVerdict::Lossy => (
             Colour::Red,
-            "The switch is not safe yet: look for what is lost in dashboards, alerts and autoscalers first.",
+            "The switch is not safe yet: check dashboards, alerts and autoscalers for the lost series first.",
         ),
     };
     out + &format!("\n{}\n", paint.colour(colour, verdict))
@@ -218,7 +221,7 @@ mod tests {
         assert!(text.contains("missing, a name of release 4.9: see dcgm.release\n"), "{text}");
         let (_, end) = text.split_once("\nSuggested settings\n  [dcgm]\n  release = \"4.9\" ").unwrap();
         assert!(end.ends_with(
-            "\nThe switch is safe after these settings: set them, restart the daemon, and ask again.\n"
+            "\nThe switch is safe with these settings: set them, restart the daemon, and compare again.\n"
         ));
         assert!(!end.contains("no setting removes"), "{end}");
     }

@@ -1,5 +1,5 @@
-//! Which events can be counted on the CPUs here, and what prevents the others. The daemon says it of itself; without
-//! one each event is opened once on one CPU and closed again.
+//! CPU events that can be counted here, and the reasons why others cannot. A running daemon reports its own
+//! state. Without a daemon, every event is opened once on one CPU and closed again.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,17 +18,17 @@ use model::catalog::{PerfEvent, PerfState};
 use settings::Config;
 
 const TOPIC: &str = "CPU events";
-/// CAP_PERFMON and CAP_SYS_ADMIN, which includes it, as bits.
+/// Bits of CAP_PERFMON, and of CAP_SYS_ADMIN, which includes it.
 const MAY_COUNT: u64 = 1 << 38 | 1 << 21;
 
-/// What this user is allowed, as far as it decides on events.
+/// Rights of this user that decide which events can be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rights {
-    /// `kernel.perf_event_paranoid`, where it can be read.
+    /// Value of `kernel.perf_event_paranoid`, if it can be read.
     paranoid: Option<i64>,
-    /// Whether it has one of [`MAY_COUNT`].
+    /// True if the user has a capability of [`MAY_COUNT`].
     capable: bool,
-    /// Whether a filter of system calls is on it.
+    /// True if a system call filter applies (seccomp).
     filtered: bool,
 }
 
@@ -46,22 +46,22 @@ impl Rights {
     fn describe(&self) -> String {
         let paranoid = self.paranoid.map_or_else(|| "unknown".to_owned(), |level| level.to_string());
         let capable = if self.capable { "" } else { "no " };
-        let filtered = if self.filtered { ", and a filter of system calls (seccomp) on it" } else { "" };
+        let filtered = if self.filtered { ", and a system call filter (seccomp) applies" } else { "" };
         format!("kernel.perf_event_paranoid is {paranoid}, this user has {capable}CAP_PERFMON{filtered}")
     }
 
-    /// The one command that permits it.
+    /// Returns the command that permits the events.
     fn fix(&self, daemon: bool) -> String {
         let allowed = self.capable || self.paranoid.is_some_and(|level| level <= 0);
         let command = match (allowed, self.filtered, daemon) {
-            // It is the daemon that may not: its unit says what it may.
+            // The daemon lacks the right, and its unit defines its rights.
             (_, _, true) => return drop_in("cpu-events"),
-            // The capability also opens the usual filters of containers.
+            // The usual seccomp filters of containers allow the system call with this capability.
             (_, true, false) => {
                 "docker run --cap-add PERFMON ...   # Kubernetes: securityContext.capabilities.add: [PERFMON]"
             }
             (false, false, false) => {
-                "sudo sysctl kernel.perf_event_paranoid=0   # or CAP_PERFMON for the daemon alone: cpu-events.conf"
+                "sudo sysctl kernel.perf_event_paranoid=0   # or only CAP_PERFMON for the daemon: cpu-events.conf"
             }
             (true, false, false) => "sudo dmesg | grep -i -e perf -e lockdown",
         };
@@ -69,7 +69,7 @@ impl Rights {
     }
 }
 
-/// Every configured event.
+/// Returns findings for all configured events.
 pub fn events(host: &Host, config: &Config, daemon: &Daemon) -> Vec<Finding> {
     if !config.cpu.enabled {
         return vec![Finding::well(TOPIC, "not counted: cpu.enabled is false")];
@@ -86,7 +86,7 @@ pub fn events(host: &Host, config: &Config, daemon: &Daemon) -> Vec<Finding> {
     findings(&tried(&Perf::new(Processor::of_host(host)), host, config), "by this user", &rights, false)
 }
 
-/// What becomes of each event on one CPU, and why.
+/// Tries every event on one CPU. Returns its state and the reason for a failure.
 fn tried<K: CounterBackend>(
     kernel: &K,
     host: &Host,

@@ -1,17 +1,15 @@
-//! Whether programs built with a CUDA version run on a driver: NVIDIA's rules of compatibility, as pure
-//! functions. Source: "CUDA Compatibility" (docs.nvidia.com/deploy/cuda-compatibility), tables 1 and 2.
+//! Decides if programs built with a CUDA version run on a driver, by NVIDIA's compatibility rules. Source:
+//! "CUDA Compatibility" (docs.nvidia.com/deploy/cuda-compatibility), tables 1 and 2.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::Serialize;
 
-/// A CUDA version, as `12.4`.
+/// CUDA version such as `12.4`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(crate) struct Cuda {
-    /// Number before the point.
     pub major: u32,
-    /// Number after it.
     pub minor: u32,
 }
 
@@ -32,34 +30,32 @@ impl fmt::Display for Cuda {
     }
 }
 
-/// Oldest driver on which every minor version of a CUDA major version runs (Linux).
+/// Oldest driver that runs every minor version of a CUDA major version (Linux).
 const MINOR_VERSIONS_FROM: [(u32, &str); 3] = [(11, "450.80.02"), (12, "525.60.13"), (13, "580.65.06")];
 
-/// The answer.
+/// Result of the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
     /// The driver supports that version itself.
     Yes,
-    /// By minor-version compatibility.
+    /// Programs run because of minor-version compatibility.
     MinorVersion,
-    /// It does not run.
+    /// Programs do not run.
     No,
-    /// The driver did not tell enough.
+    /// The driver did not report enough.
     Unknown,
 }
 
-/// The answer with its rule.
+/// Result with the rule that it follows from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Judgement {
-    /// The answer.
     pub answer: Answer,
-    /// The rule it follows from.
     pub rule: String,
 }
 
 impl Judgement {
-    /// Whether such programs run.
+    /// Returns true if such programs run.
     pub fn runs(&self) -> bool {
         matches!(self.answer, Answer::Yes | Answer::MinorVersion)
     }
@@ -117,7 +113,7 @@ pub fn judge(wanted: Cuda, driver: Option<&str>, supports: Option<Cuda>) -> Judg
     Judgement { answer, rule }
 }
 
-/// Compares driver versions number by number; `None` for what is none.
+/// Compares driver versions number by number; `None` if one is not a version.
 fn at_least(driver: &str, from: &str) -> Option<bool> {
     let numbers = |text: &str| text.split('.').map(|n| n.parse().ok()).collect::<Option<Vec<u32>>>();
     Some(numbers(driver)? >= numbers(from)?)

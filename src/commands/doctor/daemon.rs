@@ -1,4 +1,4 @@
-//! What a running daemon knows, and asking the driver beside it without doing harm.
+//! State of a running daemon, and queries of the driver that cannot disturb the daemon.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,17 +16,17 @@ use sampler::wire::GpuSlot;
 use settings::Config;
 use topology::discover::NO_MACHINE;
 
-/// The running daemon, as far as it answers this user.
+/// Running daemon, as far as it answers this user.
 #[derive(Debug)]
 pub(crate) struct Daemon {
-    /// What it publishes, as JSON; null without an answer.
+    /// Snapshot as JSON; null without an answer.
     snapshot: Value,
-    /// Why there is none.
+    /// Error that prevented an answer.
     trouble: Option<io::Error>,
 }
 
 impl Daemon {
-    /// Asks it.
+    /// Requests the snapshot of the daemon.
     pub fn connect(config: &Config) -> Daemon {
         let Some(socket) = config.control.path() else {
             return Daemon { snapshot: Value::Null, trouble: None };
@@ -41,12 +41,12 @@ impl Daemon {
         !self.snapshot.is_null()
     }
 
-    /// Whether it runs, its verdict on node and GPUs, and its collectors that do not work.
+    /// Returns the state of the daemon, its verdict and its collectors that do not work.
     pub fn findings(&self) -> Vec<Finding> {
         let topic = "daemon";
         if !self.answers() {
             let Some(error) = &self.trouble else {
-                let text = "not answers: control.socket is empty";
+                let text = "not queried, because control.socket is empty";
                 return vec![Finding::note(topic, text)];
             };
             let fix = match error.kind() {
@@ -55,7 +55,7 @@ impl Daemon {
                 }
                 _ => "sudo systemctl start gpu-node-exporter".to_owned(),
             };
-            return vec![Finding::note(topic, format!("does not answer: {error}")).fix(fix)];
+            return vec![Finding::note(topic, format!("does not respond: {error}")).fix(fix)];
         }
         let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
         let health = &self.snapshot["health"];
@@ -68,7 +68,7 @@ impl Daemon {
             vec![Finding::well(topic, "runs"), Finding::new("health", verdict, text(&health["text"]))];
         for collector in list(&self.snapshot["collectors"]).filter(|collector| collector["up"] == false) {
             let (name, trouble) = (text(&collector["collector"]), text(&collector["text"]));
-            // A container without the host's files, as a rule.
+            // Usually a container without the host's files.
             let no_machine = name == CollectorName::Topology.known() && trouble.starts_with(NO_MACHINE);
             let verdict = if no_machine { Verdict::Note } else { Verdict::Wrong };
             let fix = match () {
@@ -79,38 +79,38 @@ impl Daemon {
                 () => "journalctl -u gpu-node-exporter -n 50".to_owned(),
             };
             if !trouble.is_empty() {
-                findings
-                    .push(Finding::new(topic, verdict, format!("its collector {name}: {trouble}")).fix(fix));
+                findings.push(Finding::new(topic, verdict, format!("collector {name}: {trouble}")).fix(fix));
             }
         }
         findings
     }
 
-    /// The GPUs that it holds for unhealthy, also while the driver is not in use, each with its state, reason, and the command
-    /// for the reason's first action.
+    /// Returns the GPUs that the daemon reports as unhealthy, even while it does not use the driver, with
+    /// their state, the reason and the command for the first action.
     pub fn unhealthy_gpus(&self) -> BTreeMap<u32, (String, Option<String>)> {
         let named = |gpu: &Value| {
             let index = u32::try_from(gpu["gpu"].as_u64()?).ok()?;
             let health = &gpu["health"];
-            // Without a driver a GPU has no verdict.
+            // A GPU without a driver has no verdict.
             let bad = |reason: &&Value| reason["level"] == "faulty" && reason["condition"] != "no_driver";
             let reason = list(&health["reasons"]).find(bad)?;
-            let text = reason["text"].as_str().unwrap_or("no reason is known");
+            let text = reason["text"].as_str().unwrap_or("unknown reason");
             Some((index, (format!("{}: {text}", health["word"].as_str()?), fix(index, reason))))
         };
         list(&self.snapshot["gpus"]).filter_map(named).collect()
     }
 
-    /// Asks the driver, unless that could do harm: then the finding says why not.
+    /// Queries the driver. Returns a finding instead if that could do harm.
     pub fn query_driver(&self, config: &Config, scope: QueryScope<'_>) -> Result<DriverAnswers, Finding> {
-        let not_asked = |verdict, why| Err(Finding::new("driver", verdict, format!("not answers: {why}")));
+        let not_asked =
+            |verdict, why| Err(Finding::new("driver", verdict, format!("not queried, because {why}")));
         match self.snapshot["driver"]["state"].as_str() {
             Some("paused") => {
-                let why = "the daemon has released it, so that it can be unloaded";
+                let why = "the daemon has released it for unloading";
                 return not_asked(Verdict::Note, why.to_owned());
             }
             Some("stuck") => {
-                let why = "the daemon finds it stuck, and one more process would be stuck as well; nothing but a \
+                let why = "the daemon reports it as stuck, and another process would hang too. Only a \
                            reboot is known to help";
                 return not_asked(Verdict::Wrong, why.to_owned());
             }
@@ -118,10 +118,10 @@ impl Daemon {
         }
         let (known, avoid) = self.gpus();
         driver_query::query(config, scope, known, avoid)
-            .or_else(|error| not_asked(Verdict::Wrong, format!("no process could be started: {error}")))
+            .or_else(|error| not_asked(Verdict::Wrong, format!("no process could be started ({error})")))
     }
 
-    /// The state of each event that it counts on the CPUs; none without a daemon that does.
+    /// Returns the states of the CPU events that the daemon counts; none without such a daemon.
     pub fn cpu_events(&self) -> BTreeMap<PerfEvent, PerfState> {
         let states = self.metrics(m::gpu_host_cpu_event_state.def().name).filter(|m| m["value"] == 1.0);
         let known = |metric: &Value| {
@@ -133,17 +133,17 @@ impl Daemon {
         states.filter_map(known).collect()
     }
 
-    /// That it does not keep all of its state.
+    /// Returns a finding if the daemon cannot store all of its state.
     pub fn state_folder(&self, config: &Config) -> Option<Finding> {
         self.metrics(m::gpu_exporter_state_writable.def().name).find(|metric| metric["value"] == 0.0)?;
         Some(host::set_aside(config).unwrap_or_else(|| {
-            let text = format!("the daemon does not keep all of its state in {}", config.state.dir.display());
+            let text = format!("the daemon cannot store all of its state in {}", config.state.dir.display());
             Finding::wrong("state folder", text)
                 .fix("journalctl -u gpu-node-exporter | grep state.dir | tail -n 3")
         }))
     }
 
-    /// Whether it may read the environments of Slurm's jobs; none where it knows of no job.
+    /// Returns a finding on the environments of Slurm jobs; `None` if the daemon has no Slurm job.
     pub fn slurm(&self) -> Option<Finding> {
         let topic = "Slurm";
         let jobs = |gpus: SlurmGpus| {
@@ -151,32 +151,35 @@ impl Daemon {
             all.find(|metric| metric["labels"]["gpus"] == gpus.known())?["value"].as_f64()
         };
         Some(match jobs(SlurmGpus::NotPermitted)? {
-            0.0 => Finding::well(topic, "the daemon reads environments of jobs: their GPUs and accounts"),
+            0.0 => Finding::well(
+                topic,
+                "the daemon can read the environments of jobs, which contain their GPUs and accounts",
+            ),
             jobs => {
-                host::unread_environments(&format!("the daemon may not read environments of {jobs} jobs"))
+                host::unread_environments(&format!("the daemon may not read the environments of {jobs} jobs"))
             }
         })
     }
 
-    /// A process of its canary that hangs on this GPU.
+    /// Returns true if a process of the daemon's canary hangs on this GPU.
     pub fn canary_stuck_on(&self, uuid: &str) -> bool {
         let mut hung = self.metrics(m::gpu_canary_hung.def().name);
         hung.any(|metric| metric["labels"]["uuid"] == uuid && metric["value"] == 1.0)
     }
 
-    /// Its series of this metric.
+    /// Returns the series of a metric.
     fn metrics(&self, name: &'static str) -> impl Iterator<Item = &Value> {
         list(&self.snapshot["metrics"]).filter(move |metric| metric["name"] == name)
     }
 
-    /// A label of `gpu_driver_info`.
+    /// Returns a label of `gpu_driver_info`.
     pub fn driver_info(&self, label: &str) -> Option<String> {
         let info = self.metrics(m::gpu_driver_info.def().name).next()?;
         info["labels"][label].as_str().filter(|text| !text.is_empty()).map(str::to_owned)
     }
 
-    /// With a GPU on which the daemon is stuck: the GPUs it knows, and the slots to leave alone. Attaching by index
-    /// might touch them.
+    /// Returns all GPUs and the slots to avoid if the daemon hangs on a GPU. Attaching by index could touch
+    /// that GPU.
     fn gpus(&self) -> (Vec<GpuSlot>, Vec<usize>) {
         let (mut known, mut avoid) = (Vec::new(), Vec::new());
         for gpu in list(&self.snapshot["gpus"]) {
@@ -189,7 +192,7 @@ impl Daemon {
             if stuck {
                 avoid.push(slot);
             }
-            // One without an address can only be left alone.
+            // A GPU without an address can only be avoided.
             if stuck || !pci_bus_id.is_empty() {
                 let gpu = Gpu { gpu: index, uuid: uuid.into() };
                 known.push(GpuSlot { slot, gpu, pci_bus_id: pci_bus_id.to_owned() });
@@ -199,25 +202,24 @@ impl Daemon {
     }
 }
 
-/// The command for the first action of a reason.
+/// Returns the command for the first action of a reason.
 fn fix(gpu: u32, reason: &Value) -> Option<String> {
     let action = FaultAction::ALL.iter().find(|action| reason["action"] == action.known())?;
     let hangs = reason["condition"] == "stuck" || reason["condition"] == "canary_hung";
     match action {
-        // One more program would hang as well.
+        // Another program would hang too.
         FaultAction::ResetGpu if hangs => Some(KERNEL_MESSAGES.to_owned()),
         FaultAction::ResetGpu => {
-            Some(format!("sudo nvidia-smi --gpu-reset -i {gpu}   # once no program uses the GPU"))
+            Some(format!("sudo nvidia-smi --gpu-reset -i {gpu}   # when no program uses the GPU"))
         }
-        FaultAction::RebootNode => Some("sudo reboot   # once no program uses the node".to_owned()),
+        FaultAction::RebootNode => Some("sudo reboot   # when the node is drained".to_owned()),
         FaultAction::CheckHardware | FaultAction::ContactSupport => {
-            Some("sudo nvidia-bug-report.sh   # for the vendor".to_owned())
+            Some("sudo nvidia-bug-report.sh   # for the vendor's support".to_owned())
         }
         FaultAction::Ignore | FaultAction::RestartApp | FaultAction::UpdateSoftware => None,
     }
 }
 
-/// The elements of an array.
 fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }

@@ -1,5 +1,5 @@
-//! Asks the driver once or more, in a sampler of the command's own: this process loads no NVIDIA library and waits
-//! for no call. A call that does not return is named, and its process left behind.
+//! Queries the driver in a separate sampler process. This process loads no NVIDIA library and waits for no
+//! driver call. If a call hangs, it is reported and the sampler is left behind.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -20,71 +20,71 @@ use model::sample::{Batch, BatchKey, Missing, Row};
 use sampler::wire::{FromSampler, GpuSlot, Intervals, SamplerConfig, SamplerSettings};
 use settings::Config;
 
-/// What asking takes at most beside the deadlines of the calls: 64 GPUs, whose expensive visits are made one at
-/// a time.
+/// Additional time for a query besides the deadlines of the calls, sufficient for 64 GPUs with one expensive
+/// visit at a time.
 const SPARE: Duration = Duration::from_secs(15);
-/// How long the sampler gets to end.
+/// Time for the sampler to exit.
 const END: Duration = Duration::from_secs(5);
-/// Time between two looks.
+/// Time between two checks.
 const LOOK: Duration = Duration::from_millis(50);
 /// Time after which the progress is shown.
 const LONG: Duration = Duration::from_secs(1);
 
-/// Which metrics are read.
+/// Metrics that a query reads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum QueryScope<'a> {
-    /// All but these, and for so long that cheap calls are measured some ten times.
+    /// All metrics except these. The query takes long enough to measure cheap calls about ten times.
     AllBut(&'a HashSet<MetricId>),
-    /// These alone, of the tiers that tell the GPUs and their users, as soon as they are known.
+    /// Only these metrics, from the tiers that list GPUs and their users. The query ends when they are known.
     Only(&'a [MetricId]),
 }
 
-/// What the driver said.
+/// Answers of the driver.
 #[derive(Debug, Default)]
 pub(crate) struct DriverAnswers {
-    /// Whether it answers.
+    /// True if the driver responds.
     pub up: bool,
-    /// Why it does not.
+    /// Reason why the driver does not respond.
     pub away: Option<(Option<DriverError>, String)>,
-    /// What each visit learned, the newest of each part.
+    /// Newest result of every visit.
     pub batches: BTreeMap<BatchKey, Batch>,
-    /// Wall time of each call by name, in nanoseconds.
+    /// Wall times by call, in nanoseconds.
     pub calls: BTreeMap<String, Vec<u64>>,
     /// Calls that did not return in time.
     pub hung: Vec<StuckCall>,
-    /// GPUs without a handle, and why.
+    /// GPUs without a handle, with the reason.
     pub attach_failed: BTreeMap<u32, String>,
-    /// The process left behind in a driver call.
+    /// Process left behind in a driver call.
     pub left: Option<i32>,
     attached: BTreeMap<usize, Gpu>,
 }
 
 impl DriverAnswers {
-    /// The rows of a metric, each with its subject.
+    /// Returns the rows of a metric with their subjects.
     pub fn rows(&self, id: MetricId) -> impl Iterator<Item = (&Subject, &Row)> {
         let groups = self.batches.values().flat_map(|batch| batch.rows.groups());
         let rows = groups.flat_map(|(subject, rows)| rows.iter().map(move |row| (subject, row)));
         rows.filter(move |(_, row)| row.metric == id)
     }
 
-    /// How many GPUs the driver lists, once known.
+    /// Returns the number of GPUs that the driver lists, if known.
     pub fn devices(&self) -> Option<usize> {
         self.rows(m::gpu_devices.id()).last().map(|(_, row)| row.value as usize)
     }
 
-    /// One label of `gpu_driver_info`.
+    /// Returns a label of `gpu_driver_info`.
     pub fn driver_info(&self, name: &str) -> Option<String> {
         self.rows(m::gpu_driver_info.id()).map(|(_, row)| label(row, name)).find(|text| !text.is_empty())
     }
 
-    /// The GPUs, each with its `gpu_info`.
+    /// Returns the GPUs with their `gpu_info`.
     pub fn gpus(&self) -> BTreeMap<&Gpu, &Row> {
         let rows = self.rows(m::gpu_info.id());
         rows.filter_map(|(of, row)| if let Subject::Gpu(gpu) = of { Some((gpu, row)) } else { None })
             .collect()
     }
 
-    /// The MIG devices of a GPU, each with its `gpu_mig_info`.
+    /// Returns the MIG devices of a GPU with their `gpu_mig_info`.
     pub fn mig_devices(&self, gpu: &Gpu) -> BTreeMap<&ComputeInstance, &Row> {
         let devices = self.rows(m::gpu_mig_info.id()).filter_map(|(of, row)| match of {
             Subject::ComputeInstance(instance) if instance.uuid == gpu.uuid => Some((instance, row)),
@@ -93,7 +93,7 @@ impl DriverAnswers {
         devices.filter(|(_, row)| !label(row, "mig_uuid").is_empty()).collect()
     }
 
-    /// GPUs of which all was heard that will be.
+    /// Returns the number of GPUs with complete answers, or without any to come.
     fn finished(&self, avoid: &[usize], tiers: &[Tier]) -> usize {
         let Some(devices) = self.devices() else { return 0 };
         let heard = |slot: &usize| {
@@ -106,8 +106,8 @@ impl DriverAnswers {
         (1..=devices).filter(heard).count()
     }
 
-    /// Whether each tier of a GPU was visited in its newest epoch: a visit that finds another MIG layout, the first one too,
-    /// voids those before, but the identity.
+    /// Returns true if every tier of a GPU was visited in its newest epoch. A visit that finds another MIG
+    /// layout, including the first visit, invalidates all earlier visits except the identity.
     fn all_of(&self, gpu: &Gpu, tiers: &[Tier]) -> bool {
         let of_gpu = || self.batches.values().filter(|batch| batch.part.gpu.as_ref() == Some(gpu));
         let newest = of_gpu().map(|batch| batch.epoch).max();
@@ -116,7 +116,7 @@ impl DriverAnswers {
         self.lost(gpu).is_some() || tiers.iter().all(visited)
     }
 
-    /// The call by which a GPU turned out to be lost, and what it returned.
+    /// Returns the call that showed that a GPU is lost, with its error.
     fn lost(&self, gpu: &Gpu) -> Option<String> {
         let of = |(part, batch): &(&BatchKey, &Batch)| part.gpu.as_ref() == Some(gpu) && !batch.answered;
         self.batches.iter().filter(of).flat_map(|(_, batch)| &batch.gaps).find_map(|gap| match &gap.missing {
@@ -127,7 +127,7 @@ impl DriverAnswers {
         })
     }
 
-    /// GPUs that have a handle and are lost, each with its reason.
+    /// Returns the lost GPUs that have a handle, with the reason.
     pub fn lost_gpus(&self) -> BTreeMap<u32, String> {
         self.attached.values().filter_map(|gpu| Some((gpu.gpu, self.lost(gpu)?))).collect()
     }
@@ -155,10 +155,10 @@ impl DriverAnswers {
             Ok(FromSampler::Attached(slot)) => {
                 self.attached.insert(slot.slot, slot.gpu);
             }
-            // In the inbox.
+            // Batches and facts are in the inbox.
             Ok(FromSampler::Batch(_) | FromSampler::Fact(_)) => {}
             Err((_, text)) => {
-                self.away.get_or_insert((None, format!("the process that asks has failed: {text}")));
+                self.away.get_or_insert((None, format!("the sampler process failed: {text}")));
                 return true;
             }
         }
@@ -166,8 +166,8 @@ impl DriverAnswers {
     }
 }
 
-/// Queries the driver, and shows the progress of a long query. Leaves out the GPUs to `avoid`; if there are any, attaches the
-/// other GPUs by their addresses, as listed in `known`.
+/// Queries the driver, and shows the progress of a long query. Leaves out the GPUs to `avoid`; if there are
+/// any, attaches the other GPUs by their addresses, as listed in `known`.
 pub fn query(
     config: &Config,
     scope: QueryScope<'_>,
@@ -204,14 +204,14 @@ pub fn query(
         let (finished, listed) = (answers.finished(&avoid, tiers), answers.devices());
         if waited > LONG {
             let (seconds, listed) = (waited.as_secs_f64(), listed.unwrap_or_default());
-            progress(&format!("asking the driver: {seconds:.0} s, {finished} of {listed} GPUs "));
+            progress(&format!("querying the driver: {seconds:.0} s, {finished} of {listed} GPUs "));
         }
         let node_hangs = answers.hung.iter().any(|hung| hung.gpu().is_none());
         let is_complete = listed == Some(finished) && waited >= shortest;
-        // A process that is stopped or starved sends nothing more.
+        // A stopped or starved process sends nothing more.
         let is_silent = health.well == 0 && health.late > 0;
         if is_silent && answers.hung.is_empty() {
-            answers.away.get_or_insert((None, "the process that asks is starved or stopped".into()));
+            answers.away.get_or_insert((None, "the sampler process is stopped or starved".into()));
         }
         is_over |= is_complete || node_hangs || is_silent || now >= deadline;
     }
@@ -245,7 +245,7 @@ fn one_time_config(
         normal: quick,
         samples: slow,
         slow,
-        // Some windows begin with one of these visits and end with the next.
+        // Some windows start with one of these visits and end with the next.
         rare: slow,
         // These calls are expensive, and one visit reads everything.
         nvlink: Duration::from_secs(3600),
@@ -254,14 +254,14 @@ fn one_time_config(
     SamplerConfig { known, avoid, settings, ..sampler_config(config) }
 }
 
-/// A label of a row by its name; empty if there is none.
+/// Returns a label of a row by its name; empty if there is none.
 pub fn label(row: &Row, name: &str) -> String {
     let labels = m::def(row.metric).map_or(&[][..], |def| def.labels).iter().zip(&row.labels);
     let found = labels.into_iter().find(|(def, _)| def.name == name);
     found.map(|(def, text)| text.text(def).to_owned()).unwrap_or_default()
 }
 
-/// A call that does not return, with its GPU.
+/// Describes a call that does not return, with its GPU.
 pub fn does_not_return(hung: &StuckCall) -> String {
     let gpu = hung.gpu().map(|gpu| format!(" on GPU {gpu}")).unwrap_or_default();
     format!("{} does not return{gpu}", hung.call)

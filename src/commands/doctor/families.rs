@@ -1,4 +1,4 @@
-//! Each metric family as works, unsupported, not permitted or failed, from what the visits learned.
+//! State of every metric family, from the results of the visits.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -8,36 +8,34 @@ use model::catalog::{DriverError, METRICS, MetricDef, MetricId, SampleBuffer, Ti
 use model::sample::{Batch, Drained, Missing};
 use sampler::{POWER_SAMPLE_METRICS, UTILIZATION_SAMPLE_METRICS};
 
-/// The state of a metric family. Later ones weigh more where GPUs differ.
+/// State of a metric family. If GPUs differ, the last of these states counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Standing {
-    /// Switched off in the configuration.
+    /// Turned off in the configuration.
     Off,
-    /// Nothing was said of it: there is nothing to tell here, as of MIG instances without MIG.
+    /// Not reported because there is nothing to report, for example MIG instances without MIG.
     Nothing,
-    /// The GPU or driver does not know it.
+    /// Not supported by the GPU or driver.
     Unsupported,
-    /// It has values.
+    /// At least one value was read.
     Works,
-    /// This user may not read it.
+    /// Not permitted to this user.
     NotPermitted,
-    /// The call failed.
+    /// At least one call failed.
     Failed,
 }
 
-/// One metric family.
+/// Metric family with its state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Family {
-    /// Its name.
     pub metric: &'static str,
-    /// Its state.
     pub standing: Standing,
-    /// The calls that say so, and what they said; empty if it works.
+    /// Failed calls with their errors; empty if the family works.
     pub why: String,
 }
 
-/// Judges every metric that a visit to the driver reads.
+/// Judges every metric that is read from the driver.
 pub fn judge<'a>(batches: impl Iterator<Item = &'a Batch>, off: &HashSet<MetricId>) -> Vec<Family> {
     let mut seen: BTreeMap<MetricId, BTreeSet<(Standing, String)>> = BTreeMap::new();
     let mut note = |metric: MetricId, standing, why: String| {
@@ -45,7 +43,7 @@ pub fn judge<'a>(batches: impl Iterator<Item = &'a Batch>, off: &HashSet<MetricI
     };
     for batch in batches {
         for drained in &batch.drained {
-            // What the ledger makes of samples.
+            // Metrics that the ledger computes from samples.
             let made: Vec<MetricId> = match drained {
                 Drained::Samples { buffer: SampleBuffer::Power, .. } => POWER_SAMPLE_METRICS.to_vec(),
                 Drained::Samples { buffer: SampleBuffer::Utilization, .. } => {
@@ -62,7 +60,7 @@ pub fn judge<'a>(batches: impl Iterator<Item = &'a Batch>, off: &HashSet<MetricI
             let about = batch.part.gpu.as_ref().map(|gpu| format!(" (GPU {})", gpu.gpu)).unwrap_or_default();
             let why = |text: &str| format!("{}{about}: {text}", gap.call);
             let (standing, why) = match &gap.missing {
-                // A GPU without a feature is like its neighbours: naming each adds nothing.
+                // A missing feature is usually missing on all GPUs, so the GPU is not named.
                 Missing::Unsupported => (Standing::Unsupported, gap.call.clone()),
                 Missing::Failed { error: DriverError::NoPermission, text } => {
                     (Standing::NotPermitted, why(text))

@@ -1,5 +1,5 @@
-//! What this user may read and write on this machine, without asking a device: no device file is opened. What only the
-//! daemon needs is looked at while no daemon answers: its collectors report the same with its rights.
+//! Checks of the rights of this user on this machine. No device file is opened. Files that only the daemon
+//! needs are checked if no daemon answers; otherwise its collectors report them with the daemon's rights.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -25,7 +25,7 @@ use settings::Config;
 use topology::ask::{AskError, Asker};
 use topology::discover::Origin;
 
-/// Capabilities that matter to the exporter or show who asks, by number (`linux/capability.h`).
+/// Capabilities that matter to the exporter, by number (`linux/capability.h`).
 const CAPABILITIES: [(u32, &str); 6] = [
     (1, "CAP_DAC_OVERRIDE"),
     (2, "CAP_DAC_READ_SEARCH"),
@@ -34,32 +34,32 @@ const CAPABILITIES: [(u32, &str); 6] = [
     (34, "CAP_SYSLOG"),
     (38, "CAP_PERFMON"),
 ];
-/// The file whose readers may see MIG instances (its number is fixed: 1 is for those who change them).
+/// File that permits listing MIG instances. Its number is fixed; 1 permits changing them.
 const MIG_MONITOR: &str = "nvidia-caps/nvidia-cap2";
 
-/// The name of the user, or the number.
+/// Returns the name of the user, or the UID.
 pub fn user_name() -> String {
     let uid = Uid::effective();
     User::from_uid(uid).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name)
 }
 
-/// What the kernel says of this process.
+/// Returns the status of this process.
 pub fn own_status() -> Option<Status> {
     Process::myself().and_then(|process| process.status()).ok()
 }
 
-/// Who asks, and with which capabilities.
+/// Returns the user and the capabilities of this process.
 pub fn user() -> Finding {
     let set = own_status().map_or(0, |status| status.capeff);
     let held: Vec<&str> =
         CAPABILITIES.iter().filter(|(bit, _)| set >> bit & 1 == 1).map(|(_, name)| *name).collect();
-    let held = if held.is_empty() { "none that matter here".to_owned() } else { held.join(", ") };
+    let held = if held.is_empty() { "none that the exporter uses".to_owned() } else { held.join(", ") };
     let text = format!("{} (uid {}), capabilities: {held}", user_name(), Uid::effective());
     Finding::well("user", text)
 }
 
-/// The driver's device files, and whether this user may use them. They are looked at, never opened: opening
-/// one wakes the GPU. `missing`: how serious it is when they are not there.
+/// Checks the driver's device files without opening them, because opening one wakes the GPU. `missing` is the
+/// verdict if they do not exist.
 pub fn device_files(dev: &Path, module_loaded: bool, missing: Verdict) -> Vec<Finding> {
     let topic = "device files";
     let name = |file: &Path| file.file_name().and_then(|name| name.to_str()).unwrap_or("").to_owned();
@@ -69,8 +69,8 @@ pub fn device_files(dev: &Path, module_loaded: bool, missing: Verdict) -> Vec<Fi
     files.sort();
     let is_gpu = |file: &PathBuf| name(file)["nvidia".len()..].parse::<u32>().is_ok();
     if !files.contains(&dev.join("nvidiactl")) || !files.iter().any(is_gpu) {
-        let finding = Finding::new(topic, missing, "there is no nvidiactl with a GPU beside it");
-        // Without the module there is nothing to make them for, and a driver that answers needs none.
+        let finding = Finding::new(topic, missing, "nvidiactl or the device file of a GPU is missing");
+        // Without the module, device files cannot be created; a driver that responds needs none.
         let fixable = module_loaded && missing == Verdict::Wrong;
         return vec![if fixable { finding.fix("sudo nvidia-modprobe -c 0 -u") } else { finding }];
     }
@@ -81,19 +81,19 @@ pub fn device_files(dev: &Path, module_loaded: bool, missing: Verdict) -> Vec<Fi
         [first, ..] => {
             let names = refused.join(" ");
             let fix = may_use(Path::new(first)).unwrap_or_else(|| format!("sudo chmod a+rw {names}"));
-            Finding::new(topic, missing, format!("not open to this user: {names}")).fix(fix)
+            Finding::new(topic, missing, format!("this user may not open {names}")).fix(fix)
         }
     }];
     let monitor = dev.join(MIG_MONITOR);
     if monitor.exists() && eaccess(&monitor, AccessFlags::R_OK).is_err() {
-        let text = format!("{} is not open to this user: MIG instances may stay hidden", monitor.display());
+        let text = format!("this user may not read {}, so MIG instances may be missing", monitor.display());
         let fix = "sudo nvidia-modprobe -f /proc/driver/nvidia/capabilities/mig/monitor";
         findings.push(Finding::note("MIG monitoring", text).fix(fix));
     }
     findings
 }
 
-/// Makes the user a member of the group a file is open to, if there is one.
+/// Returns the command that adds the user to the group of a file, if the group may use the file.
 fn may_use(file: &Path) -> Option<String> {
     let meta = fs::metadata(file).ok()?;
     let open = meta.mode() & 0o060 == 0o060 && meta.gid() != 0;
@@ -101,7 +101,7 @@ fn may_use(file: &Path) -> Option<String> {
     Some(format!("sudo usermod -aG {} {}", group.name, user_name()))
 }
 
-/// The command that gives the daemon what the feature of this drop-in needs.
+/// Returns the command that installs the drop-in of a feature.
 pub fn drop_in(feature: &str) -> String {
     format!(
         "sudo install -Dm644 -t /etc/systemd/system/gpu-node-exporter.service.d \
@@ -110,14 +110,14 @@ pub fn drop_in(feature: &str) -> String {
     )
 }
 
-/// The command that opens the kubelet's socket, which is root's, to the unit: a drop-in with a relay.
+/// Returns the command that gives the unit access to the kubelet's socket, with a drop-in and a relay.
 pub fn kubelet_relay() -> String {
     let relay = "sudo install -Dm644 -t /etc/systemd/system \
                  /usr/share/gpu-node-exporter/systemd/gpu-node-exporter-kubelet.service";
     format!("{relay} && {}", drop_in("kubelet"))
 }
 
-/// Whether the kernel log can be read.
+/// Checks if the kernel log can be read.
 pub fn kernel_log(host: &Host, config: &Config) -> Finding {
     let topic = "kernel log";
     if !config.events.kernel_log {
@@ -128,32 +128,34 @@ pub fn kernel_log(host: &Host, config: &Config) -> Finding {
     let Err(error) = fs::OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(&path) else {
         return Finding::well(topic, format!("{} can be read", path.display()));
     };
-    let text = format!("{}: {error}. Faults are then reported by NVML alone", path.display());
+    let text = format!("{}: {error}. Only NVML reports faults then", path.display());
     Finding::wrong(topic, text).fix(match error.raw_os_error().map(Errno::from_raw) {
-        // Without CAP_SYSLOG.
+        // CAP_SYSLOG is missing.
         Some(Errno::EPERM) => "sudo sysctl -w kernel.dmesg_restrict=0".to_owned(),
         Some(Errno::EACCES) => format!("sudo chmod a+r {}", path.display()),
         _ => "export GPU_NODE_EXPORTER__EVENTS__KERNEL_LOG=false".to_owned(),
     })
 }
 
-/// Everything that owners of processes are found by.
+/// Checks everything that is needed to find the owners of processes.
 pub fn owners(host: &Host, config: &Config) -> Vec<Finding> {
     let topic = "owners";
     if !config.owners.enabled {
-        return vec![Finding::well(topic, "not looked for: owners.enabled is false")];
+        return vec![Finding::well(topic, "turned off, because owners.enabled is false")];
     }
-    // Process 1 is another user's.
+    // Process 1 belongs to another user.
     let path = host.path("/proc/1/cgroup");
     let processes = match File::open(&path).and_then(|mut file| file.read(&mut [0; 4096])) {
         Ok(_) => {
-            let text = "control groups of other users' processes can be read: pods, containers, jobs, units";
+            let text = "the control groups of other users' processes can be read";
             Finding::well(topic, text)
         }
         Err(error) => {
-            let text = format!("{}: {error}. Processes on GPUs then work for `unknown`", path.display());
+            let text =
+                format!("{}: {error}. The owner of processes on GPUs is then `unknown`", path.display());
             let finding = Finding::note(topic, text);
-            // Elsewhere than at / it is the host's /proc that is not mounted, which no command can fix from within.
+            // With another root, the host's /proc is not mounted, which no command can fix from inside the
+            // container.
             let here = path == Path::new("/proc/1/cgroup");
             if here { finding.fix("sudo mount -o remount,hidepid=0 /proc") } else { finding }
         }
@@ -162,7 +164,7 @@ pub fn owners(host: &Host, config: &Config) -> Vec<Finding> {
     let groups = match fs::read_dir(&root) {
         Ok(_) => Finding::well("control groups", format!("{} can be read", root.display())),
         Err(error) => {
-            let text = format!("{}: {error}. What owners use on the host stays unknown", root.display());
+            let text = format!("{}: {error}. The host resources that owners use are unknown", root.display());
             Finding::note("control groups", text)
         }
     };
@@ -170,18 +172,18 @@ pub fn owners(host: &Host, config: &Config) -> Vec<Finding> {
     [processes, groups, pods].into_iter().chain(slurm(host, config)).collect()
 }
 
-/// Whether this user, who need not be the daemon's, can read the environments of Slurm's jobs, where there are jobs: one
-/// is tried.
+/// Checks if this user, who may differ from the daemon's, can read the environments of Slurm jobs. Tries one
+/// job, if there is any.
 fn slurm(host: &Host, config: &Config) -> Option<Finding> {
     let topic = "Slurm";
     let jobs = attribution::slurm::jobs(host);
     let pid = jobs.values().flat_map(|job| &job.steps).find_map(|(_, pids)| pids.first())?;
     if !config.owners.slurm_environment {
-        let text = "environments of jobs are not read: owners.slurm_environment is false";
+        let text = "the environments of jobs are not read, because owners.slurm_environment is false";
         return Some(Finding::well(topic, text));
     }
     let path = host.path(format!("/proc/{pid}/environ"));
-    // The open waits for a lock of the process.
+    // Opening the file waits for a lock of the process.
     let mut reader = DeadlineReader::new("doctor-reader", config.owners.read_timeout, Arc::default());
     let file = path.clone();
     Some(match reader.read(MAX_ABANDONED, move || File::open(file).map(drop)) {
@@ -189,51 +191,56 @@ fn slurm(host: &Host, config: &Config) -> Option<Finding> {
             unread_environments(&format!("{}: permission denied to {}", path.display(), user_name()))
         }
         Ok(_) => {
-            let text = format!("{} can read environments of jobs: their GPUs and accounts", user_name());
+            let text = format!(
+                "{} can read the environments of jobs, which contain their GPUs and accounts",
+                user_name()
+            );
             Finding::well(topic, text)
         }
         Err(_) => {
-            let text = format!("{} does not open in time", path.display());
+            let text = format!("opening {} timed out", path.display());
             Finding::note(topic, text)
         }
     })
 }
 
-/// That environments of Slurm's jobs cannot be read.
+/// Returns a finding on unreadable environments of Slurm jobs.
 pub fn unread_environments(why: &str) -> Finding {
     let text = format!(
-        "{why}. GPUs and accounts of jobs stay unknown without CAP_SYS_PTRACE (docs/install.md, Privileges)"
+        "{why}. Without CAP_SYS_PTRACE the GPUs and accounts of jobs are unknown (docs/install.md, Privileges)"
     );
     Finding::note("Slurm", text).fix(drop_in("slurm-allocations"))
 }
 
-/// The kubelet's socket that tells which pod has which device, and its logs, whose paths name pods.
+/// Checks the kubelet's socket, which maps devices to pods, and its log directories, whose paths contain the
+/// names of pods.
 fn pods(host: &Host, socket: &Path) -> Finding {
     let topic = "kubelet";
     if socket.as_os_str().is_empty() {
-        return Finding::well(topic, "not asked: owners.kubelet_socket is empty");
+        return Finding::well(topic, "not queried, because owners.kubelet_socket is empty");
     }
     let socket = host.path(socket);
     let at = socket.display();
     let found = kubelet::look(&socket);
     let logs = ["/var/log/containers", "/var/log/pods"].map(|path| fs::read_dir(host.path(path)).is_ok());
     match found {
-        // Its folder is root's too.
+        // The directory of the socket belongs to root too.
         Err(KubeletFailure { error: Some(KubeletError::Refused), text }) => {
             Finding::note(topic, format!("{at}: {text}")).fix(kubelet_relay())
         }
         Err(failure) => Finding::note(topic, format!("{at}: {}", failure.text)),
-        Ok(false) => Finding::well(topic, format!("there is none here ({at})")),
+        Ok(false) => Finding::well(topic, format!("no kubelet on this machine ({at} does not exist)")),
         Ok(true) if eaccess(&socket, AccessFlags::R_OK | AccessFlags::W_OK).is_err() => {
-            Finding::note(topic, format!("{at} is not open to this user")).fix(kubelet_relay())
+            Finding::note(topic, format!("this user may not open {at}")).fix(kubelet_relay())
         }
-        // Either folder names pods; the first is open to everybody as the kubelet makes it.
-        Ok(true) if logs.contains(&true) => {
-            Finding::well(topic, format!("{at} is open to this user, and its logs name the pods"))
-        }
+        // Either directory is sufficient. By default all users can read the first one.
+        Ok(true) if logs.contains(&true) => Finding::well(
+            topic,
+            format!("this user may open {at} and the log directories, which contain the names of pods"),
+        ),
         Ok(true) => {
             let text = format!(
-                "{at} is open to this user, but neither /var/log/containers nor /var/log/pods is: pods that share a \
+                "this user may open {at}, but neither /var/log/containers nor /var/log/pods, so pods that share a \
                  GPU have no names"
             );
             Finding::note(topic, text)
@@ -241,16 +248,16 @@ fn pods(host: &Host, socket: &Path) -> Finding {
     }
 }
 
-/// The machine around the GPUs, as a process of its own finds it.
+/// Checks the topology that a separate process discovers.
 pub fn topology(config: &Config) -> Finding {
     let topic = "topology";
     if !config.topology.enabled {
-        return Finding::note(topic, "switched off (topology.enabled)");
+        return Finding::note(topic, "turned off, because topology.enabled is false");
     }
     let origin = Origin::Live(config.host.root.clone());
     match Asker::new(Stderr::Null, Arc::default()).all(&origin, false, &Stop::default()) {
         Ok(all) => found(&all.topology),
-        // A container without the host's files, as a rule.
+        // Usually a container without the host's files.
         Err(error @ AskError::NotFound(_)) => Finding::note(topic, error.to_string()),
         Err(error) => Finding::wrong(topic, error.to_string()),
     }
@@ -269,7 +276,7 @@ fn found(topology: &Topology) -> Finding {
     Finding::new("topology", verdict, parts.join(", "))
 }
 
-/// Whether what is kept over restarts can be written.
+/// Checks if the state directory can be written.
 pub fn state_folder(config: &Config) -> Finding {
     let (topic, dir) = ("state folder", config.state.dir.display());
     if let Some(finding) = set_aside(config) {
@@ -279,19 +286,19 @@ pub fn state_folder(config: &Config) -> Finding {
     if eaccess(nearest, AccessFlags::W_OK | AccessFlags::X_OK).is_ok() {
         return Finding::well(topic, format!("{dir} can be written"));
     }
-    let text = format!("{dir} cannot be written: the number of GPUs is forgotten at a restart");
+    let text = format!("{dir} cannot be written, so the state is lost at a restart");
     let fix = format!("sudo install -d -o {} -m 0750 {dir}", user_name());
     Finding::wrong(topic, text).fix(fix)
 }
 
-/// The state files that could not be read at a start: what they held was begun again.
+/// Returns a finding on state files that were unreadable at a start and replaced by new ones.
 pub fn set_aside(config: &Config) -> Option<Finding> {
     let dir = &config.state.dir;
     let files = Store::new(dir).set_aside().unwrap_or_default();
     let names: Vec<_> = files.iter().filter_map(|file| file.file_name()?.to_str()).collect();
     (!names.is_empty()).then(|| {
         let text = format!(
-            "could not be read at a start, and was begun again: {}; look at it, then take it away",
+            "unreadable at a start and replaced by new files: {}. Inspect the old files, then delete them",
             names.join(", ")
         );
         Finding::wrong("state folder", text).fix(format!("ls -l {}", dir.display()))

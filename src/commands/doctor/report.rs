@@ -1,4 +1,4 @@
-//! What the doctor found, as a document and as text for people.
+//! Report of the doctor, as a document and as text.
 
 use std::collections::BTreeMap;
 
@@ -8,30 +8,30 @@ use host::terminal::{Colour, Painter};
 
 use super::families::{Family, Standing};
 
-/// The state of a thing.
+/// Verdict of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {
-    /// As it should be.
+    /// The state is as expected.
     Well,
-    /// Worth knowing; the exporter works all the same.
+    /// Remark on something that the exporter works without.
     Note,
-    /// Something is missing that should be there.
+    /// A problem that needs a fix.
     Wrong,
 }
 
-/// One thing that was looked at.
+/// Result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
     pub topic: &'static str,
     pub verdict: Verdict,
     pub text: String,
-    /// The one command that fixes it, if there is one.
+    /// Command that fixes the problem.
     pub fix: Option<String>,
 }
 
 impl Finding {
-    /// A finding that no command fixes.
+    /// Creates a finding without a fix.
     pub fn new(topic: &'static str, verdict: Verdict, text: impl Into<String>) -> Finding {
         Finding { topic, verdict, text: text.into(), fix: None }
     }
@@ -54,18 +54,16 @@ impl Finding {
     }
 }
 
-/// What one NVML function costs here.
+/// Cost of one NVML function on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Cost {
-    /// NVML function.
     pub call: String,
-    /// How often it was called.
     pub calls: usize,
     pub fastest_nanoseconds: u64,
     pub median_nanoseconds: u64,
 }
 
-/// The costs of calls, most expensive first.
+/// Computes the costs, most expensive function first.
 pub fn costs(calls: BTreeMap<String, Vec<u64>>) -> Vec<Cost> {
     let cost = |(call, mut nanos): (String, Vec<u64>)| {
         nanos.sort_unstable();
@@ -77,29 +75,28 @@ pub fn costs(calls: BTreeMap<String, Vec<u64>>) -> Vec<Cost> {
     costs
 }
 
-/// All that was found. Field names stay; fields may be added.
+/// Report. Field names are stable; new fields may be added.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
     /// Release of the exporter.
     pub version: &'static str,
-    /// Whether nothing is wrong.
+    /// True if nothing is wrong.
     pub well: bool,
-    /// What was looked at.
+    /// Results of all checks.
     pub findings: Vec<Finding>,
-    /// Each metric that is read from the driver; empty if it could not be asked.
+    /// State of the metrics that are read from the driver; empty if the driver was not queried.
     pub metrics: Vec<Family>,
-    /// What each NVML function costs here.
+    /// Costs of the NVML functions.
     pub calls: Vec<Cost>,
 }
 
 impl Report {
-    /// Sums up.
     pub fn new(findings: Vec<Finding>, metrics: Vec<Family>, calls: Vec<Cost>) -> Report {
         let well = findings.iter().all(|finding| finding.verdict != Verdict::Wrong);
         Report { version: env!("CARGO_PKG_VERSION"), well, findings, metrics, calls }
     }
 
-    /// For people.
+    /// Formats the report for a terminal.
     pub fn text(&self, colours: bool) -> String {
         let mut out = String::new();
         let paint = Painter::new(colours);
@@ -122,8 +119,8 @@ impl Report {
             (Standing::Failed, "failed"),
             (Standing::NotPermitted, "not permitted"),
             (Standing::Unsupported, "unsupported"),
-            (Standing::Nothing, "nothing to tell here"),
-            (Standing::Off, "switched off"),
+            (Standing::Nothing, "nothing to report here"),
+            (Standing::Off, "turned off"),
         ] {
             let of: Vec<&Family> = self.metrics.iter().filter(|family| family.standing == standing).collect();
             if !of.is_empty() {
@@ -135,7 +132,7 @@ impl Report {
             }
         }
         if !self.calls.is_empty() {
-            let head = "What the calls cost here, in microseconds";
+            let head = "Cost of the NVML calls, in microseconds";
             out += &format!("\n{}\n", paint.bold(head));
             out += &format!("  {:>10} {:>10} {:>6}  call\n", "fastest", "median", "calls");
         }
