@@ -140,8 +140,7 @@ impl EventList {
     pub fn enrich(&mut self, id: u64, event: Event, now: Mono) -> u64 {
         let Some(entry) = self.entry(id) else { return id };
         let listed = Arc::make_mut(&mut entry.event);
-        let differs = |a: Option<u32>, b: Option<u32>| a.is_some() && b.is_some() && a != b;
-        if (differs(event.pid, listed.pid) || differs(event.link, listed.link)) && listed.repeats > 0 {
+        if conflicts(&event, listed) && listed.repeats > 0 {
             // It was counted as a repetition of that entry before its process or link was known.
             listed.repeats -= 1;
             entry.unlogged = entry.unlogged.saturating_sub(1);
@@ -228,12 +227,10 @@ impl EventList {
         let mut restored = restored.take_while(|listed| event.old && listed.id <= self.restored);
         let found = restored.find(|listed| {
             let span = listed.unix_seconds - SAME_TIME..=listed.last_unix_seconds + SAME_TIME;
-            let differs = |a: Option<u32>, b: Option<u32>| a.is_some() && b.is_some() && a != b;
             let ((kind, about, code, _), (of, whose, number, _)) = (same(listed), same(event));
             span.contains(&event.unix_seconds)
                 && (kind, about, code) == (of, whose, number)
-                && !differs(listed.pid, event.pid)
-                && !differs(listed.link, event.link)
+                && !conflicts(listed, event)
         });
         found.map(|listed| listed.id)
     }
@@ -298,6 +295,12 @@ impl EventList {
 fn folds(kind: EventKind) -> bool {
     use EventKind as K;
     matches!(kind, K::Xid | K::Sxid | K::DriverEvent | K::FallenOffBus | K::InitFailed)
+}
+
+/// Returns true if two events name different processes or links.
+fn conflicts(a: &Event, b: &Event) -> bool {
+    let differ = |a: Option<u32>, b: Option<u32>| a.is_some() && b.is_some() && a != b;
+    differ(a.pid, b.pid) || differ(a.link, b.link)
 }
 
 fn which(event: &Event) -> Which {

@@ -27,7 +27,7 @@ pub(crate) struct Intake {
     node_epoch: u64,
     /// NVML batches of lower epochs belong to a removed driver.
     first_epoch: u64,
-    last_success: BTreeMap<CollectorName, Mono>,
+    pub last_success: BTreeMap<CollectorName, Mono>,
     /// Collectors that cannot work, with the reason.
     unavailable: BTreeMap<CollectorName, String>,
 }
@@ -134,10 +134,6 @@ impl Intake {
     /// Returns the reason if a collector is switched off.
     pub fn switched_off(&self, source: CollectorName) -> Option<&String> {
         self.unavailable.get(&source).filter(|text| text.starts_with(SWITCHED_OFF))
-    }
-
-    pub fn last_success(&self, source: CollectorName) -> Option<Mono> {
-        self.last_success.get(&source).copied()
     }
 
     /// Returns true if a collector has answered or cannot work.

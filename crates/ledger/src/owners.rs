@@ -100,8 +100,8 @@ impl OwnerState {
 
     /// Updates the labels of an owner everywhere.
     fn relabel(&mut self, owner: &Arc<Owner>) {
-        let of_tenants = self.tenants.iter_mut().filter_map(|tenant| tenant.owner.as_mut());
-        let of_accounts = self.accounts.iter_mut().map(|(_, account)| &mut account.owner);
+        let of_tenants = self.tenants.all.values_mut().filter_map(|tenant| tenant.owner.as_mut());
+        let of_accounts = self.accounts.all.iter_mut().map(|(_, account)| &mut account.owner);
         of_tenants.chain(of_accounts).filter(|one| one.id == owner.id).for_each(|one| {
             one.clone_from(owner);
         });
@@ -142,7 +142,7 @@ impl OwnerState {
             return;
         }
         let line = self.lines.entry(gpu.clone()).or_default();
-        let fresh = line.newest().is_some_and(|(then, _)| at.since(*then) <= WATCHED);
+        let fresh = line.newest.as_ref().is_some_and(|(then, _)| at.since(*then) <= WATCHED);
         let processes = processes.iter().map(|one| ListedProcess {
             tenant: self.tenants.listed(one.pid, at, fresh),
             place: one.instance.map(|(gpu_instance, _)| gpu_instance),
@@ -201,13 +201,13 @@ impl OwnerState {
 
     /// Records multiprocessor activity and work for an owner that has the place to itself.
     fn note_activity(&mut self, gpu: &Gpu, place: InstanceId, window: &UnitWindow) {
-        let Some((_, listing)) = self.lines.get(gpu).and_then(Timeline::newest) else { return };
+        let Some((_, listing)) = self.lines.get(gpu).and_then(|line| line.newest.as_ref()) else { return };
         let present = self.present(listing, window.at);
         let mut here = present.iter().filter(|one| one.place == place);
         let (Some(one), None) = (here.next(), here.next()) else { return };
         let processes = listing.at(place);
         let key = AccountKey { gpu: gpu.clone(), place, owner: Arc::clone(&one.owner.id) };
-        if let Some(account) = self.accounts.get_mut(&key) {
+        if let Some(account) = self.accounts.all.get_mut(&key) {
             let sm = window.share(window.sm);
             account.multiprocessors.add(sm.min(1.0), window.seconds);
             if is_work(sm, window.share(window.pipes), window.share(window.dram)) {
@@ -246,7 +246,7 @@ impl OwnerState {
     /// Records the first work of a process that had its GPU to itself.
     fn worked(&mut self, id: u64, at: Mono) {
         let offset = self.offset;
-        let Some(tenant) = self.tenants.get_mut(id) else { return };
+        let Some(tenant) = self.tenants.all.get_mut(&id) else { return };
         if tenant.fresh
             && !std::mem::replace(&mut tenant.work_counted, true)
             && let Some(started) = tenant.started
@@ -259,7 +259,7 @@ impl OwnerState {
     /// Counts the first contexts of processes whose start time is known by now.
     fn count_contexts(&mut self) {
         let mut seconds = Vec::new();
-        for tenant in self.tenants.iter_mut().filter(|t| t.fresh && !t.context_counted) {
+        for tenant in self.tenants.all.values_mut().filter(|t| t.fresh && !t.context_counted) {
             if let Some(started) = tenant.started {
                 tenant.context_counted = true;
                 seconds.push(tenant.first.0 as f64 * 1e-9 + self.offset - started);
@@ -288,7 +288,7 @@ impl OwnerState {
         if let Some(owner) = pid.and_then(|pid| self.tenants.owner_of_pid(pid)) {
             return Some(Arc::clone(&owner.id));
         }
-        let (at, listing) = self.lines.get(gpu?)?.newest()?;
+        let (at, listing) = self.lines.get(gpu?)?.newest.as_ref()?;
         // Contains only processes with a known owner.
         let present = self.present(listing, *at);
         let mut here = present.iter().filter(|one| place.is_none() || one.place == place);

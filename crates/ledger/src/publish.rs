@@ -250,7 +250,7 @@ impl Ledger {
                 views.push(CollectorView { name: source.known(), up: true, age: None, text });
                 continue;
             }
-            let answered = self.intake.last_success(source);
+            let answered = self.intake.last_success.get(&source).copied();
             let text = match source {
                 CollectorName::Nvml => self.nvml_trouble(snapshot),
                 _ => self.intake.trouble(source, moment.now),

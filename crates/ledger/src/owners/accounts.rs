@@ -46,8 +46,6 @@ pub(crate) struct Account {
     pub pulse: Pulse,
     /// Allocated seconds without a class, because the GPU's activity is unknown until a GPM window ends.
     open: f64,
-    /// Maximum memory that its processes used at the same time since the last record, in bytes.
-    pub peak: Option<u64>,
     /// Sums that are already in a record of the owner.
     pub recorded: AccountSums,
     full: bool,
@@ -83,8 +81,25 @@ impl Account {
         self.classify(GpuTimeClass::Unknown, open);
     }
 
+    /// Returns all sums, with the time without a class as `unknown`.
+    fn all_sums(&self) -> AccountSums {
+        AccountSums { classes: self.all_classes(), steps: self.pulse.steps(), ..self.sums }
+    }
+
+    /// Returns the sums that are not in a record yet.
+    pub fn unrecorded(&self) -> AccountSums {
+        self.all_sums().with(&self.recorded, |sum, recorded| sum - recorded)
+    }
+
+    /// Marks all sums as recorded. The time without a class becomes `unknown`.
+    pub fn record(&mut self) {
+        self.close();
+        self.recorded = AccountSums { peak: None, ..self.all_sums() };
+        self.sums.peak = None;
+    }
+
     /// Returns all time by class, with the time without a class as `unknown`.
-    pub fn all_classes(&self) -> ClassShares {
+    fn all_classes(&self) -> ClassShares {
         let mut all = self.sums.classes;
         if let Some(unknown) = all.get_mut(GpuTimeClass::Unknown as usize) {
             *unknown += self.open;
@@ -126,12 +141,13 @@ struct Unlisted {
 /// Accounts of all owners with series. All other owners of a GPU share the account `other`.
 #[derive(Debug, Default)]
 pub(crate) struct Accounts {
-    all: BTreeMap<AccountKey, Account>,
+    pub all: BTreeMap<AccountKey, Account>,
     /// Owners with series, until they are forgotten or replaced by a live owner.
     with_series: BTreeMap<Arc<str>, QuotaKey>,
     /// Owners without series at the last settled time of each GPU, and that time.
     unlisted: BTreeMap<Gpu, (Mono, Vec<Unlisted>)>,
-    other: Arc<Owner>,
+    /// Owner that stands for all owners without series.
+    pub other: Arc<Owner>,
     most: usize,
 }
 
@@ -192,7 +208,7 @@ impl Accounts {
             account.owner = Arc::clone(&one.owner);
             account.full = full;
             account.ended = false;
-            account.peak = account.peak.max(one.memory);
+            account.sums.peak = account.sums.peak.max(one.memory);
             if let (Some(bytes), Some(total)) = (one.memory, total.filter(|total| *total > 0.0)) {
                 account.memory.add((bytes as f64 / total).min(1.0), seconds);
             }
@@ -299,29 +315,12 @@ impl Accounts {
         }
     }
 
-    pub fn get_mut(&mut self, key: &AccountKey) -> Option<&mut Account> {
-        self.all.get_mut(key)
-    }
-
     /// Forgets owners that ended long ago.
     pub fn tidy(&mut self, now: Mono, keep: Duration) {
         self.all.retain(|_, account| now.since(account.until) <= keep);
         self.unlisted.retain(|_, (at, _)| now.since(*at) <= keep);
         let owners: BTreeSet<&Arc<str>> = self.all.keys().map(|key| &key.owner).collect();
         self.with_series.retain(|owner, _| owners.contains(owner));
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = (&AccountKey, &Account)> {
-        self.all.iter()
-    }
-
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&AccountKey, &mut Account)> {
-        self.all.iter_mut()
-    }
-
-    /// Returns the owner that stands for all owners without series.
-    pub fn other(&self) -> &Arc<Owner> {
-        &self.other
     }
 
     /// Returns true if an owner has series of its own.
@@ -384,7 +383,7 @@ mod tests {
 
     fn allocated(accounts: &mut Accounts) -> Vec<(String, f64, f64)> {
         let rows =
-            accounts.iter_mut().map(|(key, a)| (key.owner.to_string(), a.sums.allocated, a.sums.ended_full));
+            accounts.all.iter().map(|(key, a)| (key.owner.to_string(), a.sums.allocated, a.sums.ended_full));
         rows.collect()
     }
 

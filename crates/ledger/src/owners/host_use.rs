@@ -172,6 +172,6 @@ impl HostUse {
         }
         let any = !without_series.is_empty();
         let known = Known { kills: any || self.other.kills > 0.0, cpu: any || self.other.cpu.total() > 0.0 };
-        self.other.publish(b, &accounts.other().id, known);
+        self.other.publish(b, &accounts.other.id, known);
     }
 }

@@ -76,7 +76,7 @@ impl OwnerState {
     fn here(&self, facts: &[GpuFacts], now: Mono) -> PresentOwners {
         let mut all = BTreeMap::new();
         for one in facts.iter().filter(|one| one.listed) {
-            let Some((_, listing)) = self.lines.get(&one.gpu).and_then(|line| line.newest()) else {
+            let Some((_, listing)) = self.lines.get(&one.gpu).and_then(|line| line.newest.as_ref()) else {
                 continue;
             };
             for present in self.present(listing, now) {
@@ -103,14 +103,14 @@ impl OwnerState {
                 (Some((key, alone)), None) if key.place.is_none() => Some((key, alone)),
                 _ => None,
             };
-            let others = self.accounts.iter_mut().filter(|(key, _)| key.gpu == one.gpu);
+            let others = self.accounts.all.iter_mut().filter(|(key, _)| key.gpu == one.gpu);
             others.filter(|(key, _)| alone.is_none_or(|(alone, _)| alone != *key)).for_each(
                 |(_, account)| {
                     account.pulse.interrupt();
                 },
             );
             if let Some((key, alone)) = alone
-                && let Some(account) = self.accounts.get_mut(key)
+                && let Some(account) = self.accounts.all.get_mut(key)
             {
                 let busy = alone.evidence.busy.is_some_and(|busy| busy > RESTS);
                 let works = alone.pace.map_or(busy, |pace| pace == Pace::Moves);
@@ -123,7 +123,7 @@ impl OwnerState {
     fn follow_ranks(&mut self, here: &PresentOwners, now: Mono) -> RanksByOwner {
         let mut owners: BTreeMap<Arc<str>, Vec<OwnerGpu>> = BTreeMap::new();
         for (key, one) in here {
-            let Some(account) = self.accounts.get_mut(key) else { continue };
+            let Some(account) = self.accounts.all.get_mut(key) else { continue };
             // Other processes of a user may belong to other work.
             let one_job = !matches!(account.owner.kind, OwnerKind::User | OwnerKind::Unknown);
             let rank = OwnerGpu {
@@ -151,7 +151,7 @@ impl OwnerState {
         let mut all = BTreeMap::new();
         let elapsed = self.judged.replace(now).map_or(Duration::ZERO, |before| now.since(before));
         let OwnerState { accounts, tracks, settings, .. } = self;
-        for (key, account) in accounts.iter_mut() {
+        for (key, account) in accounts.all.iter_mut() {
             let Some(one) = here.get(key) else {
                 account.cause = Default::default();
                 account.past.interrupt(now);
@@ -213,14 +213,14 @@ impl OwnerState {
             // Includes places without an owner, whose measurements belong to nobody.
             let of_gpu = self.tracks.keys().filter(|(gpu, _)| *gpu == one.gpu);
             let mut places: BTreeSet<InstanceId> = of_gpu.map(|(_, place)| *place).collect();
-            let accounts = self.accounts.iter_mut().filter(|(key, _)| key.gpu == one.gpu);
+            let accounts = self.accounts.all.iter_mut().filter(|(key, _)| key.gpu == one.gpu);
             places.extend(accounts.map(|(key, _)| key.place));
             for place in places {
                 let gathered = &mut self.tracks(&one.gpu, place).gathered;
                 gathered.held(held);
                 let Some(stretch) = gathered.close_window(latest(place), now) else { continue };
                 let of = |key: &AccountKey| key.gpu == one.gpu && key.place == place;
-                for (key, account) in self.accounts.iter_mut().filter(|(key, _)| of(key)) {
+                for (key, account) in self.accounts.all.iter_mut().filter(|(key, _)| of(key)) {
                     let cause = account.cause.named.filter(|_| here.contains_key(key));
                     let several = gpus.get(&key.owner).is_some_and(|gpus| gpus.len() > 1);
                     account.divide(&ClassWindow { faulted, cause, several, ..stretch }.divide());

@@ -83,10 +83,10 @@ impl OwnerState {
     fn starts(&self, facts: &[GpuFacts], now: Mono) -> HashMap<Arc<str>, f64> {
         let mut starts: HashMap<Arc<str>, f64> = HashMap::new();
         let listed =
-            facts.iter().filter(|one| one.listed).filter_map(|one| self.lines.get(&one.gpu)?.newest());
+            facts.iter().filter(|one| one.listed).filter_map(|one| self.lines.get(&one.gpu)?.newest.as_ref());
         for process in listed.flat_map(|(_, listing)| &listing.processes) {
             let owner = self.tenants.owner(process.tenant, now, &self.unknown);
-            let started = self.tenants.get(process.tenant).and_then(|tenant| tenant.started);
+            let started = self.tenants.all.get(&process.tenant).and_then(|tenant| tenant.started);
             if let (Some(owner), Some(started)) = (owner, started) {
                 let first = starts.entry(Arc::clone(&owner.id)).or_insert(started);
                 *first = first.min(started);
@@ -108,7 +108,7 @@ impl OwnerState {
             return found;
         }
         for one in facts {
-            let Some((_, listing)) = self.lines.get(&one.gpu).and_then(|line| line.newest()) else {
+            let Some((_, listing)) = self.lines.get(&one.gpu).and_then(|line| line.newest.as_ref()) else {
                 continue;
             };
             let present = self.present(listing, moment.now);
@@ -131,7 +131,7 @@ impl OwnerState {
         let mut all: BTreeMap<(InstanceId, Arc<str>), BTreeSet<u32>> = BTreeMap::new();
         for process in &listing.processes {
             let owner = self.tenants.owner(process.tenant, now, &self.unknown);
-            if let (Some(owner), Some(tenant)) = (owner, self.tenants.get(process.tenant)) {
+            if let (Some(owner), Some(tenant)) = (owner, self.tenants.all.get(&process.tenant)) {
                 all.entry((process.place, Arc::clone(&owner.id))).or_default().insert(tenant.pid);
             }
         }
@@ -148,14 +148,15 @@ impl OwnerState {
         without_series: &OwnerIds,
         now: Mono,
     ) -> Vec<OwnerView> {
-        let listing = self.lines.get(&facts.gpu).and_then(|line| line.newest()).filter(|_| facts.listed);
+        let listing =
+            self.lines.get(&facts.gpu).and_then(|line| line.newest.as_ref()).filter(|_| facts.listed);
         let present = listing.map(|(_, listing)| self.present(listing, now)).unwrap_or_default();
         let pids = listing.map(|(_, listing)| self.pids(listing, now)).unwrap_or_default();
         let OwnerState { accounts, readings, tracks, collectives, offset, .. } = self;
         let others = Others::collect(without_series, &present, &pids);
-        let other = Arc::clone(accounts.other());
+        let other = Arc::clone(&accounts.other);
         let mut views = Vec::new();
-        for (key, account) in accounts.iter_mut().filter(|(key, _)| key.gpu == facts.gpu) {
+        for (key, account) in accounts.all.iter_mut().filter(|(key, _)| key.gpu == facts.gpu) {
             let here = judged.here.get(key);
             let (pids, memory) = if key.owner == other.id {
                 (others.pids.clone(), others.memory)

@@ -36,31 +36,12 @@ const SLACK: f64 = 60.0;
 /// and seconds after it for a fault that names no owner.
 const AFTERMATH: f64 = 1.0;
 
-/// Returns all sums of an account.
-fn sums(account: &Account) -> AccountSums {
-    AccountSums { classes: account.all_classes(), steps: account.pulse.steps(), ..account.sums }
-}
+type SumsByPlace = BTreeMap<(Gpu, InstanceId), AccountSums>;
 
-/// Returns the sums that are not in a record yet.
-fn unrecorded(account: &Account) -> AccountSums {
-    sums(account).with(&account.recorded, |sum, recorded| sum - recorded)
+fn add_at(places: &mut SumsByPlace, key: &AccountKey, more: &AccountSums) {
+    let sums = places.entry((key.gpu.clone(), key.place)).or_default();
+    *sums = sums.with(more, |a, b| a + b);
 }
-
-/// Amounts of an owner at one place.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct AtPlace {
-    totals: AccountSums,
-    peak: Option<u64>,
-}
-
-impl AtPlace {
-    fn add(&mut self, more: AtPlace) {
-        self.totals = self.totals.with(&more.totals, |sum, more| sum + more);
-        self.peak = self.peak.max(more.peak);
-    }
-}
-
-type SumsByPlace = BTreeMap<(Gpu, InstanceId), AtPlace>;
 
 /// Record of an owner that has not ended or may still return.
 #[derive(Debug, Default)]
@@ -86,9 +67,8 @@ impl OpenRecord {
 
     fn places(&self, accounts: &Accounts) -> SumsByPlace {
         let mut places = self.gone.clone();
-        for (key, account) in accounts.iter().filter(|(key, _)| key.owner == self.owner.id) {
-            let more = AtPlace { totals: unrecorded(account), peak: account.peak };
-            places.entry((key.gpu.clone(), key.place)).or_default().add(more);
+        for (key, account) in accounts.all.iter().filter(|(key, _)| key.owner == self.owner.id) {
+            add_at(&mut places, key, &account.unrecorded());
         }
         places
     }
@@ -182,14 +162,13 @@ impl Records {
     }
 
     fn keep_gone(&mut self, accounts: &mut Accounts, is_going: impl Fn(&AccountKey, &Account) -> bool) {
-        for (key, account) in accounts.iter_mut().filter(|(key, account)| is_going(key, account)) {
-            account.close();
+        for (key, account) in accounts.all.iter_mut().filter(|(key, account)| is_going(key, account)) {
             let Some(open) = self.open.get_mut(&key.owner) else { continue };
-            let gone = AtPlace { totals: unrecorded(account), peak: account.peak };
-            open.gone.entry((key.gpu.clone(), key.place)).or_default().add(gone);
+            account.close();
+            add_at(&mut open.gone, key, &account.unrecorded());
             // The owner may have been present for longer.
             open.partial |= !account.ended;
-            (account.recorded, account.peak) = (sums(account), None);
+            account.record();
         }
     }
 
@@ -212,7 +191,7 @@ impl Records {
 impl OwnerState {
     /// Returns the owners that have work, or may have it because their time is not settled.
     fn owners_at_work(&self, now: Mono) -> BTreeSet<Arc<str>> {
-        let accounts = self.accounts.iter();
+        let accounts = self.accounts.all.iter();
         let here = accounts.filter(|(_, account)| !account.ended && now.since(account.until) < UNREAD);
         here.map(|(key, _)| Arc::clone(&key.owner)).collect()
     }
@@ -220,21 +199,24 @@ impl OwnerState {
     /// Completes the records of owners that ended long enough ago. Must run before other owners replace their
     /// accounts.
     pub(super) fn complete_records(&mut self, now: Mono) {
-        let at_work = self.owners_at_work(now);
-        let open = self.records.open.iter();
-        let over =
-            open.filter(|(id, open)| !at_work.contains(*id) && now.since(open.until) >= KEPT_AFTER_END);
-        let over: Vec<Arc<str>> = over.map(|(id, _)| Arc::clone(id)).collect();
-        over.iter().for_each(|owner| self.complete_record(owner, now));
+        self.complete_ended(now, KEPT_AFTER_END);
         self.records.log.settle(now);
+    }
+
+    fn complete_ended(&mut self, now: Mono, after: Duration) {
+        let at_work = self.owners_at_work(now);
+        let is_over =
+            |(id, open): &(&Arc<str>, &OpenRecord)| !at_work.contains(*id) && now.since(open.until) >= after;
+        let over: Vec<Arc<str>> =
+            self.records.open.iter().filter(is_over).map(|(id, _)| Arc::clone(id)).collect();
+        over.iter().for_each(|owner| self.complete_record(owner, now));
     }
 
     fn complete_record(&mut self, owner: &Arc<str>, now: Mono) {
         let Some(open) = self.records.open.remove(owner) else { return };
         let record = self.record(&open, now);
-        for (_, account) in self.accounts.iter_mut().filter(|(key, _)| key.owner == *owner) {
-            account.close();
-            (account.recorded, account.peak) = (sums(account), None);
+        for (_, account) in self.accounts.all.iter_mut().filter(|(key, _)| key.owner == *owner) {
+            account.record();
         }
         self.host_use.record_kills(owner);
         let Some(record) = record else { return };
@@ -289,10 +271,7 @@ impl OwnerState {
 
     /// Returns the records at the end of the daemon, with the records of all ended owners completed.
     pub fn take_last_records(&mut self, now: Mono) -> Option<OwnerRecords> {
-        let at_work = self.owners_at_work(now);
-        let over = self.records.open.keys().filter(|id| !at_work.contains(*id));
-        let over: Vec<Arc<str>> = over.cloned().collect();
-        over.iter().for_each(|owner| self.complete_record(owner, now));
+        self.complete_ended(now, Duration::ZERO);
         self.records.log.end();
         std::mem::take(&mut self.records.unsaved).then(|| self.records.document())
     }
@@ -302,7 +281,7 @@ impl OwnerState {
         if now.since(open.until) >= LATEST_SAMPLES {
             return true;
         }
-        let mut own = self.accounts.iter().filter(|(key, _)| key.owner == open.owner.id);
+        let mut own = self.accounts.all.iter().filter(|(key, _)| key.owner == open.owner.id);
         if !own.all(|(_, account)| account.is_classified()) {
             return false;
         }
@@ -316,20 +295,20 @@ impl OwnerState {
     /// Creates the record of an owner, or returns `None` if it had too little GPU time.
     fn record(&self, open: &OpenRecord, now: Mono) -> Option<OwnerRecord> {
         let places = open.places(&self.accounts);
-        let sum = places.values().fold(AccountSums::default(), |sum, at| sum.with(&at.totals, |a, b| a + b));
+        let sum = places.values().fold(AccountSums::default(), |sum, at| sum.with(at, |a, b| a + b));
         if sum.allocated < SHORTEST {
             return None;
         }
         let list = places.iter().map(|((gpu, place), at)| {
             let tracks = |place| self.tracks.get(&(gpu.clone(), place));
-            let works = at.totals.busy > 0.0 || tracks(*place).is_some_and(|tracks| tracks.has_work);
+            let works = at.busy > 0.0 || tracks(*place).is_some_and(|tracks| tracks.has_work);
             let draws = tracks(None).is_some_and(|tracks| tracks.has_power);
             RecordedPlace {
-                allocated_seconds: round(at.totals.allocated),
-                busy_seconds: works.then_some(round(at.totals.busy)),
-                energy_joules: draws.then_some(round(at.totals.joules)),
-                steps: (at.totals.steps > 0.0).then_some(round(at.totals.steps)),
-                slow_seconds: round(at.totals.slow),
+                allocated_seconds: round(at.allocated),
+                busy_seconds: works.then_some(round(at.busy)),
+                energy_joules: draws.then_some(round(at.joules)),
+                steps: (at.steps > 0.0).then_some(round(at.steps)),
+                slow_seconds: round(at.slow),
                 memory_peak_bytes: at.peak,
                 ..RecordedPlace::new(gpu, *place)
             }
@@ -342,7 +321,7 @@ impl OwnerState {
         let texts = OwnerInfo::DEFS.iter().zip(open.owner.info.texts());
         let labels = texts.map(|(def, text)| (def.name.to_owned(), text.text(def).to_owned()));
         let cut_off = now.since(open.until) >= UNREAD
-            && self.accounts.iter().any(|(key, account)| key.owner == open.owner.id && !account.ended);
+            && self.accounts.all.iter().any(|(key, account)| key.owner == open.owner.id && !account.ended);
         Some(OwnerRecord {
             owner: Arc::clone(&open.owner.id),
             labels: labels.filter(|(_, text)| !text.is_empty()).collect(),

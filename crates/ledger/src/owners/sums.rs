@@ -16,10 +16,12 @@ pub(crate) struct AccountSums {
     pub slow: f64,
     /// Number of ends with full memory.
     pub ended_full: f64,
+    /// Maximum memory that its processes used at the same time since the last record, in bytes.
+    pub peak: Option<u64>,
 }
 
 impl AccountSums {
-    /// Combines every sum with the same sum of the other.
+    /// Combines every sum with the same sum of the other. The peak is the higher one.
     pub fn with(&self, other: &AccountSums, join: impl Fn(f64, f64) -> f64) -> AccountSums {
         let mut classes = self.classes;
         classes.iter_mut().zip(other.classes).for_each(|(sum, more)| *sum = join(*sum, more));
@@ -31,6 +33,7 @@ impl AccountSums {
             steps: join(self.steps, other.steps),
             slow: join(self.slow, other.slow),
             ended_full: join(self.ended_full, other.ended_full),
+            peak: self.peak.max(other.peak),
         }
     }
 }

@@ -40,7 +40,7 @@ pub(crate) struct Tenant {
 
 #[derive(Debug, Default)]
 pub(crate) struct Tenants {
-    all: HashMap<u64, Tenant>,
+    pub all: HashMap<u64, Tenant>,
     /// Processes by id, newest last. Older ones stay as long as they are kept.
     current: HashMap<u32, Vec<u64>>,
     /// Owners of processes that are not listed yet, and their time. The processes of a slow visit are published, and
@@ -114,18 +114,6 @@ impl Tenants {
         self.next += 1;
         known.push(self.next);
         self.all.insert(self.next, next);
-    }
-
-    pub fn get(&self, id: u64) -> Option<&Tenant> {
-        self.all.get(&id)
-    }
-
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Tenant> {
-        self.all.values_mut()
-    }
-
-    pub fn get_mut(&mut self, id: u64) -> Option<&mut Tenant> {
-        self.all.get_mut(&id)
     }
 
     /// Returns the owner of a process: `unknown` after [`PATIENCE`] without one, `None` before.

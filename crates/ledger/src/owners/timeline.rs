@@ -116,7 +116,8 @@ struct Stretch {
 /// Timeline of one GPU.
 #[derive(Debug, Default)]
 pub(crate) struct Timeline {
-    last: Option<(Mono, Listing)>,
+    /// Newest listing and its time.
+    pub newest: Option<(Mono, Listing)>,
     raw: VecDeque<OpenSpan>,
     settled: VecDeque<Stretch>,
     until: Mono,
@@ -126,24 +127,19 @@ pub(crate) struct Timeline {
 impl Timeline {
     /// Adds a listing. The processes of the previous listing were present until now.
     pub fn listed(&mut self, at: Mono, listing: Listing) {
-        if let Some((from, before)) = self.last.take() {
+        if let Some((from, before)) = self.newest.take() {
             if at <= from {
-                self.last = Some((from, before));
+                self.newest = Some((from, before));
                 return;
             }
             self.raw.push_back(OpenSpan { from, to: at.min(from + LONGEST), listing: before });
         }
-        self.last = Some((at, listing));
-    }
-
-    /// Returns the newest listing and its time.
-    pub fn newest(&self) -> Option<&(Mono, Listing)> {
-        self.last.as_ref()
+        self.newest = Some((at, listing));
     }
 
     /// Adds an amount, to be divided once its time is settled.
     pub fn measured(&mut self, amount: Amount) {
-        if self.last.is_none() || amount.to <= amount.from || amount.amount < 0.0 {
+        if self.newest.is_none() || amount.to <= amount.from || amount.amount < 0.0 {
             return;
         }
         if self.waiting.len() >= WAITING {

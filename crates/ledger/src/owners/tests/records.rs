@@ -70,9 +70,9 @@ fn what_is_in_one_record_is_in_no_other() {
     let mut bench = Bench::with_owner();
     let compute = |bench: &mut Bench, seconds: f64| {
         let (_, account) =
-            bench.ledger.owners.accounts.iter_mut().find(|(key, _)| &*key.owner == "a").unwrap();
+            bench.ledger.owners.accounts.all.iter_mut().find(|(key, _)| &*key.owner == "a").unwrap();
         account.sums.classes[m::GpuTimeClass::Computing as usize] += seconds;
-        account.peak = Some(seconds as u64 * (1 << 30));
+        account.sums.peak = Some(seconds as u64 * (1 << 30));
     };
     bench.seconds(20, &[7]);
     compute(&mut bench, 1000.0);
@@ -294,7 +294,7 @@ fn an_owner_has_the_same_labels_on_all_its_places() {
     let mut bench = Bench::with_owner();
     bench.seconds(5, &[7]);
     let account = |bench: &Bench| {
-        let accounts = bench.ledger.owners.accounts.iter().filter(|(key, _)| &*key.owner == "a");
+        let accounts = bench.ledger.owners.accounts.all.iter().filter(|(key, _)| &*key.owner == "a");
         accounts.map(|(_, account)| account.owner.info.slurm_account.clone()).collect::<Vec<_>>()
     };
     bench.seconds(5, &[]);
