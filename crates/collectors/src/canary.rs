@@ -1,6 +1,6 @@
-//! Runs the canary: follows what is published, and when a GPU is due and the gate allows it, makes a run, judges it and
-//! sends the outcome to the ledger. One run at a time on the node, one process a GPU; a process that does not end is
-//! watched, and nothing else is started on its GPU. Nothing here waits for a process or the driver.
+//! Canary of the daemon: starts a run when a GPU is due and the gate allows it, judges the run and sends the outcome to
+//! the ledger. There is one run at a time on the node. A process that outlives its run is watched, and no other run
+//! starts on its GPU. This thread never waits for a process or for the driver.
 
 pub mod state;
 mod visit;
@@ -29,19 +29,17 @@ use model::sample::SWITCHED_OFF;
 use state::{LeftProcess, RunnerState};
 pub use visit::run_settings;
 
-/// Longest time between two looks at what is published.
+/// Maximum time between two reads of the published facts.
 const PACE: Duration = Duration::from_secs(2);
-/// The same while a process of an earlier run has not ended.
+/// Same, while a process of an earlier run is still alive.
 const PACE_LEFT: Duration = Duration::from_millis(250);
-/// A mode without runs of its own still answers who asks: how often it looks, so that it knows for how long the
-/// GPUs have been idle.
+/// Same, in the mode without scheduled runs, which still measures how long the GPUs have been idle.
 const PACE_ON_DEMAND: Duration = Duration::from_secs(5);
-/// Without a canary only a new configuration matters, which wakes.
+/// Same, without a canary. A new configuration wakes the thread.
 const PACE_OFF: Duration = Duration::from_secs(3600);
-/// The daemon ends within 5 s of being asked to; a process in a driver call is left behind before that.
+/// Time to end the canary processes. The daemon must end within 5 s; a process in a driver call is left behind earlier.
 const SHUTDOWN: Duration = Duration::from_millis(3800);
 
-/// Starts the collector.
 pub(crate) fn run(context: Context, parts: Parts) {
     let facts = parts.view(CanaryFacts::new);
     let rng = Rng::new(unix_seconds().to_bits() ^ u64::from(std::process::id()).rotate_left(32));
@@ -68,26 +66,26 @@ struct CanaryCollector {
     context: Context,
     parts: Parts,
     facts: View<CanaryFacts>,
-    /// What the schedule goes by.
+    /// Settings that the schedule uses now.
     schedule: Option<ScheduleSettings>,
     rng: Rng,
     memory: BaselineStore,
     keeper: Keeper<BaselineStore>,
-    /// Processes of earlier runs that have not ended.
+    /// Processes that have outlived their runs.
     left: Vec<PlacedChild>,
-    /// Held while a run is made, and until its process has ended or is known to hang.
+    /// Lock that is held during a run, until its process has ended or is known to hang.
     interlock: Option<HeldLock>,
-    /// Of copies between two GPUs, which had its turn last.
+    /// GPU that took part in the last run with copies between two GPUs.
     last_peer: Option<Gpu>,
     said_due: BTreeMap<Gpu, Option<Mono>>,
     said_alive: usize,
-    /// When we were asked to end, as far as that was seen.
+    /// Time of the request to stop, once this thread has noticed the request.
     ending: Option<Mono>,
 }
 
-/// A process that has outlived its run.
+/// Process that has outlived its run.
 struct PlacedChild {
-    /// As published.
+    /// Published description of the process.
     reported: LeftProcess,
     child: DetachedChild,
 }
@@ -116,7 +114,7 @@ impl CanaryCollector {
         self.shut_down();
     }
 
-    /// Goes by the configuration in use.
+    /// Applies the current configuration.
     fn configure(&mut self) -> ScheduleSettings {
         let config = &self.context.config().canary;
         let (mode, duty) = (config.mode, config.max_duty_ratio);
@@ -146,7 +144,7 @@ impl CanaryCollector {
         self.context.inbox.event(LedgerEvent::Canary(event));
     }
 
-    /// Takes in what is published.
+    /// Reads the published facts and publishes the times of the next runs.
     fn look(&mut self, published: &CanaryFacts) {
         let now = Mono::now();
         let due = self.parts.canary.with(|state| {
@@ -171,10 +169,9 @@ impl CanaryCollector {
         self.said_due = due;
     }
 
-    /// A place that is due and free, and for copies between two GPUs another one that is free. Refusals are
-    /// published.
+    /// Returns a place that is due and free, with another free place for copies between two GPUs. Publishes refusals.
     fn choose(&mut self, published: &CanaryFacts) -> Option<(Place, Option<Place>)> {
-        // One at a time: what is only slow to end is waited for; what hangs is not.
+        // A process that is only slow to end blocks the next run; a process that hangs does not.
         if self.left.iter().any(|process| process.reported.hangs.is_none()) {
             return None;
         }
@@ -214,13 +211,13 @@ impl CanaryCollector {
         chosen
     }
 
-    /// Publishes that a run that was due is put off.
+    /// Publishes that a due run is postponed.
     fn refused(&self, place: &Place, reason: CanarySkip, text: &str) {
         tracing::debug!(%place, ?reason, text, "a canary is put off");
         self.tell(CanaryEvent::Skipped(place.clone(), reason));
     }
 
-    /// Looks after the processes that have outlived their runs.
+    /// Checks the processes that have outlived their runs.
     fn tend(&mut self, running: Option<(&Place, i32)>) {
         let now = Mono::now();
         let mut events = Vec::new();
@@ -230,7 +227,8 @@ impl CanaryCollector {
                 events.push(CanaryEvent::Killed);
             }
             let hangs = process.child.hangs(now).filter(|_| look.alive);
-            // Also one that had ended before it was published as hanging: its run is over now.
+            // The event is also sent for a process that ended before it was published as hanging, because its run is
+            // over now.
             if hangs != process.reported.hangs || !look.alive {
                 events.push(CanaryEvent::Hung(process.reported.place.clone(), hangs));
                 process.reported.hangs = hangs;
@@ -244,7 +242,7 @@ impl CanaryCollector {
         self.count(running);
     }
 
-    /// Publishes which processes there are: to the ledger, for a release of the driver, and for the canary's status.
+    /// Publishes the running processes to the ledger, to the driver switch and to the canary's status.
     fn count(&mut self, running: Option<(&Place, i32)>) {
         let alive = self.left.len() + usize::from(running.is_some());
         if alive != self.said_alive {
@@ -263,8 +261,8 @@ impl CanaryCollector {
         self.parts.switch.held_by_canary(holders, Mono::now());
     }
 
-    /// Ends every process that can be ended. One in a driver call is left: its control pipe closes with us, and
-    /// it ends when its call returns.
+    /// Ends all processes that can be ended. A process in a driver call is left behind; its control pipe closes with
+    /// the daemon, and it ends when the call returns.
     fn shut_down(mut self) {
         let deadline = self.ending.unwrap_or_else(Mono::now) + SHUTDOWN;
         for process in &mut self.left {
@@ -280,7 +278,7 @@ impl CanaryCollector {
     }
 }
 
-/// The other whole GPUs, those after the last one first.
+/// Returns the other whole GPUs, starting after the one that was last.
 fn peers(state: &state::RunnerState, place: &Place, last: Option<&Gpu>) -> Vec<Place> {
     let whole = |gpu: &Gpu| Place { gpu: gpu.clone(), instance: None };
     let (after, before): (Vec<Place>, Vec<Place>) = state

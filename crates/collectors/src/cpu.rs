@@ -1,9 +1,9 @@
-//! Events counted on the CPUs: context switches, page faults, cycles and the like, summed by NUMA node and last-level
-//! cache, and for the control groups of owners if that is wanted; and what the CPUs did with their time.
+//! Counts events on the CPUs, such as context switches, page faults and cycles. The events are summed by NUMA node and
+//! last-level cache, and optionally by the control groups of owners. The collector also sums the CPU time by mode.
 //!
-//! [`perf`] asks the kernel through what [`backend`] names, [`simulated`] replaces the kernel on a simulated host,
-//! [`counter_set`] keeps the open groups, [`machine_events`] and [`owner_events`] the sums, [`cpu_time`] the time,
-//! [`cpu_groups`] says which CPUs belong together. The thread sleeps between two readings; no thread waits for it.
+//! [`backend`] defines the interface to the kernel, [`perf`] implements it, and [`simulated`] replaces it on a
+//! simulated host. [`counter_set`] owns the open counters, [`machine_events`] and [`owner_events`] the sums,
+//! [`cpu_time`] the CPU time, and [`cpu_groups`] the groups of CPUs.
 
 pub mod backend;
 pub(crate) mod counter_set;
@@ -39,14 +39,14 @@ use owner_events::{OwnerEvents, Uncounted, WantedOwners};
 use perf::{Perf, Processor};
 use simulated::Simulated;
 
-/// Longest wait for the topology at the start: groups keep their names then, because none was known before.
+/// Maximum wait for the topology at startup. Waiting keeps the names of the groups stable.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Time between two looks for it.
+/// Time between two checks for the topology.
 const LOOK: Duration = Duration::from_millis(250);
-/// Time between two tries of what was refused: a new permission needs no restart of the daemon.
+/// Time between two attempts to count refused events, so that a new permission needs no restart of the daemon.
 const RETRY: Duration = Duration::from_secs(60);
 
-/// Starts the collector. `owners`: the owners of GPU work, and whether each has processes now.
+/// `owners` are the owners of GPU work and whether they have running processes.
 pub(crate) fn run(
     context: Context,
     topology: View<Option<Arc<Topology>>>,
@@ -57,7 +57,7 @@ pub(crate) fn run(
         return context.switched_off(CollectorName::Cpu, "cpu.enabled");
     }
     let patience = Mono::now() + PATIENCE;
-    // The names of the groups are known once the topology is there, or is not to come.
+    // The names of the groups are final once the topology is known or is switched off.
     let unnamed = || context.config().topology.enabled && topology.current().is_none();
     while !context.stop.stopped() && Mono::now() < patience && unnamed() {
         context.stop.wait_until(Mono::now() + LOOK);
@@ -112,10 +112,10 @@ struct CpuCollector<'a, K: CounterBackend> {
     owned: OwnerEvents<K>,
     times: CpuTimes,
     groups: CpuGroups,
-    /// What the groups were made of.
+    /// CPUs and topology from which the groups were made.
     grouped: Option<(CpuSet, Option<Arc<Topology>>)>,
     retried: Mono,
-    /// What was said last, so that it is said once.
+    /// Last logged states, so that only changes are logged.
     said: (Outcomes, Uncounted),
     unavailable: bool,
 }
@@ -150,7 +150,7 @@ impl<K: CounterBackend> CpuCollector<'_, K> {
         self.send(taken);
     }
 
-    /// Finds which CPUs belong together, where that may have changed.
+    /// Updates the groups of CPUs if the CPUs or the topology have changed.
     fn group(&mut self, cpus: &CpuSet, topology: Option<&Arc<Topology>>) {
         let made_of = Some((cpus.clone(), topology.cloned()));
         if self.grouped == made_of {
@@ -184,7 +184,7 @@ impl<K: CounterBackend> CpuCollector<'_, K> {
             let owner = Owner { owner: Arc::clone(owner) };
             put_row(&mut rows, &owner, &m::gpu_owner_cpu_events_total, (event,), sum as f64);
         }
-        // That an event cannot be counted is an answer: its state is served.
+        // The batch is sent even without counts, because the states of the events are values too.
         self.context.send(CollectorName::Cpu, taken, self.context.config().cpu.interval, rows);
     }
 
@@ -206,7 +206,7 @@ impl<K: CounterBackend> CpuCollector<'_, K> {
     }
 }
 
-/// The control groups of the owners that are published.
+/// Returns the control groups of the published owners.
 fn wanted(host: &Host, owners: &[(Arc<GpuOwner>, bool)]) -> WantedOwners {
     let mut wanted = WantedOwners::new();
     for (owner, has_processes) in owners {

@@ -1,9 +1,9 @@
-//! The kernel log, read as it is written: Xid and SXid faults, GPUs that fail without a code, loads of the driver.
-//! `record` understands its lines, `detail` what follows a code, `oom` kills for want of memory; `reader` gets the lines,
-//! `position` knows which of them are new.
+//! Kernel log: Xid and SXid faults, GPUs that fail without a code, and driver loads. `reader` reads the lines, `record`
+//! parses them, `detail` parses the text after a code, `oom` parses out-of-memory kills, and `position` tracks which
+//! records are new.
 //!
-//! The thread sleeps in poll(2) until a record comes or the daemon ends. It sends facts to the ledger, and its counts as
-//! rows. Without the right to read the log the collector reports that and goes on: the driver's own
+//! The thread sleeps in poll(2) until a record arrives or the daemon stops. It sends facts to the ledger, and its
+//! counts as rows. Without permission to read the log, the collector reports that and keeps running: the driver's own
 //! events report Xid faults too.
 
 mod detail;
@@ -29,20 +29,20 @@ use position::{Age, Position};
 use reader::{LogReader, ReadOutcome};
 use record::LineMeaning;
 
-/// Counts are sent so soon after a change, and
+/// Time between two batches while the counts change.
 const SOON: Duration = Duration::from_secs(1);
-/// so often without one.
+/// Time between two batches while the counts do not change.
 const IDLE: Duration = Duration::from_secs(5);
-/// A log that cannot be opened is tried again after this time.
+/// Time between two attempts to open the log.
 const RETRY: Duration = Duration::from_secs(10);
-/// Pause after the end of the log was reached: a flood is read in bulk, and a fault is reported far within 200 ms.
+/// Pause after the end of the log is reached. Floods are read in bulk, and faults are still reported well within 200
+/// ms.
 const BREATH: Duration = Duration::from_millis(20);
-/// Most records between two looks at the clock.
+/// Maximum number of records between two checks of the clock.
 const AT_ONCE: usize = 4096;
-/// The collector lives as long as the daemon, so all facts are of one life.
+/// Life of the source for all facts, because the collector lives as long as the daemon.
 const LIFE: u64 = 0;
 
-/// Starts the collector.
 pub(crate) fn run(context: Context) {
     if !context.config().events.kernel_log {
         return context.switched_off(CollectorName::Kmsg, "events.kernel_log");
@@ -60,7 +60,7 @@ pub(crate) fn run(context: Context) {
     log.position.finish();
 }
 
-/// The state of the collector.
+/// State of the collector.
 struct KernelLog {
     context: Context,
     path: PathBuf,
@@ -69,12 +69,11 @@ struct KernelLog {
     overruns: u64,
     facts: u64,
     changed: bool,
-    /// When the counts were sent last.
     sent: Mono,
 }
 
 impl KernelLog {
-    /// Opens the log and reads it, again and again, until the daemon ends.
+    /// Opens and reads the log repeatedly until the daemon stops.
     fn run(&mut self) -> io::Result<()> {
         let hang_up = self.context.stop.hang_up()?;
         let mut said = None;
@@ -96,7 +95,7 @@ impl KernelLog {
         Ok(())
     }
 
-    /// Reads until the daemon ends or the log cannot be read any more.
+    /// Reads until the daemon stops or reading fails.
     fn read(&mut self, reader: &mut LogReader, hang_up: &io::PipeReader) -> io::Result<()> {
         let mut listening = false;
         while !self.context.stop.stopped() {
@@ -123,7 +122,7 @@ impl KernelLog {
         Ok(())
     }
 
-    /// Takes in what is there, up to a bound; gives whether that was all.
+    /// Processes the available records up to a limit. Returns whether all were processed.
     fn drain(&mut self, reader: &mut LogReader) -> io::Result<bool> {
         let mut lines = 0;
         while lines < AT_ONCE {
@@ -144,7 +143,7 @@ impl KernelLog {
     }
 
     fn line(&mut self, line: &[u8], whole: bool) {
-        // Continuation lines of the record before are of no use.
+        // Continuation lines of the previous record are ignored.
         if line.is_empty() || line[0] == b' ' {
             return;
         }
@@ -157,7 +156,7 @@ impl KernelLog {
             return self.count(KmsgOutcome::NotOurs);
         }
         match record::classify(record.text) {
-            // An old kill belongs to no present owner.
+            // An old kill belongs to no current owner.
             LineMeaning::Fact(KernelLine::OomKill { .. }, _) if old => self.count(KmsgOutcome::NotOurs),
             LineMeaning::Fact(what @ KernelLine::OomKill { .. }, text) => {
                 self.count(KmsgOutcome::NotOurs);
@@ -190,7 +189,7 @@ impl KernelLog {
     fn fact(&mut self, micros: u64, kernel: KernelFact) {
         self.facts += 1;
         let taken = Mono::now();
-        // Records are stamped on the clock that counts since boot, as `Mono` is.
+        // The time stamps of records and `Mono` both count from boot.
         let ago = taken.since(Mono(micros.saturating_mul(1000)));
         let fact = Fact {
             source: FaultSource::Kmsg,
@@ -202,7 +201,6 @@ impl KernelLog {
         self.context.inbox.fact(LIFE, fact);
     }
 
-    /// Sends the counts.
     fn send_counts(&mut self, now: Mono) {
         let mut rows = Rows::default();
         for outcome in KmsgOutcome::ALL {
@@ -216,7 +214,7 @@ impl KernelLog {
     }
 }
 
-/// Why the log cannot be read, with the remedy.
+/// Describes why the log cannot be read, with the next step.
 fn explained(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "there is no /dev/kmsg".into(),

@@ -1,6 +1,6 @@
-//! What the kubelet has given out: devices by resource, and which pods have them. Asked every 10 s over its
-//! pod-resources socket; where it does not answer, ever less often. No thread waits for it. Names in the kubelet's
-//! answers are cut to a bounded length.
+//! Devices that the kubelet has assigned, by resource and pod, read every 10 s over the pod-resources socket. While the
+//! kubelet does not answer, the interval grows. No other thread waits for this collector. Names in the kubelet's
+//! responses are cut to a bounded length.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -25,26 +25,24 @@ use model::sample::{Batch, Rows};
 use model::text::clean;
 use settings::Config;
 
-/// Time between two visits.
+/// Time between two requests.
 const EVERY: Duration = Duration::from_secs(10);
-/// Longest time between two tries while it does not answer, in visits.
+/// Maximum pause while the kubelet does not answer, in intervals.
 const MOST_PAUSED: u32 = 6;
-/// Time between two looks whether it is time to end.
+/// Time between two checks for the stop signal.
 const LOOK: Duration = Duration::from_millis(100);
-/// So long after its last answer, its answer counts no more.
+/// Time after which the last answer expires.
 const FORGOTTEN: Duration = Duration::from_secs(35);
-/// So long after its last answer a kubelet without a socket may be one that is being replaced: pods keep what they
-/// were given meanwhile.
+/// Time in which a kubelet without a socket may be restarting. Pods keep their devices during a restart.
 const REPLACED: Duration = Duration::from_secs(600);
 
-/// Longest name that is kept, in bytes.
+/// Maximum length of a name in bytes.
 const MAX_NAME: usize = 128;
-/// Resources with series.
+/// Maximum number of resources with series.
 const MAX_RESOURCES: usize = 64;
-/// Claims that are kept: far more than containers on a node.
+/// Maximum number of claims, far above the number of containers on a node.
 const MAX_CLAIMS: usize = 4096;
 
-/// Starts the collector.
 pub(crate) fn run(context: Context, pods: Arc<Pods>, runtime: Runtime) {
     let socket = &context.config().owners.kubelet_socket;
     if socket.as_os_str().is_empty() {
@@ -69,7 +67,7 @@ pub(crate) fn run(context: Context, pods: Arc<Pods>, runtime: Runtime) {
     collector.run();
 }
 
-/// Time between two visits.
+/// Returns the time between two requests.
 fn every(config: &Config) -> Duration {
     EVERY.min(config.sampler.slow_interval)
 }
@@ -79,18 +77,17 @@ struct KubeletCollector<'a> {
     pods: Arc<Pods>,
     runtime: Runtime,
     socket: PathBuf,
-    /// Whether the socket is not where a kubelet makes its own: one that is missing says nothing of the kubelet then, and a
-    /// GPU may be assigned.
+    /// Whether the socket is not at the kubelet's default path. A missing socket then does not show that there is no
+    /// kubelet, and a GPU may be assigned.
     is_relayed: bool,
     errors: [u64; KubeletError::ALL.len()],
-    /// The last answer, and when it came.
+    /// Last answer and its time.
     answer: Option<(KubeletAnswer, Mono)>,
-    /// When it answered last.
     answered: Option<Mono>,
-    /// Tries in a row that failed.
+    /// Number of failed requests in a row.
     failed: u32,
     unavailable: Option<String>,
-    /// How long the last visit took.
+    /// Duration of the last request.
     took: Duration,
 }
 
@@ -112,7 +109,7 @@ impl KubeletCollector<'_> {
         }
     }
 
-    /// Asks, and takes in what came of it.
+    /// Requests the assigned devices and handles the answer.
     fn visit(&mut self) {
         let outcome = match pod_resources::look(&self.socket) {
             Ok(false) if self.is_relayed => Err(KubeletFailure {
@@ -152,7 +149,7 @@ impl KubeletCollector<'_> {
             }
             Err(failure) => {
                 self.failed = self.failed.saturating_add(1);
-                // Also one that does not know the request: of this list it must.
+                // A server that does not implement this request counts as failed, because every kubelet implements it.
                 let known =
                     KubeletFailure { error: failure.error.or(Some(KubeletError::Refused)), ..failure };
                 let text = self.count(&known).unwrap_or(known.text);
@@ -162,7 +159,7 @@ impl KubeletCollector<'_> {
         }
     }
 
-    /// Counts a failure; gives its text, unless it is none.
+    /// Counts a failure and returns its text; `None` if it is not an error.
     fn count(&mut self, failure: &KubeletFailure) -> Option<String> {
         let error = failure.error?;
         self.errors[error as usize] += 1;
@@ -201,21 +198,21 @@ impl KubeletCollector<'_> {
             lifetime(every(&self.context.config())) + self.context.config().owners.read_timeout * 3;
         self.context.inbox.batch(Batch {
             nanos: nanos(self.took),
-            // That there is no kubelet is an answer.
+            // The absence of a kubelet counts as an answer.
             answered: self.failed == 0,
             ..Batch::of_node(CollectorName::Kubelet, now, Some(lifetime), rows)
         });
     }
 }
 
-/// Resolves when it is time to end. Looked at only while the kubelet is waited for.
+/// Resolves when the daemon stops. Polled only during a request.
 async fn stopped(stop: &Stop) {
     while !stop.stopped() {
         tokio::time::sleep(LOOK).await;
     }
 }
 
-/// What it means that there is no socket, by when the kubelet answered last.
+/// Returns the status without a socket, depending on the time of the last answer.
 fn absent(answered: Option<Mono>, now: Mono) -> KubeletStatus {
     match answered {
         Some(at) if now.since(at) <= REPLACED => KubeletStatus::Silent("its socket is gone".into()),
@@ -223,7 +220,7 @@ fn absent(answered: Option<Mono>, now: Mono) -> KubeletStatus {
     }
 }
 
-/// How long it is left alone after so many failures in a row.
+/// Returns the pause after this number of failures in a row.
 fn pause(failed: u32, every: Duration) -> Duration {
     match failed {
         0 => Duration::ZERO,
@@ -231,13 +228,13 @@ fn pause(failed: u32, every: Duration) -> Duration {
     }
 }
 
-/// Whether a resource of device plugins is NVIDIA's: `nvidia.com/gpu`, `nvidia.com/gpu.shared`,
+/// Returns whether a device-plugin resource is NVIDIA's, such as `nvidia.com/gpu`, `nvidia.com/gpu.shared` or
 /// `nvidia.com/mig-1g.10gb`.
 fn is_ours(resource: &str) -> bool {
     resource.starts_with("nvidia.com/")
 }
 
-/// Who has which of NVIDIA's devices.
+/// Returns the assignments of NVIDIA devices to containers.
 fn claims(list: &ListResponse) -> Vec<Claim> {
     let mut claims = Vec::new();
     for pod in &list.pod_resources {
@@ -275,8 +272,8 @@ fn claims(list: &ListResponse) -> Vec<Claim> {
     claims
 }
 
-/// The devices that were given for a dynamic claim. Before Kubernetes 1.31 only the name for the container runtime tells them,
-/// and then only NVIDIA's are known.
+/// Returns the devices of a dynamic claim. Before Kubernetes 1.31 only the CDI name identifies them, which is known
+/// only for NVIDIA's driver.
 fn dynamic_claims(dynamic: &DynamicResource, resource: &ClaimResource) -> Vec<DynamicClaim> {
     let claim = |driver: &str, device: &str, uid: &str| DynamicClaim {
         claim: text(&dynamic.claim_name),
@@ -301,13 +298,13 @@ fn dynamic_claims(dynamic: &DynamicResource, resource: &ClaimResource) -> Vec<Dy
     vec![claim(driver, device, uid.unwrap_or(""))]
 }
 
-/// UID of the claim, and name of the device: `<uid>-gpu-0`.
+/// Splits a name such as `<uid>-gpu-0` into the UID of the claim and the device.
 fn of_claim(name: &str) -> Option<(&str, &str)> {
     let at = name.find("-gpu-").filter(|at| *at > 0)?;
     Some((&name[..at], &name[at + 1..]))
 }
 
-/// Rows about devices by resource.
+/// Adds rows with the number of devices by resource.
 fn device_rows(list: &ListResponse, allocatable: Option<&AllocatableResponse>, rows: &mut Rows) {
     let containers = || list.pod_resources.iter().flat_map(|pod| &pod.containers);
     let mut given = count(containers().flat_map(|container| &container.devices));
@@ -321,7 +318,7 @@ fn device_rows(list: &ListResponse, allocatable: Option<&AllocatableResponse>, r
     let all = allocatable.map(|answer| count(&answer.devices)).unwrap_or_default();
     let mut of = rows.entity(&Node {});
     for (resource, devices) in all.iter().take(MAX_RESOURCES) {
-        // What can be given out and is not, is 0 of it.
+        // A resource without assignments has the value 0.
         given.entry(Arc::clone(resource)).or_insert(0);
         let _ = of.record(
             &m::gpu_kubelet_allocatable_devices,
@@ -335,7 +332,7 @@ fn device_rows(list: &ListResponse, allocatable: Option<&AllocatableResponse>, r
     }
 }
 
-/// Different devices by resource: what several containers of a pod have together is one device.
+/// Counts distinct devices by resource. A device that several containers of a pod share counts once.
 fn count<'a>(devices: impl IntoIterator<Item = &'a ContainerDevices>) -> BTreeMap<Arc<str>, usize> {
     let mut ids: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for devices in devices.into_iter().filter(|devices| is_ours(&devices.resource_name)) {

@@ -41,29 +41,28 @@ use settings::Config;
 
 use crate::views::View;
 
-/// The configuration in use. A reload stores another one, in which only values differ that apply at once.
+/// Current configuration. A reload replaces it with one that differs only in keys that apply at once.
 pub type LiveConfig = ArcSwap<Config>;
 
-/// What every collector receives.
+/// Handles that every collector receives.
 #[derive(Debug, Clone)]
 pub struct Context {
-    /// The configuration in use.
     pub live: Arc<LiveConfig>,
     /// Destination of batches and events.
     pub inbox: Arc<Inbox>,
-    /// The folder of the state files.
+    /// Directory of the state files.
     pub state: Store,
-    /// Ends the thread.
+    /// Stops the thread of the collector.
     pub stop: Arc<Stop>,
 }
 
 impl Context {
-    /// The configuration in use. It may be another one at the next turn.
+    /// Returns the current configuration. The next turn may get another one.
     fn config(&self) -> Arc<Config> {
         self.live.load_full()
     }
 
-    /// Calls `visit` at once, then at every interval and for each new configuration, until the end.
+    /// Calls `visit` at once, at every interval and for every new configuration, until the daemon stops.
     fn every(&self, interval: impl Fn(&Config) -> Duration, mut visit: impl FnMut(&Config)) {
         let mut turns = Turns::new(self);
         while !self.stop.stopped() {
@@ -74,13 +73,13 @@ impl Context {
         }
     }
 
-    /// Reports why the collector has no values; `None`: it has.
+    /// Reports the reason why the collector has no values; `None` withdraws the report.
     fn unavailable(&self, collector: CollectorName, why: Option<String>) {
         self.inbox.event(LedgerEvent::CollectorUnavailable(collector, why));
     }
 
-    /// The thread of a collector without work: reports why and waits for the end. A thread that ends before the daemon
-    /// counts as a fault.
+    /// Runs a collector that has nothing to do: reports the reason and sleeps until the daemon stops. A thread that
+    /// returned earlier would count as a fault.
     fn idle(&self, collector: CollectorName, why: String) {
         self.unavailable(collector, Some(why));
         while !self.stop.stopped() {
@@ -88,29 +87,29 @@ impl Context {
         }
     }
 
-    /// The thread of a collector that this key switches off.
+    /// Runs a collector that the key `key` switches off.
     fn switched_off(&self, collector: CollectorName, key: &str) {
         self.idle(collector, format!("{SWITCHED_OFF} ({key})"));
     }
 
-    /// Sends the values of a visit, which are valid until the third visit from now.
+    /// Sends the values of a visit. They stay valid for three intervals.
     fn send(&self, collector: CollectorName, taken: Mono, every: Duration, rows: Rows) {
         self.inbox.batch(Batch::of_node(collector, taken, Some(lifetime(every)), rows));
     }
 
-    /// A batch without values: the ledger and `/readyz` know by it that the collector lives.
+    /// Sends a batch without values, which shows the ledger and `/readyz` that the collector is alive.
     fn beat(&self, collector: CollectorName) {
         self.inbox.batch(Batch::of_node(collector, Mono::now(), None, Rows::default()));
     }
 }
 
-/// The turns of a collector: at once, then at every interval and for each new configuration.
+/// Schedule of a collector: one turn at once, then one at every interval and for every new configuration.
 struct Turns {
     live: Arc<LiveConfig>,
     stop: Arc<Stop>,
-    /// [`Stop::woken`] before the configuration was looked at.
+    /// Value of [`Stop::woken`] before the configuration was last read.
     woken: u64,
-    /// That of the last turn.
+    /// Configuration of the last turn.
     config: Arc<Config>,
     cadence: Option<Cadence>,
 }
@@ -121,7 +120,7 @@ impl Turns {
         Turns { live, woken: stop.woken(), stop, config: context.config(), cadence: None }
     }
 
-    /// Whether it is time for a turn.
+    /// Returns whether a turn is due.
     fn is_due(&mut self, interval: impl Fn(&Config) -> Duration) -> bool {
         self.woken = self.stop.woken();
         let config = self.live.load();
@@ -132,7 +131,7 @@ impl Turns {
         self.cadence.get_or_insert_with(begin).tick(Mono::now())
     }
 
-    /// Sleeps until then, or until there is another configuration than at the last look.
+    /// Sleeps until `when`, or until there is a new configuration.
     fn wait_until(&self, when: Mono) {
         self.stop.wait_since(self.woken, when);
     }
@@ -142,31 +141,31 @@ impl Turns {
     }
 }
 
-/// How long values that are read so often are valid.
+/// Returns the lifetime of values that are read at this interval.
 fn lifetime(every: Duration) -> Duration {
     (every * 3).max(Duration::from_secs(3))
 }
 
-/// What single collectors receive beside the [`Context`].
+/// Handles that only some collectors need.
 #[derive(Debug, Clone)]
 pub struct Parts {
-    /// Process ids of the samplers alive.
+    /// Process IDs of the running samplers.
     pub samplers: Arc<nvml::Pids>,
-    /// Canary processes alive and their cost.
+    /// Running canary processes and the CPU time of the ended ones.
     pub canary_children: Arc<ChildSet>,
-    /// Topology processes alive and their cost.
+    /// Running topology processes and the CPU time of the ended ones.
     pub topology_children: Arc<ChildSet>,
-    /// Release of the driver and of the profiling counters.
+    /// Switch that releases the driver and the profiling counters.
     pub switch: Arc<nvml::switch::Switch>,
-    /// State of the canary, for requests over the control socket.
+    /// State of the canary, shared with the control socket.
     pub canary: Arc<canary::state::CanaryCell>,
-    /// Devices that the kubelet has given out.
+    /// Devices that the kubelet has assigned.
     pub pods: Arc<Pods>,
-    /// The published snapshot, from which each collector gets its views.
+    /// Published snapshot. Collectors read it only through views.
     pub snapshots: Arc<SnapshotCell>,
-    /// Counts of the HTTP server.
+    /// Counters of the HTTP server.
     pub http: Arc<HttpCounters>,
-    /// The web configuration, if there is one.
+    /// Web configuration; `None` without TLS and passwords.
     pub access: Option<Arc<Access>>,
 }
 
@@ -176,7 +175,7 @@ impl Parts {
     }
 }
 
-/// Starts the thread of every collector. It ends when [`Context::stop`] is set.
+/// Starts the thread of every collector. The threads end when [`Context::stop`] is set.
 pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(CollectorName, JoinHandle<()>)>> {
     use CollectorName::*;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -214,7 +213,8 @@ pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(CollectorName,
     Ok(threads)
 }
 
-/// Adds a number. A value outside the limits of its unit, which no counter of a live machine has, is no series.
+/// Adds a number. A value outside the limits of its unit is dropped with a warning; no counter of a live machine has
+/// one.
 fn put_row<E: Entity, L: LabelSet>(rows: &mut Rows, of: &E, metric: &Metric<E, L>, labels: L, value: f64) {
     if rows.entity(of).record(metric, labels, value).is_err() {
         tracing::warn!(metric = metric.def().name, value, "value out of range");

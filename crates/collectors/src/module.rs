@@ -1,9 +1,9 @@
-//! The loaded kernel module, the library on disk, the vendor's services and the host's boot, from files that ask no device.
+//! Loaded kernel module, driver library on disk, NVIDIA's host services and boot time, read from files that do not
+//! access a device.
 //!
-//! The inode of `/sys/module/nvidia` identifies the load of the module: the kernel numbers the
-//! entries of sysfs one by one and gives a number to no second one in the same boot (`kernfs_node.id`,
-//! Linux 5.5 and later; before, a number comes again only after some four thousand million others). The
-//! folder's times are of no use: they are those of the first look-up.
+//! The inode of `/sys/module/nvidia` identifies the module load: the kernel numbers sysfs entries in sequence and does
+//! not reuse a number within a boot (`kernfs_node.id`, Linux 5.5 and later; earlier kernels reuse one only after about
+//! four billion others). The directory's timestamps cannot be used, because they are those of its first lookup.
 
 pub mod library;
 mod services;
@@ -25,17 +25,17 @@ use model::sample::Rows;
 use services::Services;
 use settings::Config;
 
-/// Longest time between two looks.
+/// Maximum time between two visits.
 const EVERY: Duration = Duration::from_secs(10);
-/// Longest time between two looks while the driver is released: it may be back any moment.
+/// Maximum time between two visits while the driver is released, because it may return at any time.
 const EVERY_PAUSED: Duration = Duration::from_secs(1);
-/// Kernel's name of the threads that the driver makes when its module is loaded, and ends when it is
-/// unloaded (open-gpu-kernel-modules, `nv_module_state_init`).
+/// Name of the kernel threads that the driver creates when its module is loaded, and ends when it is unloaded
+/// (open-gpu-kernel-modules, `nv_module_state_init`).
 const THREAD: &str = "nv_queue";
-/// Process id of the parent of all kernel threads.
+/// Process ID of the parent of all kernel threads.
 const KTHREADD: &str = "2";
 
-/// Starts the collector. `fabric`: whether a GPU belongs to an NVLink fabric.
+/// `fabric` is whether a GPU belongs to an NVLink fabric.
 pub(crate) fn run(context: Context, switch: &Switch, fabric: View<bool>) {
     let every = |config: &Config| EVERY.min(config.sampler.slow_interval);
     let mut turns = Turns::new(&context);
@@ -91,18 +91,18 @@ impl ModuleReader<'_> {
         for (service, runs) in self.services.look(&self.host, self.fabric.current(), taken) {
             rows.entity(&Node {}).flag(&m::gpu_host_service_up, (service,), runs);
         }
-        // That there is no module is an answer.
+        // The absence of a module counts as an answer.
         self.context.send(CollectorName::Module, taken, every, rows);
         self.sent = Some(sight);
     }
 }
 
-/// Whether two versions are the same; `None` if one is not known.
+/// Returns whether two versions are equal; `None` if one is unknown.
 pub fn same(loaded: &str, other: &str) -> Option<bool> {
     (!loaded.is_empty() && !other.is_empty()).then_some(loaded == other)
 }
 
-/// Looks at the module. What is known of the same load is not searched for again.
+/// Reads the state of the module. The load time in `known` is reused for the same load.
 pub fn look(host: &Host, known: Option<&Load>) -> ModuleState {
     if !host.path("/sys/module").is_dir() {
         return ModuleState::Unknown;
@@ -112,7 +112,7 @@ pub fn look(host: &Host, known: Option<&Load>) -> ModuleState {
     let made = seen.created().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
     let id = LoadId { boot: host.boot_id().unwrap_or_default(), inode: seen.ino(), made: made.map(nanos) };
     let line = |name| fs::read_to_string(folder.join(name)).unwrap_or_default().trim().to_owned();
-    // Built-in modules and old kernels have no such file.
+    // Built-in modules and old kernels lack this file.
     let state = line("initstate");
     let live = state.is_empty() || state == "live";
     let same = known.filter(|load| load.id == id && load.live == live);
@@ -123,13 +123,13 @@ pub fn look(host: &Host, known: Option<&Load>) -> ModuleState {
     ModuleState::Loaded(Load { id, live, version: line("version"), unix_seconds })
 }
 
-/// When the host booted, in seconds since 1970.
+/// Returns the boot time of the host in seconds since 1970.
 fn boot_seconds(host: &Host) -> Option<f64> {
     let stat = fs::read_to_string(host.path("/proc/stat")).ok()?;
     stat.lines().find_map(|line| line.strip_prefix("btime ")).and_then(|text| text.trim().parse().ok())
 }
 
-/// When the oldest of the driver's kernel threads started, in seconds since 1970.
+/// Returns the start of the driver's oldest kernel thread in seconds since 1970.
 fn threads_started(host: &Host) -> Option<f64> {
     let boot = boot_seconds(host)?;
     let processes = fs::read_dir(host.path("/proc")).ok()?.flatten();
@@ -137,13 +137,13 @@ fn threads_started(host: &Host) -> Option<f64> {
     Some(boot + oldest as f64 / procfs::ticks_per_second() as f64)
 }
 
-/// Start of a process in clock ticks since boot, if it is a kernel thread of the driver.
+/// Returns the start of a process in clock ticks since boot if it is a kernel thread of the driver.
 fn thread_ticks(process: &Path) -> Option<u64> {
     let stat = fs::read_to_string(process.join("stat")).ok()?;
     let (name, rest) = stat.split_once('(')?.1.rsplit_once(") ")?;
     let mut fields = rest.split(' ');
     let parent = fields.nth(1)?;
-    // Field 22 of the line; the two before the parent and the parent itself are taken.
+    // This is field 22 of the line. The iterator starts behind field 4, the parent.
     let started = fields.nth(17)?;
     if name != THREAD || parent != KTHREADD {
         return None;

@@ -1,5 +1,5 @@
-//! What NCCL says of the ranks on this node, over the RAS socket of the jobs (`owners.nccl_ras`): off unless it is asked
-//! for. A question is bounded in time and bytes, one at a time, and this thread does nothing else.
+//! State of the ranks on this node, queried from NCCL over the RAS sockets of the jobs (`owners.nccl_ras`, off by
+//! default). Queries are bounded in time and bytes and run one at a time in this thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read, Write};
@@ -26,20 +26,19 @@ use model::sample::Rows;
 
 /// Time between two batches.
 const EVERY: Duration = Duration::from_secs(10);
-/// How long it is waited for a snapshot before it is looked whether it is time to end.
+/// Maximum wait for a snapshot, after which the stop signal is checked.
 const LOOK: Duration = Duration::from_millis(500);
-/// How long a question may take. NCCL collects for 2 s at most.
+/// Maximum duration of a query. NCCL itself collects for at most 2 s.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// How long a connection may take.
+/// Maximum duration of connecting.
 const CONNECT: Duration = Duration::from_secs(1);
-/// How often a read that waits looks whether it is time to end.
+/// Time between two checks for the stop signal during a read.
 const CHECK: Duration = Duration::from_millis(100);
-/// Longest line of reply to a greeting, in bytes.
+/// Maximum length in bytes of the line that answers a greeting.
 const MOST_LINE: usize = 256;
-/// Most processes that are joined with ranks.
+/// Maximum number of processes that are joined with ranks.
 const MOST_PROCESSES: usize = 1024;
 
-/// Starts the collector.
 pub(crate) fn run(context: Context, places: View<Vec<RankPlace>>) {
     let owners = &context.config().owners;
     if !(owners.enabled && owners.nccl_ras) {
@@ -49,7 +48,7 @@ pub(crate) fn run(context: Context, places: View<Vec<RankPlace>>) {
         host: Arc::new(Host::new(&context.config().host.root)),
         reader: DeadlineReader::new("nccl-reader", owners.read_timeout, context.stop.clone()),
         questions: Questions::new(owners.nccl_ras_after),
-        // The range of the setting is that of ports.
+        // The range of the setting is the range of ports.
         port: u16::try_from(owners.nccl_ras_port).unwrap_or(u16::MAX),
         outcomes: [0; RasOutcome::ALL.len()],
         context,
@@ -87,7 +86,7 @@ impl NcclCollector {
         }
     }
 
-    /// Asks, and takes in what came of it.
+    /// Queries one job and handles the response.
     fn question(&mut self, places: &[RankPlace]) -> RasOutcome {
         match ask(self.port, &self.context.stop).and_then(|bytes| status(&bytes).ok_or(RasOutcome::Malformed))
         {
@@ -99,7 +98,7 @@ impl NcclCollector {
                         tracing::info!("a job's NCCL is before 2.28.7: its RAS socket is not asked");
                         self.questions.refused();
                     }
-                    // So does 2.28.9 answer while a rank is missing.
+                    // Version 2.28.9 answers like this while a rank is missing.
                     RasOutcome::Malformed => self.questions.refused(),
                     _ => self.questions.failed(),
                 }
@@ -144,7 +143,7 @@ impl NcclCollector {
         RasOutcome::Answered
     }
 
-    /// The processes by the id that each has in its own PID namespace, which is what NCCL knows.
+    /// Returns the processes by their ID in their own PID namespace, which is the ID that NCCL reports.
     fn own_pids(&mut self, places: &[RankPlace]) -> BTreeMap<u32, Vec<u32>> {
         let pids: BTreeSet<u32> = places.iter().flat_map(|place| place.pids.iter().copied()).collect();
         let host = Arc::clone(&self.host);
@@ -170,7 +169,7 @@ impl NcclCollector {
     }
 }
 
-/// Asks one process of one job; the answer, unread.
+/// Queries one process of one job and returns the raw response.
 fn ask(port: u16, stop: &Stop) -> Result<Vec<u8>, RasOutcome> {
     let mut talk = Talk::begin(port, stop)?;
     for greeting in GREETINGS {
@@ -185,17 +184,17 @@ fn ask(port: u16, stop: &Stop) -> Result<Vec<u8>, RasOutcome> {
     talk.rest()
 }
 
-/// A connection with a deadline.
+/// Connection with a deadline.
 struct Talk<'a> {
     stream: TcpStream,
     deadline: Mono,
     stop: &'a Stop,
-    /// What was read and not taken.
+    /// Bytes that are read but not yet consumed.
     read: Vec<u8>,
 }
 
 impl<'a> Talk<'a> {
-    /// Connects. NCCL listens on what `localhost` means to it: one of the two.
+    /// Connects to the loopback address. NCCL listens on one of the two addresses of `localhost`.
     fn begin(port: u16, stop: &'a Stop) -> Result<Talk<'a>, RasOutcome> {
         let deadline = Mono::now() + DEADLINE;
         let mut outcome = RasOutcome::NoSocket;
@@ -215,7 +214,7 @@ impl<'a> Talk<'a> {
         said.map_err(|_| RasOutcome::Malformed)
     }
 
-    /// Reads more; `false` at the end.
+    /// Reads more bytes; returns `false` at the end.
     fn more(&mut self) -> Result<bool, RasOutcome> {
         let mut bytes = [0; 16 * 1024];
         loop {
@@ -240,7 +239,7 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// A line, without its end.
+    /// Reads a line without its end.
     fn line(&mut self) -> Result<String, RasOutcome> {
         loop {
             if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
@@ -253,7 +252,7 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// All that comes until the end.
+    /// Reads the remaining bytes.
     fn rest(mut self) -> Result<Vec<u8>, RasOutcome> {
         while self.more()? {
             if self.read.len() > MOST_BYTES {
@@ -264,14 +263,14 @@ impl<'a> Talk<'a> {
     }
 }
 
-/// Whether this is an address of the node: then the kernel would send from it. No packet is sent.
+/// Returns whether this is an address of the node, that is, whether the kernel would send from it. No packet is sent.
 fn is_local(host: &str) -> bool {
     let Ok(address) = host.parse::<IpAddr>() else { return false };
     let any = match address {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     };
-    // Any port will do.
+    // The port does not matter.
     let connected = UdpSocket::bind((any, 0)).and_then(|socket| {
         socket.connect((address, 9))?;
         socket.local_addr()

@@ -1,5 +1,5 @@
-//! Counters of the network devices nearest to the GPUs: bytes, errors and flaps, from files of the kernel. InfiniBand's
-//! counters are the adapter's own, which a sick adapter may not answer: each device is read with a deadline.
+//! Counters of the network devices nearest to the GPUs: bytes, errors and link flaps, read from sysfs. InfiniBand
+//! counters come from the adapter itself, and a faulty adapter may not answer, so every device is read with a deadline.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,18 +18,17 @@ use model::plain_file;
 use model::sample::Rows;
 use model::topology::{Device, Topology, place};
 
-/// Time in which all counters of a device must come.
+/// Maximum time to read all counters of a device.
 const DEADLINE: Duration = Duration::from_secs(1);
-/// Longest time between two looks at which devices there are.
+/// Maximum time between two checks for new devices.
 const LOOK: Duration = Duration::from_secs(1);
-/// Longest file: all are a number or a word.
+/// Maximum length of a file. All files contain a number or a word.
 const MOST: usize = 64;
-/// Most ports of a device that are read.
+/// Maximum number of ports per device.
 const MAX_PORTS: usize = 8;
-/// Bytes in the unit of InfiniBand's data counters.
+/// Unit of InfiniBand's data counters in bytes.
 const WORD: u64 = 4;
 
-/// Starts the collector.
 pub(crate) fn run(context: Context, topology: View<Option<Arc<Topology>>>) {
     if !context.config().network.enabled {
         return context.switched_off(CollectorName::Network, "network.enabled");
@@ -70,18 +69,18 @@ pub(crate) fn run(context: Context, topology: View<Option<Arc<Topology>>>) {
     }
 }
 
-/// The names of a network device that a GPU uses.
+/// Names of a network device that a GPU uses.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct NicNames {
-    /// The label of its series.
+    /// Label of the series.
     nic: Arc<str>,
-    /// RDMA device; empty if it has none.
+    /// RDMA device; empty if there is none.
     rdma: String,
-    /// Interface; empty if it has none.
+    /// Network interface; empty if there is none.
     interface: String,
 }
 
-/// The devices nearest to the GPUs, each once.
+/// Returns the devices nearest to the GPUs, without duplicates.
 fn nics_of_gpus(topology: &Topology) -> Vec<NicNames> {
     let names = |device: &Device| {
         let network = device.network.as_ref()?;
@@ -94,7 +93,7 @@ fn nics_of_gpus(topology: &Topology) -> Vec<NicNames> {
     found.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Counters of a port; what the kernel does not have is absent.
+/// Counters of a port. Counters that the kernel does not provide are absent.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct PortCounters {
     port: String,
@@ -105,12 +104,13 @@ struct PortCounters {
 
 struct NetworkCollector {
     reader: DeadlineReader,
-    /// Devices whose counters were late, each with the helper that asked: not asked again until that helper is back.
+    /// Devices whose read timed out, with the helper thread that still reads. A device is not read again until its
+    /// helper has returned.
     late: BTreeMap<Arc<str>, JoinHandle<()>>,
 }
 
 impl NetworkCollector {
-    /// Reads all devices: the rows, and why some have none.
+    /// Reads all devices. Returns the rows, and the reasons for missing ones.
     fn visit(
         &mut self,
         nics: &[NicNames],
@@ -129,7 +129,7 @@ impl NetworkCollector {
                     let helper = self.reader.take_abandoned();
                     self.late.extend(helper.map(|helper| (Arc::clone(&nic.nic), helper)));
                 }
-                // Time to end, or no thread: that is no fault of the device.
+                // The daemon stops, or no thread could be started. The device is not at fault.
                 Err(ReadFailure::NotTried) => {}
             }
         }
@@ -154,8 +154,8 @@ fn put_port(rows: &mut Rows, nic: &Arc<str>, port: &PortCounters) {
     }
 }
 
-/// All ports of a device. On InfiniBand the RDMA ports count everything; over Ethernet they count the bytes that pass the
-/// kernel by, and the interface the rest.
+/// Reads all ports of a device. On InfiniBand the RDMA ports count all traffic. On Ethernet they count the bytes that
+/// bypass the kernel, and the interface counts the rest.
 fn read(host: &Host, nic: &NicNames) -> Vec<PortCounters> {
     let mut ports = Vec::new();
     let mut infiniband = false;
@@ -193,7 +193,7 @@ fn rdma_port(port: String, counters: &Path, infiniband: bool) -> PortCounters {
 
 fn interface(port: String, folder: &Path) -> PortCounters {
     let count = |name: &str| number(&folder.join("statistics").join(name));
-    // Of old the kernel counts losses and returns of the carrier together.
+    // Old kernels count losses and returns of the carrier together.
     let flaps = number(&folder.join("carrier_down_count"));
     let flaps = flaps.or_else(|| number(&folder.join("carrier_changes")).map(|changes| changes / 2));
     PortCounters {
@@ -211,7 +211,7 @@ fn present<L, const N: usize>(counts: [(L, Option<u64>); N]) -> Vec<(L, u64)> {
     counts.into_iter().filter_map(|(label, count)| Some((label, count?))).collect()
 }
 
-/// What is in a folder, in order; nothing if it is none.
+/// Returns the sorted entries of a directory; empty if it is unreadable.
 fn children(folder: &PathBuf) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();

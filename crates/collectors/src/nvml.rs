@@ -1,4 +1,4 @@
-//! The parent's side of the sampler: starts it, watches it, replaces it by the rules of [`policy`].
+//! Supervisor of the sampler: starts, watches and replaces the sampler process by the rules of [`policy`].
 
 pub mod policy;
 pub mod process;
@@ -21,15 +21,14 @@ use sampler::wire::{CanaryProcess, FromSampler, SamplerConfig, ToSampler};
 use settings::Config;
 use switch::{Holder, Released, StuckIn, Switch};
 
-/// How often the in-flight tables are looked at. Looking costs some ten microseconds.
+/// Time between two reads of the in-flight tables. A read takes about ten microseconds.
 const LOOK: Duration = Duration::from_millis(250);
-/// How long samplers get to end when the daemon does; the unit's own deadline is 10 s, ours 5 s.
+/// Time for the samplers to end when the daemon stops. The unit allows 10 s, and the daemon must end within 5 s.
 const SHUTDOWN: Duration = Duration::from_secs(3);
 
-/// Process ids of the samplers alive.
+/// Process IDs of the running samplers.
 pub(crate) type Pids = Mutex<Vec<i32>>;
 
-/// Starts the supervisor.
 pub(crate) fn run(context: Context, pids: Arc<Pids>, switch: Arc<Switch>) {
     let (sender, messages) = channel();
     let config = context.config();
@@ -61,32 +60,33 @@ pub(crate) fn run(context: Context, pids: Arc<Pids>, switch: Arc<Switch>) {
 
 struct Supervisor {
     context: Context,
-    /// The configuration that the serving sampler goes by.
+    /// Configuration that the serving sampler uses.
     config: Arc<Config>,
-    /// Process ids of the samplers alive, for the collector of our own processes.
+    /// Process IDs of the running samplers, shared with the `process` collector.
     pids: Arc<Pids>,
     switch: Arc<Switch>,
     sender: Sender<SamplerMessage>,
     deadlines: CallDeadlines,
     serving: Option<SamplerProcess>,
-    /// Abandoned samplers that have not ended. At most one while another serves.
+    /// Abandoned samplers that have not ended; at most one while another sampler serves.
     abandoned: Vec<SamplerProcess>,
     generation: u64,
     next_start: Mono,
     backoff: Backoff,
-    /// No sampler is judged before: we were asleep ourselves, or an old one has just ended.
+    /// Time before which no sampler is judged, because the daemon itself was suspended or an old sampler has just
+    /// ended.
     judge_from: Mono,
     looked: Mono,
-    /// What was published last: only changes are.
+    /// Last published values. Only changes are published.
     last_stalls: Vec<Stall>,
     last_stuck: bool,
     last_alive: Option<usize>,
     last_pause: Option<Pause>,
-    /// Since when no sampler may run.
+    /// Current release of the driver, during which no sampler may run.
     released: Option<Released>,
-    /// Whether samplers are to read the profiling counters.
+    /// Whether the sampler reads the profiling counters.
     gpm: bool,
-    /// The newest processes of the canary.
+    /// Newest processes of the canary.
     canaries: Vec<CanaryProcess>,
 }
 
@@ -104,7 +104,7 @@ impl Supervisor {
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                // Cannot be: `self.sender` keeps the channel open.
+                // Unreachable: `self.sender` keeps the channel open.
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             self.look();
@@ -112,7 +112,7 @@ impl Supervisor {
         self.shut_down();
     }
 
-    /// Follows the requests since the last look.
+    /// Handles the requests since the last turn.
     fn handle_requests(&mut self) {
         let wanted = self.switch.take_requests(Mono::now());
         if wanted.gpm != self.gpm {
@@ -147,7 +147,7 @@ impl Supervisor {
         }
     }
 
-    /// Goes by the configuration in use: the serving sampler takes over what it is to read, each worker before its next visit.
+    /// Applies the current configuration. Every worker of the serving sampler applies its part before its next visit.
     fn follow_configuration(&mut self) {
         let config = self.context.config();
         if Arc::ptr_eq(&config, &self.config) {
@@ -173,8 +173,8 @@ impl Supervisor {
         {
             return;
         }
-        // The new sampler leaves GPUs alone on which another process is stuck, and knows them from that one; with
-        // none stuck, it reads the driver's list.
+        // The new sampler skips the GPUs on which another process is stuck, and gets their identities from that
+        // process. If none is stuck, it reads the driver's list.
         let (mut known, mut avoid) = (Vec::new(), Vec::new());
         for old in &self.abandoned {
             let stuck = old.health(now, self.deadlines).stuck;
@@ -232,7 +232,7 @@ impl Supervisor {
             Ok(FromSampler::AttachFailed { index, error, text }) => {
                 self.context.inbox.event(LedgerEvent::AttachFailed { index, error, text });
             }
-            // The receiver has sent them to the ledger.
+            // The receiver has already sent these to the ledger.
             Ok(FromSampler::Batch(_) | FromSampler::Fact(_)) => {}
             Err((end, text)) => {
                 tracing::warn!(%text, "the sampler is abandoned");
@@ -241,7 +241,7 @@ impl Supervisor {
         }
     }
 
-    /// Abandons the serving sampler. With a reason it is a failure, and the next start may wait.
+    /// Abandons the serving sampler. With a reason this counts as a failure, which may delay the next start.
     fn abandon(&mut self, reason: Option<SamplerEnd>) {
         let Some(mut sampler) = self.serving.take() else { return };
         sampler.abandon();
@@ -254,11 +254,11 @@ impl Supervisor {
         self.count();
     }
 
-    /// Looks at the tables, ends what is overdue, and says what changed.
+    /// Reads the in-flight tables, ends overdue samplers and publishes the changes.
     fn look(&mut self) {
         let now = Mono::now();
         if now.since(self.looked) > self.deadlines.call {
-            // We were stopped ourselves, and with us the pipe that the samplers write to.
+            // The daemon itself was suspended, and with it the pipe that the samplers write to.
             self.judge_from = now + self.deadlines.call;
         }
         self.looked = now;
@@ -283,10 +283,11 @@ impl Supervisor {
             !ended
         });
         if self.abandoned.len() < before {
-            // What held the old one up may have held up the new one; it has returned in the same moment.
+            // The cause that blocked the old sampler may also have blocked the new one, which has returned at the same
+            // moment.
             self.judge_from = self.judge_from.max(now + Duration::from_secs(1));
         }
-        // Without a process that is stuck, nothing shows that the driver still is.
+        // Without a stuck process there is no evidence that the driver is still stuck.
         waiting_stuck |= self.last_stuck && old == Some(Abandoned::Stuck);
         let mut driver_stuck = self.serving.is_none() && waiting_stuck;
         if let Some(serving) = &mut self.serving {
@@ -295,7 +296,7 @@ impl Supervisor {
             }
             let health = serving.health(now, deadlines);
             let mut decision = policy::decide(&health, old);
-            // Stopped by a signal in the middle of a call: that says nothing of the driver.
+            // A process that a signal stopped in the middle of a call is no evidence against the driver.
             let stopped = decision == Decision::DriverStuck && serving.child.all_stopped();
             if stopped {
                 decision = Decision::Replace;
@@ -314,7 +315,7 @@ impl Supervisor {
                 self.abandon(Some(reason));
             }
         }
-        // The calls by name come first: they are the reason.
+        // The individual calls are published first, because they are the reason.
         self.say_stalls(stuck);
         if driver_stuck != self.last_stuck {
             if driver_stuck {
@@ -349,7 +350,7 @@ impl Supervisor {
     fn say_stalls(&mut self, found: Vec<Stall>) {
         let mut stalls: Vec<Stall> = Vec::new();
         for stall in found {
-            // One series a GPU and call: the older process has waited longer.
+            // There is one series per GPU and call. The call of the older process has waited longer.
             match stalls.iter_mut().find(|s| s.gpu == stall.gpu && s.call == stall.call) {
                 Some(known) => {
                     known.since = known.since.min(stall.since);
@@ -388,8 +389,8 @@ impl Supervisor {
         self.switch.held_by(self.serving.iter().chain(&self.abandoned).map(holder).collect());
     }
 
-    /// Ends every sampler that can be ended. One that is stuck in the driver is left: its control pipe
-    /// closes with us, and it ends when its call returns.
+    /// Ends all samplers that can be ended. A sampler that is stuck in the driver is left behind; its control pipe
+    /// closes with the daemon, and it ends when its call returns.
     fn shut_down(mut self) {
         self.abandon(None);
         end_all(&mut self.abandoned, Mono::now() + SHUTDOWN, self.deadlines);
@@ -400,22 +401,22 @@ impl Supervisor {
     }
 }
 
-/// Epochs of a sampler are above this number, and below that of the next sampler.
+/// Returns the lower bound of a sampler's epochs, which is above all epochs of the previous sampler.
 fn first_epoch(generation: u64) -> u64 {
     generation << 32
 }
 
-/// All calls of a sampler that last for long.
+/// Returns the long-running calls of a sampler.
 fn stalls(sampler: &SamplerProcess, health: &SamplerHealth) -> Vec<Stall> {
     let overdue = health.stuck.iter().map(|call| stall(sampler, call, true));
     overdue.chain(health.slow.iter().map(|call| stall(sampler, call, false))).collect()
 }
 
-/// A call with the GPU it is about, by what its own sampler knows.
+/// Converts a call to a stall, with the GPU as the sampler identified it.
 fn stall(sampler: &SamplerProcess, call: &StuckCall, overdue: bool) -> Stall {
     let gpu = call.gpu().map(|gpu| match sampler.slots.get(&call.slot) {
         Some(slot) => slot.gpu.clone(),
-        // Stuck before its UUID was read: the index is all that is known.
+        // The sampler is stuck before it has read the UUID, so only the index is known.
         None => Gpu { gpu, uuid: "".into() },
     });
     Stall { gpu, call: call.call.clone(), since: call.since, overdue }

@@ -1,6 +1,6 @@
-//! Owners of the processes on the GPUs, and what their hosts say of them. Each process is looked up once, when
-//! it is first listed; every ten seconds it is read what the owners use. Allocations are published whether used or not. Everything that could wait is read by
-//! helper threads with a deadline ([`host::reader`]), so neither this thread nor anybody else waits.
+//! Owners of the processes on the GPUs and the host resources that they use. Every process is identified once, when it
+//! is first listed; the resource use is read every ten seconds. Allocations are published whether they are used or not.
+//! Reads that may block run in helper threads with a deadline ([`host::reader`]), so this thread never waits for them.
 
 mod allocations;
 pub(super) mod claims;
@@ -32,24 +32,23 @@ use model::clock::{Cadence, Mono, boot_unix_seconds};
 use model::owners::{Attribution, Owner, OwnerUpdate};
 use model::sample::Rows;
 
-/// Time between two readings of what owners use.
+/// Time between two readings of the resource use.
 const READ_EVERY: Duration = Duration::from_secs(10);
-/// How long a process that is no longer listed stays known: a visit to a GPU may fail.
+/// Time for which an unlisted process stays known, because a visit to a GPU may fail.
 const KEEP: Duration = Duration::from_secs(60);
-/// How long a pod may wait for its names: less than the ledger waits before it takes a process as unowned.
+/// Maximum wait for the names of a pod. It is shorter than the time after which the ledger counts a process as unowned.
 const NAMES_WITHIN: Duration = Duration::from_secs(3);
-/// Helpers that environments may hold up: they are what can hang, and must leave others for the rest.
+/// Maximum number of helpers that read environments. Such reads may hang and must leave helpers for the others.
 const MOST_ENVIRONMENTS: usize = 2;
-/// A process whose reading was late is looked up again after so many readings of what owners use.
+/// Number of readings after which a process whose identification timed out is tried again.
 const LATE_AGAIN: u32 = 6;
-/// Most attributions in one event.
+/// Maximum number of attributions in one event.
 const MOST_IN_EVENT: usize = 1000;
-/// How long it is waited for a snapshot before it is looked whether it is time to end.
+/// Maximum wait for a snapshot, after which the stop signal is checked.
 const LOOK: Duration = Duration::from_millis(500);
-/// Most bytes read of `/proc/PID/cgroup`.
+/// Maximum number of bytes read from `/proc/PID/cgroup`.
 const MOST_CGROUP_BYTES: u64 = 64 * 1024;
 
-/// Starts the collector.
 pub(crate) fn run(context: Context, work: View<GpuWork>, pods: Arc<Pods>) {
     if !context.config().owners.enabled {
         return context.switched_off(CollectorName::Owners, "owners.enabled");
@@ -80,27 +79,28 @@ pub(crate) fn run(context: Context, work: View<GpuWork>, pods: Arc<Pods>) {
     collector.run();
 }
 
-/// A process that was looked up.
+/// Process whose owner was looked up.
 #[derive(Debug)]
 struct KnownProcess {
-    /// When it was started, in clock ticks; `None`: it was gone, or could not be read.
+    /// Start time in clock ticks; `None` if the process was gone or unreadable.
     started: Option<u64>,
     identity: ProcessOwner,
-    /// Since when no GPU lists it.
+    /// Start of the period in which no GPU lists the process.
     unlisted: Option<Mono>,
-    /// When it is looked up again, if that was late: a machine may be slow for a moment only.
+    /// Time of the next attempt if the identification timed out, because a machine may be slow for only a moment.
     again: Option<Mono>,
-    /// Its CPU time at the first reading: ticks, and those of them in the kernel. What was before is not the owner's.
+    /// CPU time in clock ticks at the first reading, in total and in the kernel. Earlier CPU time is not charged to the
+    /// owner.
     first: Option<(u64, u64)>,
-    /// CPU time of its threads at the last reading, by thread id.
+    /// CPU time of the threads at the last reading, by thread ID.
     threads: HashMap<u32, u64>,
 }
 
-/// Whose a process is.
+/// Owner of a process.
 #[derive(Clone, Debug)]
 struct ProcessOwner {
     owner: Arc<Owner>,
-    /// Its container among [`OwnersCollector::names`].
+    /// Key of the container in [`OwnersCollector::names`].
     container: Option<String>,
 }
 
@@ -117,25 +117,25 @@ struct OwnersCollector {
     host: Arc<Host>,
     reader: DeadlineReader,
     known: HashMap<u32, KnownProcess>,
-    /// Pods whose names may still come, each since when.
+    /// Processes of pods whose names may still arrive, with the time of the first attempt.
     waiting: HashMap<u32, Mono>,
-    /// Names of containers that have processes here, by [`container_key`]; a container keeps the ones its first
+    /// Names of the containers with processes here, by [`container_key`]. A container keeps the names that its first
     /// process got.
     names: HashMap<String, Option<PodNames>>,
-    /// Owners of the processes known, by identity.
+    /// Owners of the known processes, by ID.
     owners: HashMap<Arc<str>, Arc<Owner>>,
     users: Arc<Users>,
     lookups: [u64; OwnerLookup::ALL.len()],
     sent_lookups: Option<[u64; OwnerLookup::ALL.len()]>,
-    /// Why readings do not return, as it was reported.
+    /// Reported reason why reads do not return.
     stuck: Option<&'static str>,
-    /// Counts readings, so that processes take turns where there are too many.
+    /// Number of readings, by which processes take turns if there are too many.
     turn: usize,
-    /// The owner that was read last, if not all could be: those behind it are next.
+    /// Last owner that was read if not all could be read; the next round continues after it.
     after: Option<Arc<str>>,
     every: Duration,
     allocations: Allocations,
-    /// `None`: no scheduler writes them down.
+    /// Jobs that a scheduler's hooks record; `None` if no directory is configured.
     hpc_jobs: Option<HpcJobs>,
 }
 
@@ -175,7 +175,7 @@ impl OwnersCollector {
         }
     }
 
-    /// Reads the names of users again if they have changed.
+    /// Rereads the names of users if they have changed.
     fn refresh(&mut self) {
         let (host, known) = (Arc::clone(&self.host), Arc::clone(&self.users));
         if let Ok(Some(newer)) = self.reader.read(MAX_ABANDONED, move || users::newer(&host, &known)) {
@@ -183,7 +183,7 @@ impl OwnersCollector {
         }
     }
 
-    /// Finds the owners of newly listed processes.
+    /// Identifies the owners of newly listed processes.
     fn attribute(&mut self, work: &GpuWork, now: Mono) {
         let listed = &work.devices;
         for (pid, known) in &mut self.known {
@@ -194,7 +194,7 @@ impl OwnersCollector {
         self.known.retain(|_, known| known.unlisted.is_none_or(|since| now.since(since) < KEEP));
         self.waiting.retain(|pid, _| listed.contains_key(pid));
         let mut found = Vec::new();
-        // Not while one still hangs: it may be this one.
+        // A read that still hangs may be of this process.
         let idle = self.reader.abandoned() == 0;
         for (pid, places) in listed {
             let again = |known: &KnownProcess| idle && known.again.is_some_and(|at| now >= at);
@@ -212,7 +212,7 @@ impl OwnersCollector {
         }
     }
 
-    /// Looks one process up; `None` if that is to be tried again.
+    /// Identifies the owner of one process. Returns `None` if it must be tried again.
     fn look_up(&mut self, pid: u32, places: &[DeviceId], work: &GpuWork, now: Mono) -> Option<Attribution> {
         let host = Arc::clone(&self.host);
         let late = self.known.get(&pid).is_some_and(|known| known.again.is_some());
@@ -222,7 +222,7 @@ impl OwnersCollector {
             Err(ReadFailure::NotTried) => return None,
             Err(ReadFailure::Late) => (OwnerLookup::Late, None, ProcessOwner::unknown()),
             Ok(Err(error)) => {
-                // Gone since it was looked up: its owner stays.
+                // The process has ended since it was identified; its owner stays.
                 let (started, identity) = before.unwrap_or_else(|| (None, ProcessOwner::unknown()));
                 (failed_lookup(&error), started, identity)
             }
@@ -252,7 +252,7 @@ impl OwnersCollector {
         Some(Attribution { pid, started, owner })
     }
 
-    /// The owner of a process; `None` if its pod's names may still come.
+    /// Determines the owner of a process. Returns `None` if the names of its pod may still arrive.
     fn identify(
         &mut self,
         pid: u32,
@@ -268,7 +268,7 @@ impl OwnersCollector {
             let host = Arc::clone(&self.host);
             match self.reader.read(MOST_ENVIRONMENTS, move || read_environment(&host, pid)) {
                 Ok(said) => environment = said,
-                // Not tried because others are late: it is not known what it would have said.
+                // The environment was not read because other reads hang, so its content is unknown.
                 Err(ReadFailure::Late | ReadFailure::NotTried) => outcome = OwnerLookup::Late,
             }
         }
@@ -287,7 +287,7 @@ impl OwnersCollector {
             None => None,
         };
         let container = container_key(&membership);
-        // What a nested container does not find, the one around it may.
+        // A nested container may be named after the container around it.
         if let Some(key) = container.clone().filter(|_| names.is_some() || !membership.is_nested()) {
             self.names.entry(key).or_insert_with(|| names.clone());
         }
@@ -296,9 +296,9 @@ impl OwnersCollector {
         Some((outcome, ProcessOwner { owner: self.shared(owner), container }))
     }
 
-    /// The owner as it is known already, so that one with many processes is kept once. Processes of different users
-    /// can work for one unit or job: the first one's user stays, and the first account that one of them names.
-    /// All its processes have the same one.
+    /// Returns the known owner with the same ID, so that an owner with many processes is stored once. Processes of
+    /// several users can belong to one unit or job: the user of the first process stays, and so does the first account
+    /// that a process names. All processes of the job share that account.
     fn shared(&mut self, mut owner: Owner) -> Arc<Owner> {
         if let Some(known) = self.owners.get(&owner.id) {
             let keep = |own: &mut String, known: &String| {
@@ -319,7 +319,7 @@ impl OwnersCollector {
         owner
     }
 
-    /// Names of the pod and container, from what is known or from the kubelet's logs.
+    /// Returns the names of the pod and container, from the cache or the paths of the kubelet's logs.
     fn names(&mut self, membership: &cgroup::Membership) -> Option<PodNames> {
         let key = container_key(membership)?;
         if let Some(known) = self.names.get(&key) {
@@ -333,8 +333,8 @@ impl OwnersCollector {
         looked.ok().flatten()
     }
 
-    /// Names by the kubelet's list: of the one container that has the process's device. Only if no other pod has a
-    /// process there: a pod may use a device that it was not given.
+    /// Returns the names from the kubelet's list if exactly one container has the device of the process. No other pod
+    /// may have a process there, because a pod can use a device that it was not assigned.
     fn claimed(
         &self,
         places: &[DeviceId],
@@ -374,7 +374,7 @@ impl OwnersCollector {
         named
     }
 
-    /// Forgets owners and names without processes.
+    /// Drops owners and names without processes.
     fn forget(&mut self) {
         self.owners.retain(|_, owner| Arc::strong_count(owner) > 1);
         let keys: HashSet<&String> =
@@ -382,7 +382,7 @@ impl OwnersCollector {
         self.names.retain(|key, _| keys.contains(key));
     }
 
-    /// Sends counts of look-ups, and what was given out.
+    /// Sends the number of look-ups and the allocations.
     fn send(&mut self, work: &GpuWork, taken: Mono) {
         self.sent_lookups = Some(self.lookups);
         let mut rows = Rows::default();
@@ -398,9 +398,9 @@ impl OwnersCollector {
     }
 }
 
-/// What tells one container of a pod from another; `None`: the kubelet does not know it. A container whose pod's
-/// group is not seen may be the kubelet's all the same, but not one that a user has made, nor what only people start.
-/// Containers within a container have its key: the kubelet knows only the outer one.
+/// Returns the key of a container; `None` if it is not the kubelet's. A container whose pod group is not visible may
+/// still be the kubelet's, but a container of a user, or of a runtime that only people start, is not. A nested
+/// container has the key of the container around it, because the kubelet does not track nested ones.
 fn container_key(membership: &cgroup::Membership) -> Option<String> {
     use cgroup::Innermost;
     let runtime = membership.container.as_ref().and_then(|container| container.runtime);
@@ -412,42 +412,42 @@ fn container_key(membership: &cgroup::Membership) -> Option<String> {
         .then(|| format!("{}/{}", text(&membership.pod_uid), text(&membership.outermost_container)))
 }
 
-/// What was seen of a process.
+/// Facts about a process.
 #[derive(Debug)]
 struct LookedUp {
-    /// When it was started, in clock ticks since boot.
+    /// Start time in clock ticks since boot.
     started: u64,
-    /// What its control groups say.
+    /// Membership from the control groups.
     membership: cgroup::Membership,
-    /// Whether the group is there to be read.
+    /// Whether the directory of the control group is visible.
     group_exists: bool,
-    /// The user it runs as.
+    /// User ID of the process.
     user: Option<u32>,
 }
 
-/// What became of a look-up that failed like this.
+/// Converts the error of a look-up to its outcome.
 fn failed_lookup(error: &io::Error) -> OwnerLookup {
     match error.kind() {
         io::ErrorKind::NotFound => OwnerLookup::Gone,
         io::ErrorKind::PermissionDenied => OwnerLookup::Refused,
-        // A process that ends while it is read: ESRCH.
+        // ESRCH: the process ended during the read.
         _ if error.raw_os_error() == Some(nix::libc::ESRCH) => OwnerLookup::Gone,
         _ => OwnerLookup::Malformed,
     }
 }
 
-/// The folder of a process.
+/// Returns the /proc directory of a process.
 fn process_folder(host: &Host, pid: u32) -> PathBuf {
     host.path(format!("/proc/{pid}"))
 }
 
-/// Looks at a process. May wait: for a helper thread.
+/// Reads the facts about a process. Blocks, so it runs in a helper thread.
 fn look_at(host: &Host, pid: u32) -> io::Result<LookedUp> {
     let folder = process_folder(host, pid);
     let before = proc::read_stat(&folder)?;
     let mut membership = cgroup::membership(&proc::read(&folder.join("cgroup"), MOST_CGROUP_BYTES)?);
     let (user, _) = proc::read_status(&folder)?;
-    // Another process may have got the number meanwhile.
+    // Another process may have got the same ID meanwhile.
     if proc::read_stat(&folder)?.started != before.started {
         return Err(io::ErrorKind::NotFound.into());
     }
@@ -459,7 +459,7 @@ fn look_at(host: &Host, pid: u32) -> io::Result<LookedUp> {
     Ok(LookedUp { started: before.started, membership, group_exists, user })
 }
 
-/// What a process's environment says. May wait: reading it takes the lock of the process's memory map.
+/// Reads the environment of a process. Blocks, because the read takes the lock of the process's memory map.
 fn read_environment(host: &Host, pid: u32) -> SlurmEnvironment {
     let path = process_folder(host, pid).join("environ");
     proc::read(&path, environ::MOST_BYTES as u64).map(|bytes| environ::said(&bytes)).unwrap_or_default()

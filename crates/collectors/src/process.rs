@@ -1,5 +1,5 @@
-//! What our own processes cost and serve: CPU, memory and descriptors from /proc, and the HTTP server's
-//! own counts.
+//! Resources that the exporter itself uses: CPU time, memory and file descriptors from /proc, and the counters of the
+//! HTTP server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,16 +19,15 @@ use model::sample::{Batch, Rows};
 use model::sync::lock;
 
 const EVERY: Duration = Duration::from_secs(5);
-/// The state folder is probed each so many times,
+/// Number of visits between two probes of the state directory.
 const PROBE_EVERY: u32 = 12;
-/// and has so long to answer.
+/// Deadline of a probe.
 const PROBE_WITHIN: Duration = Duration::from_secs(2);
 
-/// CPU time as published for samplers, canaries and topology processes. A child that ends between two readings is in
-/// neither for a moment, so no sum is published lower than before.
+/// Published CPU time of samplers, canaries and topology processes. A child that ends between two readings is briefly
+/// missing from both sums, so a published sum never decreases.
 type PublishedCpu = [f64; 3];
 
-/// Starts the collector.
 pub(crate) fn run(context: Context, parts: Parts) {
     let every = EVERY.min(context.config().metrics.publish_interval * 5);
     let mut published = PublishedCpu::default();
@@ -52,14 +51,13 @@ pub(crate) fn run(context: Context, parts: Parts) {
     );
 }
 
-/// Whether state is kept. The folder of the state files is probed as well: a save comes seldom, and a failure must show
-/// before.
+/// State of the state directory. The directory is probed because saves are rare and a failure should show earlier.
 struct StateFolder {
     store: Store,
-    /// A disk may hang.
+    /// Reads with a deadline, because a disk may hang.
     reader: DeadlineReader,
     cadence: Cadence,
-    /// Why not all is kept.
+    /// Reason why documents are not saved.
     unkept: Option<String>,
 }
 
@@ -76,7 +74,7 @@ impl StateFolder {
     fn add_row(&mut self, rows: &mut Rows, now: Mono) {
         if self.cadence.tick(now) {
             let store = self.store.clone();
-            // One that hangs is enough.
+            // A second probe would not help while one hangs.
             let found = match self.reader.read(1, move || store.probe()) {
                 Ok(found) => found.map_err(|error| error.to_string()),
                 Err(_) => Err("it does not answer".to_owned()),
@@ -103,7 +101,7 @@ impl StateFolder {
     }
 }
 
-/// The serving process.
+/// Adds the rows of the serving process.
 fn serve(rows: &mut Rows) -> procfs::ProcResult<()> {
     let me = Process::myself()?;
     let stat = me.stat()?;
@@ -126,8 +124,8 @@ fn serve(rows: &mut Rows) -> procfs::ProcResult<()> {
     Ok(())
 }
 
-/// The children alive, and the CPU time of those that have ended: of canaries and topology processes what each was seen
-/// to have used, of samplers the rest.
+/// Adds the rows of the child processes. The CPU time of ended canaries and topology processes is tracked per process;
+/// the remaining CPU time of ended children belongs to samplers.
 fn children(parts: &Parts, rows: &mut Rows, published: &mut PublishedCpu) {
     let known = |alive: &[i32], cpu: Duration| (alive.to_vec(), cpu.as_secs_f64());
     let (ended, (canaries, ended_canaries), (topology_children, ended_topology)) =
@@ -153,12 +151,13 @@ fn children(parts: &Parts, rows: &mut Rows, published: &mut PublishedCpu) {
     family(rows, Role::Topology, &topology_children, ended_topology, &mut published[2]);
 }
 
-/// Children of one kind: process ids of those alive, CPU seconds of the others.
+/// Adds the rows of the children with one role. `alive` are their process IDs, `ended` is the CPU time of the ended
+/// ones in seconds.
 fn family(rows: &mut Rows, role: Role, alive: &[i32], ended: f64, published: &mut f64) {
     let mut cpu = ended;
     let mut resident = 0.0;
     for pid in alive {
-        // One that ended between listing and looking counts with the ended ones next time.
+        // A process that ended after it was listed counts as ended in the next reading.
         let Ok(stat) = Process::new(*pid).and_then(|p| p.stat()) else { continue };
         cpu += cpu_seconds(&stat);
         resident += (stat.rss * procfs::page_size()) as f64;
@@ -168,7 +167,7 @@ fn family(rows: &mut Rows, role: Role, alive: &[i32], ended: f64, published: &mu
     put_row(rows, &Node {}, &m::gpu_exporter_resident_memory_bytes, (role,), resident);
 }
 
-/// The HTTP server.
+/// Adds the counters of the HTTP server.
 fn http_server(stats: &HttpCounters, rows: &mut Rows) {
     for status in HttpStatus::ALL {
         put_row(
@@ -184,7 +183,7 @@ fn http_server(stats: &HttpCounters, rows: &mut Rows) {
     put_row(rows, &Node {}, &m::gpu_exporter_http_connections_evicted_total, (), stats.evicted() as f64);
 }
 
-/// TLS and the files that it comes from.
+/// Adds the state of the web configuration and of the certificate.
 fn web_config(access: &Access, stats: &HttpCounters, rows: &mut Rows) {
     let successful = f64::from(u8::from(access.problems().is_empty()));
     put_row(rows, &Node {}, &m::gpu_exporter_web_config_last_reload_successful, (), successful);

@@ -1,5 +1,6 @@
-//! The machine around the GPUs: a process of its own looks, at start, when GPUs come or go, and at links and network
-//! devices now and then. What it finds is compared with the first look at this machine and with what is declared.
+//! Topology of the host. A separate process discovers it at startup and when GPUs appear or disappear, and rereads
+//! links and network devices at intervals. The result is compared with the first discovery on this machine and with the
+//! declared topology.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -23,14 +24,13 @@ use settings::Config;
 use topology::ask::{AskError, Asker, MachineAnswer};
 use topology::discover::Origin;
 
-/// Longest time between two looks at which GPUs are there.
+/// Maximum time between two checks for new GPUs.
 const LOOK: Duration = Duration::from_secs(1);
-/// After so many looks at links without an answer, links count as unknown.
+/// Number of failed link readings after which the state of the links counts as unknown.
 const FAILURES: u32 = 3;
-/// Longest file with the topology that the machine should have.
+/// Maximum size of a file with a declared topology.
 const MOST: usize = 8 << 20;
 
-/// Starts the collector.
 pub(crate) fn run(context: Context, parts: Parts) {
     if !context.config().topology.enabled {
         return context.switched_off(CollectorName::Topology, "topology.enabled");
@@ -59,7 +59,7 @@ struct TopologyCollector<'a> {
     context: &'a Context,
     asker: Asker,
     first_seen: FirstSeen,
-    /// What was found.
+    /// Topology of the last discovery.
     known: Option<MachineAnswer>,
     /// GPUs at the last visit.
     present: BTreeSet<String>,
@@ -68,9 +68,10 @@ struct TopologyCollector<'a> {
 }
 
 impl TopologyCollector<'_> {
-    /// Whether GPUs have gone since the last visit, or some have come that it did not find.
+    /// Returns whether GPUs have disappeared since the last visit, or GPUs have appeared that the last discovery does
+    /// not contain.
     fn is_surprised_by(&self, present: &BTreeSet<String>) -> bool {
-        // Without an answer at all the next try is at its time.
+        // If the first discovery failed, the next attempt comes at the usual time.
         let Some(known) = &self.known else { return false };
         let found = |address: &String| known.topology.gpu(address).is_some();
         !present.is_superset(&self.present) || present.difference(&self.present).any(|gpu| !found(gpu))
@@ -107,7 +108,7 @@ impl TopologyCollector<'_> {
         }
     }
 
-    /// Looks at links and network devices; at everything if a device came or went.
+    /// Rereads links and network devices. Discovers everything again if a device has appeared or disappeared.
     fn links(&mut self) -> Result<(), AskError> {
         let links = self.asker.links(&self.context.config().host.root, &self.context.stop)?;
         match &mut self.known {
@@ -119,7 +120,7 @@ impl TopologyCollector<'_> {
         }
     }
 
-    /// Looks at everything. If that fails, what was known stays.
+    /// Discovers everything. On failure the known topology stays.
     fn all(&mut self) -> Result<(), AskError> {
         let origin = Origin::Live(self.context.config().host.root.clone());
         let mut found = self.asker.all(&origin, false, &self.context.stop)?;
@@ -131,7 +132,7 @@ impl TopologyCollector<'_> {
         Ok(())
     }
 
-    /// Says what is known. Gives what keeps it from being all.
+    /// Publishes the topology. Returns the error if the declared topology is unreadable.
     fn publish(&mut self) -> Option<String> {
         let known = self.known.as_ref()?;
         let changed = compare::differences(self.first_seen.or_is(&known.topology), &known.topology);
@@ -141,12 +142,12 @@ impl TopologyCollector<'_> {
         let topology = Arc::new(known.topology.clone());
         let update = TopologyUpdate { topology, against_first_seen: Some(changed), against_declared };
         self.context.inbox.event(LedgerEvent::Topology(update));
-        // The ledger knows the collector by its batches; the values go another way.
+        // The ledger tracks the collector by its batches, but the topology is sent as an event.
         self.context.beat(CollectorName::Topology);
         declared.err()
     }
 
-    /// Links and networks had no answer for too long: their state is unknown.
+    /// Marks the state of links and networks as unknown.
     fn forget_links(&mut self) {
         let Some(known) = &mut self.known else { return };
         for device in &mut known.topology.devices {
@@ -161,7 +162,7 @@ impl TopologyCollector<'_> {
     }
 }
 
-/// What `gpu-node-exporter topology --format json` prints and `/api/v1/topology` serves, or the topology in it.
+/// Output of `gpu-node-exporter topology --format json` and of `/api/v1/topology`, or the topology in it.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum DeclaredTopology {
@@ -169,7 +170,7 @@ enum DeclaredTopology {
     Bare(Topology),
 }
 
-/// The topology that the machine should have, from a file. `None`: none is declared.
+/// Reads the declared topology from a file. Returns `None` if no file is configured.
 pub fn declared(file: &Path) -> Result<Option<Topology>, String> {
     if file.as_os_str().is_empty() {
         return Ok(None);
@@ -182,19 +183,19 @@ pub fn declared(file: &Path) -> Result<Option<Topology>, String> {
     }
 }
 
-/// The first topology seen on this machine, kept over restarts. After a wanted change of the machine an administrator
-/// removes the file.
+/// First topology discovered on this machine, kept across restarts. The administrator deletes the file after an
+/// intended change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedTopology {
-    /// `/etc/machine-id` of the machine; empty if it has none.
+    /// Content of `/etc/machine-id`; empty if there is none.
     machine_id: String,
-    /// As it was when it was first seen.
+    /// Topology at the first discovery.
     #[serde(deserialize_with = "known_topology")]
     topology: Topology,
 }
 
-/// A topology without what a later release may have put there: a device of another kind is left out, memory of another
-/// kind is of none, as this release would find them.
+/// Deserializes a topology of a later release. Devices of an unknown kind are dropped, and an unknown memory kind is
+/// removed, as this release would discover them.
 fn known_topology<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Topology, D::Error> {
     let mut saved = Value::deserialize(deserializer)?;
     if let Some(devices) = saved.get_mut("devices").and_then(Value::as_array_mut) {
@@ -217,7 +218,7 @@ impl Document for SavedTopology {
     const MAX_BYTES: usize = 4 << 20;
 }
 
-/// The first one seen, or the place for it.
+/// First discovered topology, loaded from its state file.
 struct FirstSeen {
     machine_id: String,
     kept: Option<Topology>,
@@ -225,16 +226,16 @@ struct FirstSeen {
 }
 
 impl FirstSeen {
-    /// What was kept of this machine.
+    /// Loads the first topology of this machine.
     fn load(config: &Config, store: &Store) -> FirstSeen {
-        // What was seen first of another machine, whose disk this is, does not count.
+        // The disk may come from another machine, whose topology does not count.
         let machine_id = Host::new(&config.host.root).machine_id();
         let (kept, keeper) = store.open::<SavedTopology>();
         let kept = kept.filter(|kept| kept.machine_id == machine_id).map(|kept| kept.topology);
         FirstSeen { machine_id, kept, keeper }
     }
 
-    /// The first one seen: this one, if there was none before, which is then kept.
+    /// Returns the first topology. If there is none, `topology` becomes the first one and is saved.
     fn or_is(&mut self, topology: &Topology) -> &Topology {
         let FirstSeen { machine_id, kept, keeper } = self;
         kept.get_or_insert_with(|| {

@@ -1,5 +1,5 @@
-//! Views on the published snapshot: each collector that needs a fact of the ledger receives a view on that fact, never
-//! the snapshot.
+//! Views on the published snapshot. A collector that needs facts of the ledger receives a view on these facts and never
+//! reads the snapshot itself.
 
 pub mod canary;
 
@@ -20,7 +20,7 @@ use model::snapshot::{OwnerView, Series, Snapshot, Value};
 use model::snapshot_cell::SnapshotCell;
 use model::topology::Topology;
 
-/// One fact of the newest snapshot, computed when it is read.
+/// Facts of the newest snapshot, computed on every read.
 #[derive(Debug)]
 pub(crate) struct View<T> {
     snapshots: Arc<SnapshotCell>,
@@ -28,56 +28,55 @@ pub(crate) struct View<T> {
 }
 
 impl<T> View<T> {
-    /// The view that `project` computes.
+    /// Creates the view that `project` computes.
     pub(crate) fn new(snapshots: &Arc<SnapshotCell>, project: fn(&Arc<Snapshot>) -> T) -> View<T> {
         View { snapshots: Arc::clone(snapshots), project }
     }
 
-    /// The fact now. Never blocks.
+    /// Returns the current facts. Never blocks.
     pub(crate) fn current(&self) -> T {
         (self.project)(&self.snapshots.current())
     }
 
-    /// Waits for a snapshot after number `seen`, at most so long: its number, and the fact.
+    /// Waits at most `at_most` for a snapshot with a number above `seen`. Returns the number of the newest snapshot and
+    /// its facts.
     pub(crate) fn wait_for_newer(&self, seen: u64, at_most: Duration) -> (u64, T) {
         let snapshot = self.snapshots.wait_for_newer(seen, at_most);
         (snapshot.sequence, (self.project)(&snapshot))
     }
 }
 
-/// A GPU, or a compute instance of it: GPU and compute instance id.
+/// GPU, and the GPU instance and compute instance IDs if it is a part of a GPU.
 pub(crate) type DeviceId = (Gpu, Option<(u32, u32)>);
 
-/// Processes on the GPUs, and what a device plugin may call the devices.
+/// Processes on the GPUs, and the names that device plugins use for the devices.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GpuWork {
-    /// Devices of each process, by process id.
+    /// Devices of every process, by process ID.
     pub(crate) devices: BTreeMap<u32, Vec<DeviceId>>,
-    /// Every GPU, with the N of its device file.
+    /// All GPUs with the minor numbers of their device files.
     pub(crate) gpus: Vec<(Gpu, Option<u32>)>,
-    /// Whether the driver lists fewer GPUs than it did, so that NVML's index may be that of another GPU than before.
+    /// Whether the driver lists fewer GPUs than before, in which case an NVML index may belong to another GPU.
     pub(crate) gpus_missing: bool,
-    /// UUIDs of the MIG devices: UUID of the GPU, GPU and compute instance id.
+    /// UUIDs of the MIG devices, by GPU UUID, GPU instance ID and compute instance ID.
     pub(crate) mig_uuids: BTreeMap<(Arc<str>, u32, u32), String>,
-    /// The GPU instances: UUID of the GPU and GPU instance id.
+    /// GPU instances, by GPU UUID and GPU instance ID.
     pub(crate) instances: BTreeMap<(Arc<str>, u32), MigPlace>,
 }
 
-/// What is known of a GPU instance.
+/// Profile and placement of a GPU instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MigPlace {
-    /// Name of its profile.
     pub(crate) profile: Arc<str>,
-    /// Id of its profile.
     pub(crate) profile_id: Option<u32>,
-    /// First memory slice.
     pub(crate) start: Option<u32>,
-    /// Memory slices.
+    /// Number of memory slices.
     pub(crate) slices: Option<u32>,
 }
 
 impl GpuWork {
-    /// What a device plugin may call the device: the UUID of a MIG device, or UUID and number of a GPU.
+    /// Returns the names that a device plugin may use: the UUID of a MIG device, or the UUID, index and device file of
+    /// a GPU.
     pub(crate) fn plugin_names(&self, (gpu, instance): &DeviceId) -> Vec<String> {
         match *instance {
             Some((gpu_instance, compute_instance)) => {
@@ -92,13 +91,13 @@ impl GpuWork {
         }
     }
 
-    /// The GPU with this minor number.
+    /// Returns the GPU with this minor number.
     pub(crate) fn of_minor(&self, minor: u32) -> Option<&Gpu> {
         self.gpus.iter().find(|(_, known)| *known == Some(minor)).map(|(gpu, _)| gpu)
     }
 
-    /// The GPU or GPU instance that the driver of dynamic claims means. A GPU is found by its minor number alone, never
-    /// by NVML's index; an instance by GPU, profile and placement.
+    /// Resolves a device of a dynamic claim. GPUs are matched only by minor number, never by NVML index; instances are
+    /// matched by GPU, profile and placement.
     pub(crate) fn dynamic(&self, device: DynamicDevice) -> Result<AllocatedGpu, ClaimUnresolved> {
         let (minor, profile_id, start, slices) = match device {
             DynamicDevice::Passthrough => return Err(ClaimUnresolved::Passthrough),
@@ -123,7 +122,8 @@ impl GpuWork {
         }
     }
 
-    /// Profile of a GPU instance, and the UUID of its MIG device if it has one alone; empty texts for a whole GPU.
+    /// Returns the profile of a GPU instance, and the UUID of its MIG device if there is exactly one. Both are empty
+    /// for a whole GPU.
     pub(crate) fn mig_of(&self, at: &AllocatedGpu) -> (String, String) {
         let Ok(id) = at.gpu_instance.parse::<u32>() else { return Default::default() };
         let place = self.instances.get(&(Arc::clone(&at.uuid), id));
@@ -136,8 +136,8 @@ impl GpuWork {
         }
     }
 
-    /// The GPU or GPU instance that a device plugin or Slurm means by this id; `None` where it is not here or the id does
-    /// not identify it.
+    /// Resolves a device ID of a device plugin or of Slurm. Returns `None` if the device is not on this node or the ID
+    /// is ambiguous.
     pub(crate) fn device(&self, id: &str) -> Option<AllocatedGpu> {
         let whole = |gpu: &Gpu| AllocatedGpu::new(gpu, None);
         let by_uuid = |uuid: &str| self.gpus.iter().map(|(gpu, _)| gpu).find(|gpu| is_uuid(&gpu.uuid, uuid));
@@ -162,7 +162,7 @@ impl GpuWork {
                 let mut parts = part.split('/').skip(1);
                 match parts.next() {
                     _ if part.starts_with('-') => None,
-                    // GKE's shares in time.
+                    // GKE's time-shared GPUs.
                     Some(share) if share.starts_with("vgpu") => Some(whole(gpu)),
                     Some(instance) => {
                         let id = instance.strip_prefix("gi")?.parse().ok()?;
@@ -182,7 +182,7 @@ fn is_uuid(uuid: &str, other: &str) -> bool {
     !uuid.is_empty() && uuid.eq_ignore_ascii_case(other)
 }
 
-/// The processes that the GPUs list.
+/// Collects the processes on all GPUs and the names of the devices.
 pub(crate) fn gpu_work(snapshot: &Arc<Snapshot>) -> GpuWork {
     let count = |series: &[Series]| match series.first().map(|series| &series.value) {
         Some(Value::Number(count)) => Some(*count as usize),
@@ -229,7 +229,7 @@ fn place_of<'a>(work: &'a mut GpuWork, instance: &GpuInstance) -> &'a mut MigPla
     place
 }
 
-/// The whole numbers of GPU instances.
+/// Returns the values of GPU instances as whole numbers.
 fn of_instances(series: &[Series]) -> impl Iterator<Item = (&GpuInstance, u32)> {
     series.iter().filter_map(|series| match (&series.subject.subject, &series.value) {
         (Subject::GpuInstance(instance), Value::Number(value)) => Some((instance, *value as u32)),
@@ -237,7 +237,7 @@ fn of_instances(series: &[Series]) -> impl Iterator<Item = (&GpuInstance, u32)> 
     })
 }
 
-/// Every MIG device with its UUID.
+/// Returns every MIG device with its UUID.
 fn mig_devices(snapshot: &Snapshot) -> impl Iterator<Item = (&ComputeInstance, &str)> {
     snapshot.series(&m::gpu_mig_info).iter().filter_map(|series| {
         let Subject::ComputeInstance(mig) = &series.subject.subject else { return None };
@@ -246,14 +246,14 @@ fn mig_devices(snapshot: &Snapshot) -> impl Iterator<Item = (&ComputeInstance, &
     })
 }
 
-/// PCI addresses of the GPUs that the driver lists.
+/// Returns the PCI addresses of the GPUs that the driver lists.
 pub(crate) fn gpu_addresses(snapshot: &Arc<Snapshot>) -> BTreeSet<String> {
     let addresses =
         snapshot.gpus.iter().filter_map(|view| snapshot.info(&m::gpu_info, &view.gpu, "pci_address"));
     addresses.filter_map(pci_address).collect()
 }
 
-/// Whether a GPU belongs to an NVLink fabric, or is on its way into one.
+/// Returns whether a GPU belongs to an NVLink fabric or is joining one.
 pub(crate) fn has_fabric(snapshot: &Arc<Snapshot>) -> bool {
     let not_supported = schema::Label::text(&FabricState::NotSupported);
     let series = snapshot.series(&m::gpu_fabric_state).iter();
@@ -261,17 +261,17 @@ pub(crate) fn has_fabric(snapshot: &Arc<Snapshot>) -> bool {
     states.any(|series| series.labels.first() != Some(&not_supported))
 }
 
-/// The topology of the host; `None` until it was found.
+/// Returns the host topology; `None` until it is discovered.
 pub(crate) fn topology(snapshot: &Arc<Snapshot>) -> Option<Arc<Topology>> {
     snapshot.topology.as_ref().map(|update| Arc::clone(&update.topology))
 }
 
-/// The owners that are published, each with whether it has processes now.
+/// Returns the published owners, and whether they have running processes.
 pub(crate) fn owners(snapshot: &Arc<Snapshot>) -> Vec<(Arc<Owner>, bool)> {
     snapshot.owners.iter().map(|view| (Arc::clone(&view.owner), !view.processes.is_empty())).collect()
 }
 
-/// The owners with processes on GPUs, as NCCL's ranks are joined with them.
+/// Returns the owners with processes on GPUs, for the join with NCCL's ranks.
 pub(crate) fn rank_places(snapshot: &Arc<Snapshot>) -> Vec<RankPlace> {
     let with_work = snapshot.owners.iter().filter(|view| !view.processes.is_empty());
     let place = |view: &OwnerView| RankPlace {

@@ -17,10 +17,9 @@ use store::WindowStore;
 /// Interval between two readings of the directory.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// Starts the collector.
 pub(crate) fn run(context: Context) {
     let mut store = WindowStore::new(&context.config());
-    // What the ledger has.
+    // Last state sent to the ledger.
     let (mut known, mut known_problems) = (None, Vec::new());
     context.every(
         |_| INTERVAL,
@@ -45,7 +44,7 @@ pub(crate) fn run(context: Context) {
                 context.unavailable(CollectorName::Windows, text);
                 known_problems = problems;
             }
-            // Without values: the batch proves to the ledger and `/readyz` that the directory is read.
+            // The empty batch shows the ledger and `/readyz` that the directory is being read.
             let beat = Batch::of_node(CollectorName::Windows, taken, Some(INTERVAL * 5), Rows::default());
             context.inbox.batch(beat);
         },

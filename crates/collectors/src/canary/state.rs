@@ -1,5 +1,5 @@
-//! What the canary's collector shares with the control socket: its plan, what it has seen, and how the last runs ended.
-//! Not locked while a run is made.
+//! State that the canary shares with the control socket: its schedule, its observations and the outcomes of the last
+//! runs. The lock is not held during a run.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ use model::clock::{Mono, unix_seconds};
 use model::sync::lock;
 use settings::Config;
 
-/// Values of this age count as fresh, however short the intervals are.
+/// Minimum age limit of published values, for very short intervals.
 const FRESH: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Default)]
@@ -28,74 +28,68 @@ pub struct CanaryCell(Mutex<Option<RunnerState>>);
 
 #[derive(Debug)]
 pub(crate) struct RunnerState {
-    /// When runs are due.
     pub(crate) schedule: CanarySchedule,
-    /// What only time tells.
+    /// Observations over time, such as the idle time of a GPU.
     pub(crate) watch: ActivityWatch,
-    /// Where runs can be made.
+    /// Places for runs, by GPU.
     pub(crate) devices: BTreeMap<Gpu, Vec<Place>>,
-    /// The run under way.
+    /// Place of the current run.
     pub(crate) running: Option<Place>,
-    /// Processes of earlier runs that have not ended.
+    /// Processes that have outlived their runs.
     pub(crate) left: Vec<LeftProcess>,
-    /// How the last run ended at each place.
+    /// Outcome of the last run at every place.
     pub(crate) last: BTreeMap<Place, Outcome>,
-    /// Whether we hold the interlock ourselves.
+    /// Whether this daemon holds the interlock.
     pub(crate) interlocked: bool,
-    /// What the kubelet has given out.
+    /// Devices that the kubelet has assigned.
     pub(crate) pods: Arc<Pods>,
 }
 
-/// A process that has not ended.
+/// Process that has outlived its run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LeftProcess {
-    /// The place of its run.
+    /// Place of the run.
     pub place: Place,
-    /// The other GPU it used, if it did.
+    /// Second GPU of the run, if it used two.
     pub peer: Option<Gpu>,
-    /// Its process id.
     pub pid: i32,
-    /// The step it hangs in, if it does.
+    /// Step in which the process hangs, if it hangs.
     pub hangs: Option<CanaryStep>,
 }
 
-/// The answer on the control socket to `canary status`.
+/// Response to `canary status` on the control socket.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CanaryStatus {
-    /// When the canary runs.
     pub mode: CanaryMode,
-    /// The run under way.
+    /// Place of the current run.
     pub running: Option<Place>,
-    /// Processes of earlier runs that have not ended.
+    /// Processes that have outlived their runs.
     pub left: Vec<LeftProcess>,
-    /// Every GPU.
     pub gpus: Vec<GpuStatus>,
 }
 
-/// One GPU.
+/// Canary status of one GPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuStatus {
-    /// The GPU.
     pub gpu: Gpu,
-    /// When the next run is due, in seconds since 1970; in the past: it is put off.
+    /// Time of the next run in seconds since 1970. A time in the past means that the run is postponed.
     pub next_due: Option<f64>,
-    /// The places on it; none in MIG mode without an instance.
+    /// Places of the GPU; empty in MIG mode without instances.
     pub places: Vec<PlaceStatus>,
 }
 
-/// One place.
+/// Canary status of one place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlaceStatus {
-    /// The place.
     pub place: Place,
-    /// Whether the canary may run there now.
+    /// Conditions for a run at this place, as of now.
     pub conditions: Vec<RunCondition>,
-    /// How its last run ended.
+    /// Outcome of the last run.
     pub last: Option<Outcome>,
 }
 
 impl CanaryCell {
-    /// Sets the first state.
+    /// Creates the state when the canary is switched on.
     pub(crate) fn open(&self, settings: ScheduleSettings, seed: u64, pods: Arc<Pods>) {
         *lock(&self.0) = Some(RunnerState {
             schedule: CanarySchedule::new(settings, seed),
@@ -109,17 +103,17 @@ impl CanaryCell {
         });
     }
 
-    /// Forgets the state.
+    /// Drops the state when the canary is switched off.
     pub(crate) fn close(&self) {
         *lock(&self.0) = None;
     }
 
-    /// Works with the state; `None` before it was opened.
+    /// Calls `work` with the state. Returns `None` while the canary is off.
     pub(crate) fn with<T>(&self, work: impl FnOnce(&mut RunnerState) -> T) -> Option<T> {
         lock(&self.0).as_mut().map(work)
     }
 
-    /// The answer to `canary status`.
+    /// Builds the response to `canary status`.
     pub fn status(&self, config: &Config, released: bool, published: &CanaryFacts) -> CanaryStatus {
         let now = Mono::now();
         let mode = config.canary.mode;
@@ -150,7 +144,7 @@ impl CanaryCell {
 }
 
 impl RunnerState {
-    /// What the gate goes by; the interlock is left out, because looking at it means to hold it for a moment.
+    /// Returns the facts for the gate, except the interlock: reading it would briefly lock it.
     pub(crate) fn facts(
         &self,
         config: &Config,
@@ -163,7 +157,7 @@ impl RunnerState {
         let mut facts = published.gate(place, fresh_for.max(FRESH), now);
         self.watch.complete(&mut facts, place, now);
         facts.released = released;
-        // By UUID: an index may pass on to another GPU while a process hangs.
+        // Matched by UUID, because another GPU may get the index while a process hangs.
         let uuid = &place.gpu.uuid;
         let on = |left: &&LeftProcess| {
             left.place.gpu.uuid == *uuid || left.peer.as_ref().is_some_and(|peer| peer.uuid == *uuid)
@@ -180,13 +174,13 @@ impl RunnerState {
         facts
     }
 
-    /// Whether a pod was given the place.
+    /// Returns whether the place is assigned to a pod.
     pub(crate) fn pod(&self, published: &CanaryFacts, place: &Place) -> Claimed {
         claims::by_pod(&self.pods.status(), &self.pods.claims(), place, published.minor_number(&place.gpu))
     }
 }
 
-/// A moment in seconds since 1970.
+/// Converts a moment to seconds since 1970.
 pub(crate) fn unix(moment: Mono, now: Mono) -> f64 {
     let distance = moment.since(now).as_secs_f64() - now.since(moment).as_secs_f64();
     unix_seconds() + distance

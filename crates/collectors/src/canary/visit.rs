@@ -1,4 +1,4 @@
-//! One run, from the interlock to the verdict.
+//! One run, from acquiring the interlock to publishing the verdict.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use model::catalog::{CanarySkip, CanaryVerdict, Gpu};
 use model::clock::{Mono, unix_seconds};
 use settings::Config;
 
-/// The settings of a run of the daemon.
+/// Returns the settings for runs of the daemon.
 pub fn run_settings(config: &Config, children: Arc<ChildSet>) -> RunSettings {
     RunSettings {
         nvml_library: config.sampler.nvml_library.clone(),
@@ -34,7 +34,7 @@ pub fn run_settings(config: &Config, children: Arc<ChildSet>) -> RunSettings {
 }
 
 impl CanaryCollector {
-    /// Makes a run there, with `peer` at the other end of copies between two GPUs, and publishes its outcome.
+    /// Runs the canary at `place` and publishes the outcome. `peer` is the other end of copies between two GPUs.
     pub(super) fn visit(&mut self, place: &Place, peer: Option<Place>) {
         let config = self.context.config();
         let Some(pci_address) = self.facts.current().pci_address(&place.gpu) else {
@@ -42,7 +42,7 @@ impl CanaryCollector {
         };
         let seed = self.rng.number();
         let target = RunTarget::new(place.clone(), pci_address, peer, &config.canary.checks, seed);
-        // The interlock may still be held for the run before.
+        // The interlock may still be held for the previous run.
         if self.interlock.is_none() {
             match interlock::acquire(&config.canary.lock_file) {
                 Ok(held) => self.interlock = Some(held),
@@ -85,7 +85,7 @@ impl CanaryCollector {
         self.tend(None);
     }
 
-    /// Marks the other GPU as the canary's, or no longer.
+    /// Publishes that the second GPU takes part in the run, or no longer does.
     fn occupy(&self, peer: Option<&Gpu>, takes_part: bool) {
         if let Some(peer) = peer {
             self.tell(CanaryEvent::Peer(peer.clone(), takes_part));
@@ -99,7 +99,7 @@ impl CanaryCollector {
         }
     }
 
-    /// Why a run under way has to end, if it has to. The run itself sees other processes on the GPU.
+    /// Returns the reason if the current run must end. Other processes on the GPU are detected by the run itself.
     fn why_end(&self, place: &Place) -> Option<String> {
         if self.context.stop.stopped() {
             return Some("the daemon ends".into());
@@ -122,7 +122,7 @@ impl CanaryCollector {
         (!there).then(|| "MIG layout changed".into())
     }
 
-    /// Whether nothing has come in the way of another try.
+    /// Returns whether the conditions still allow a second attempt.
     fn still_free(&self, place: &Place) -> bool {
         if self.why_end(place).is_some() {
             return false;
@@ -131,9 +131,9 @@ impl CanaryCollector {
         let config = &self.context.config();
         let facts =
             self.parts.canary.with(|state| state.facts(config, false, &published, place, Mono::now()));
-        // The values may still be of the first try's work. That holds of the processes too: in a container without the
-        // host's process ids the first try's process is listed under an id that is not known here. The second try itself
-        // looks for other processes before it uses CUDA, and ends if there are.
+        // The values may still show the work of the first attempt. In a container without the host's process IDs this
+        // includes the process list, where the first attempt has an unknown ID. The second attempt checks for other
+        // processes itself before it uses CUDA, and ends if there are any.
         let ours = |allows: &Allows| {
             use CanarySkip::{Busy, Memory, Processes, RecentXid};
             match allows {
@@ -146,7 +146,7 @@ impl CanaryCollector {
         })
     }
 
-    /// Judges a run, keeps what it taught, and publishes the outcome.
+    /// Judges a run, updates the baseline and publishes the outcome.
     fn conclude(&mut self, place: &Place, run: CanaryRun) {
         let siblings =
             run.device.as_ref().map(|device| self.memory.siblings(place, device)).unwrap_or_default();
@@ -166,7 +166,7 @@ impl CanaryCollector {
     }
 }
 
-/// A run under way.
+/// Observer of the current run.
 struct VisitObserver<'a> {
     collector: &'a mut CanaryCollector,
     place: &'a Place,
@@ -201,7 +201,7 @@ impl RunObserver for VisitObserver<'_> {
     }
 }
 
-/// One line of the log for what is worth it.
+/// Logs the end of a run, with a level that depends on the outcome.
 fn say(outcome: &Outcome, end: &RunEnd) {
     let place = &outcome.place;
     match end {

@@ -1,5 +1,5 @@
-//! What only time tells: for how long a place has had no work and a GPU no fault, and the least memory ever seen
-//! in use. Times are taken from the monotonic clock as values change, so that a clock that is set loses nothing.
+//! Observations over time: the idle time of a place, the time since the last fault of a GPU, and the lowest memory use.
+//! Changes are timed with the monotonic clock, so that setting the wall clock loses nothing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -11,31 +11,31 @@ use model::canary::Place;
 use model::catalog::{self as m, Gpu};
 use model::clock::{Mono, nanos};
 
-/// What was seen.
+/// Observations of all GPUs and places.
 #[derive(Debug, Default)]
 pub(crate) struct ActivityWatch {
     gpus: HashMap<Gpu, WatchedGpu>,
     places: HashMap<Place, WatchedPlace>,
 }
 
-/// Of a GPU.
+/// Observations of a GPU.
 #[derive(Debug, Default)]
 struct WatchedGpu {
-    /// Since when it answers without a break.
+    /// Start of the period in which the GPU has answered without a break.
     up: Option<Mono>,
     busy: Option<PublishedMoment>,
     xid: Option<PublishedMoment>,
 }
 
-/// Of a place.
+/// Observations of a place.
 #[derive(Debug, Default)]
 struct WatchedPlace {
-    /// Since when it has no process.
+    /// Start of the period without processes.
     since: Option<Mono>,
     least: Option<f64>,
 }
 
-/// A published moment, and when that was by our own clock.
+/// Published wall-clock time and the monotonic time of the same moment.
 #[derive(Clone, Copy, Debug)]
 struct PublishedMoment {
     unix_seconds: f64,
@@ -43,13 +43,13 @@ struct PublishedMoment {
 }
 
 impl PublishedMoment {
-    /// What the newest published value says, after what was known.
+    /// Returns the moment after the newest published value.
     fn next(known: Option<Self>, published: Option<(f64, Duration)>, now: Mono) -> Option<Self> {
         match (known, published) {
             (None, Some((unix_seconds, age))) => {
                 Some(PublishedMoment { unix_seconds, at: Mono(now.0.saturating_sub(nanos(age))) })
             }
-            // It has moved since the last look, whatever the wall clock says of it.
+            // The value has changed since the last update, whatever the wall clock shows.
             (Some(known), Some((unix_seconds, _))) if known.unix_seconds != unix_seconds => {
                 Some(PublishedMoment { unix_seconds, at: now })
             }
@@ -59,7 +59,8 @@ impl PublishedMoment {
 }
 
 impl ActivityWatch {
-    /// Takes in what is published. Gives of each place whether it is at work, where that is known.
+    /// Reads the published facts. Returns whether the places are busy; places with an unknown number of processes are
+    /// left out.
     pub(crate) fn look(
         &mut self,
         published: &CanaryFacts,
@@ -94,7 +95,7 @@ impl ActivityWatch {
         working
     }
 
-    /// For how long the place has had no work. Of a part of a GPU only its own processes count.
+    /// Returns the idle time of a place. For a part of a GPU only its own processes count.
     fn idle(&self, place: &Place, now: Mono) -> Duration {
         let Some(seen) = self.gpus.get(&place.gpu) else { return Duration::ZERO };
         let quiet = self.places.get(place).and_then(|quiet| quiet.since);
@@ -104,7 +105,7 @@ impl ActivityWatch {
         now.since(since)
     }
 
-    /// Fills in what only time tells.
+    /// Adds the observations to the facts.
     pub(crate) fn complete(&self, facts: &mut GateFacts, place: &Place, now: Mono) {
         facts.idle = Some(self.idle(place, now));
         facts.xid = match self.gpus.get(&place.gpu).and_then(|seen| seen.xid) {

@@ -1,5 +1,5 @@
-//! What is asked of the kernel to count events, and what it answers: the counters of one CPU that are started and
-//! read together. [`super::perf`] asks the real one; tests play it.
+//! Interface to the kernel's event counters. [`super::perf`] implements it with system calls; tests implement it in
+//! memory.
 
 use std::fs::File;
 use std::io;
@@ -8,61 +8,60 @@ use nix::errno::Errno;
 
 use model::catalog::{PerfEvent, PerfState};
 
-/// Where an event is counted.
+/// Scope in which an event is counted.
 #[derive(Clone, Copy, Debug)]
 pub struct CounterScope<'a> {
-    /// The CPU.
     pub cpu: u32,
-    /// Folder of the control group whose processes alone are counted; `None`: everything on the CPU.
+    /// Directory of the control group to count; `None` counts everything on the CPU.
     pub cgroup: Option<&'a File>,
 }
 
-/// Opens counters.
+/// Source of event counters.
 pub trait CounterBackend {
-    /// Counters of one place that count over the same time.
+    /// Counters of one scope that count over the same time.
     type Group: CounterGroup;
 
-    /// The first counter of a group. It does not count yet.
+    /// Opens the first counter of a group without starting it.
     fn open(&self, event: PerfEvent, place: CounterScope<'_>) -> Result<Self::Group, Refusal>;
 }
 
-/// Counters of one place that count over the same time.
+/// Counters of one scope that count over the same time.
 pub trait CounterGroup {
-    /// Adds a counter.
+    /// Adds a counter to the group.
     fn join(&mut self, event: PerfEvent, place: CounterScope<'_>) -> Result<(), Refusal>;
 
-    /// Lets all of them count, from 0.
+    /// Starts all counters from 0.
     fn start(&mut self) -> Result<(), Refusal>;
 
-    /// What they have counted: one system call for the whole group.
+    /// Reads all counters with one system call.
     fn read(&mut self) -> Result<GroupReading, Refusal>;
 }
 
-/// What a group has counted since it was started.
+/// Counts of a group since its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupReading {
-    /// Nanoseconds in which it should have counted. 0 for a control group that never ran on the CPU, and for
-    /// the root one.
+    /// Nanoseconds in which the group should have counted; 0 for a control group that never ran on the CPU, and for the
+    /// root group.
     pub enabled: u64,
-    /// Nanoseconds in which it did: less where counters are shared.
+    /// Nanoseconds in which the group did count; less than `enabled` if counters are shared.
     pub running: u64,
-    /// What each counter has counted, in the order in which they joined.
+    /// Count of every counter, in the order in which they joined.
     pub values: Vec<u64>,
 }
 
-/// Why an event is not counted.
+/// Reason why an event is not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The kernel's answer.
+    /// The kernel refused the request.
     #[error("{}", .0.desc())]
     Kernel(Errno),
-    /// The kernel was not asked, and why.
+    /// The kernel was not called, for this reason.
     #[error("{0}")]
     NotAsked(&'static str),
 }
 
 impl Refusal {
-    /// What it says of the event.
+    /// Returns the published state of an event that is refused like this.
     pub(crate) fn state(self) -> PerfState {
         match self {
             Refusal::Kernel(Errno::ENOENT | Errno::ENODEV | Errno::EOPNOTSUPP) => PerfState::NoPmu,

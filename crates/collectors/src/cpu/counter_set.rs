@@ -1,5 +1,5 @@
-//! The open counters of one scope, the machine or a control group: groups on each CPU, opened and read; and the
-//! arithmetic from two readings to what is added.
+//! Open counters of one scope, which is the machine or a control group: opens and reads the groups on every CPU, and
+//! computes the counts between two readings.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +8,17 @@ use nix::errno::Errno;
 use super::backend::{CounterBackend, CounterGroup, CounterScope, GroupReading, Refusal};
 use model::catalog::PerfEvent;
 
-/// Most hardware events in a group. A group gets its turn only when all its counters are free at once. The CPU has at
-/// least four, of which the watchdog for hard lockups may hold one; cycles and instructions mostly have their own.
+/// Maximum number of hardware events in a group. A group runs only when all its counters are free at once. A CPU has at
+/// least four, one of which the hard-lockup watchdog may hold; cycles and instructions usually have dedicated counters.
 const MOST_TOGETHER: usize = 4;
 
-/// What became of each event on one CPU.
+/// Outcome of every event on one CPU.
 pub(crate) type Outcomes = BTreeMap<PerfEvent, Result<(), Refusal>>;
 
-/// The open counters of one scope, by CPU. What is dropped is closed.
+/// Open counters of one scope, by CPU. Dropping a counter closes it.
 pub(crate) type CounterSet<G> = BTreeMap<u32, Vec<Open<G>>>;
 
-/// An open group.
+/// Group of open counters.
 #[derive(Debug)]
 pub(crate) struct Open<G> {
     group: G,
@@ -26,8 +26,8 @@ pub(crate) struct Open<G> {
     last: GroupReading,
 }
 
-/// Opens these events on one CPU and starts them; what was open there is closed. Events of the kernel's own go
-/// into one group, which never shares counters; those of the hardware into groups that fit.
+/// Opens and starts these events on one CPU, and closes the counters that were open there. Software events share one
+/// group, which always runs. Hardware events are split into groups that fit.
 pub(crate) fn open<K: CounterBackend>(
     counters: &mut CounterSet<K::Group>,
     kernel: &K,
@@ -57,14 +57,14 @@ pub(crate) fn open<K: CounterBackend>(
     outcomes
 }
 
-/// Number of open counters, each with its file descriptor.
+/// Returns the number of open counters. Every counter has a file descriptor.
 pub(crate) fn open_counters<G>(counters: &CounterSet<G>) -> usize {
     counters.values().flatten().map(|open| open.events.len()).sum()
 }
 
-/// Reads every group once and adds what was counted since the last time. `timed`: time goes on for each group, as it
-/// does for those of the machine; one whose time does not advance was taken apart (its CPU was off for a moment). CPUs
-/// with such or unreadable groups are closed.
+/// Reads all groups once and passes the counts since the last reading to `add`. With `timed`, time must advance for
+/// every group, as it does for the groups of the machine. If it does not, the CPU was offline for a moment and the
+/// group is broken. Counters on CPUs with broken or unreadable groups are closed.
 pub(crate) fn read<G: CounterGroup>(
     counters: &mut CounterSet<G>,
     timed: bool,
@@ -86,7 +86,7 @@ pub(crate) fn read<G: CounterGroup>(
     });
 }
 
-/// Adds an event to the newest group from `first` on, or makes a group for it where it finds no room there.
+/// Adds an event to the newest group from `first` on, or to a new group if it does not fit.
 fn add<K: CounterBackend>(
     kernel: &K,
     place: CounterScope<'_>,
@@ -101,7 +101,7 @@ fn add<K: CounterBackend>(
                 open.events.push(event);
                 return Ok(());
             }
-            // It does not fit together with the others.
+            // The event does not fit into this group.
             Err(Refusal::Kernel(Errno::EINVAL)) => {}
             Err(refusal) => return Err(refusal),
         }
@@ -111,26 +111,26 @@ fn add<K: CounterBackend>(
     Ok(())
 }
 
-/// Whether the kernel counts it by itself, without a counter of the CPU.
+/// Returns whether the kernel counts the event without a hardware counter.
 pub(crate) fn is_software(event: PerfEvent) -> bool {
     use PerfEvent::*;
     matches!(event, ContextSwitches | CpuMigrations | PageFaults | MajorFaults)
 }
 
-/// What was counted between two readings.
+/// Counts between two readings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counted {
     /// Nanoseconds in which the group should have counted.
     pub(crate) enabled: u64,
-    /// Nanoseconds in which it did, never more than the others.
+    /// Nanoseconds in which it counted, at most `enabled`.
     pub(crate) running: u64,
-    /// What each counter counted, scaled to the whole time.
+    /// Counts, scaled to the whole time.
     pub(crate) values: Vec<u64>,
 }
 
-/// What was counted from `before` to `now`. Where the group had its turn for a part of the time only, its counts are
-/// taken to have gone on at the same rate. Without any turn nothing is known and nothing is added: the share, 0, says
-/// so. Without times (the root control group) the counts stay as they are.
+/// Computes the counts from `before` to `now`. If the group ran for only a part of the time, its counts are
+/// extrapolated at the same rate. If it did not run at all, nothing is added, and the share of 0 shows it. Readings
+/// without times (from the root control group) are not scaled.
 pub(crate) fn between(before: &GroupReading, now: &GroupReading) -> Counted {
     let enabled = now.enabled.saturating_sub(before.enabled);
     let running = now.running.saturating_sub(before.running).min(enabled);
@@ -144,13 +144,13 @@ pub(crate) fn between(before: &GroupReading, now: &GroupReading) -> Counted {
     Counted { enabled, running, values }
 }
 
-/// `count * enabled / running`, rounded; `running` is at most `enabled` and not 0.
+/// Returns `count * enabled / running`, rounded. `running` must be between 1 and `enabled`.
 fn scaled(count: u64, enabled: u64, running: u64) -> u64 {
     let (enabled, running) = (u128::from(enabled), u128::from(running.max(1)));
     u64::try_from((u128::from(count) * enabled + running / 2) / running).unwrap_or(u64::MAX)
 }
 
-/// Time in which an event should have been counted and was, of all CPUs together.
+/// Time in which an event should have been counted, and was counted, over all CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Multiplexing {
     enabled: u128,
@@ -158,13 +158,13 @@ pub(crate) struct Multiplexing {
 }
 
 impl Multiplexing {
-    /// Adds one CPU's.
+    /// Adds the times of one CPU.
     pub(crate) fn add(&mut self, counted: &Counted) {
         self.enabled += u128::from(counted.enabled);
         self.running += u128::from(counted.running);
     }
 
-    /// The share of the time in which it was counted; `None` without times.
+    /// Returns the share of the time in which the event was counted; `None` without times.
     pub(crate) fn ratio(self) -> Option<f64> {
         (self.enabled > 0).then(|| (self.running as f64 / self.enabled as f64).clamp(0.0, 1.0))
     }

@@ -1,5 +1,4 @@
-//! Which CPUs there are, and which of them are counted together: those of one NUMA node that share a last-level
-//! cache.
+//! Online CPUs and their groups. The CPUs of a group share a NUMA node and a last-level cache.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,19 +8,19 @@ use model::catalog::CpuGroup;
 use model::cpus::CpuSet;
 use model::topology::Topology;
 
-/// The group of each CPU. One that is not in it belongs to the group without names.
+/// Group of every CPU. A CPU that is missing here belongs to the group without names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuGroups(BTreeMap<u32, CpuGroup>);
 
 impl CpuGroups {
-    /// As the topology has them.
+    /// Reads the groups from the topology.
     pub(crate) fn of_topology(topology: &Topology) -> CpuGroups {
         let nodes = topology.numa_nodes.iter().map(|node| (node.index, &node.cpus));
         let caches = topology.l3_groups.iter().map(|group| (group.index, &group.cpus));
         CpuGroups::joined(nodes, caches)
     }
 
-    /// As the kernel tells them, with the numbers that the topology would give.
+    /// Reads the groups from the kernel, numbered as the topology numbers them.
     pub fn of_host(host: &Host, cpus: &CpuSet) -> CpuGroups {
         let nodes = numa_nodes(host);
         let mut caches: Vec<CpuSet> = cpus.iter().filter_map(|cpu| last_level(host, cpu)).collect();
@@ -49,15 +48,14 @@ impl CpuGroups {
         CpuGroups(groups)
     }
 
-    /// The group of a CPU.
     pub(crate) fn group_of(&self, cpu: u32) -> CpuGroup {
         let unnamed = || CpuGroup { numa_node: "".into(), l3: "".into() };
         self.0.get(&cpu).cloned().unwrap_or_else(unnamed)
     }
 }
 
-/// CPUs that are on. The kernel that counts is the one this process runs on, so where the host's files are not to be
-/// seen its own are asked.
+/// Returns the online CPUs. If the files of the host are not visible, the files of this process are used, because the
+/// kernel is the same.
 pub fn online(host: &Host) -> Option<CpuSet> {
     let list = "/sys/devices/system/cpu/online";
     let own = Host::new("/");
@@ -72,10 +70,10 @@ fn numa_nodes(host: &Host) -> Vec<(u32, CpuSet)> {
     numbers.iter().filter_map(cpus).collect()
 }
 
-/// The CPUs that share this one's cache of level 3.
+/// Returns the CPUs that share the last-level cache of this CPU.
 fn last_level(host: &Host, cpu: u32) -> Option<CpuSet> {
     let caches = host.path(format!("/sys/devices/system/cpu/cpu{cpu}/cache"));
-    // Levels have their index in this order nearly everywhere; the file of the level says it.
+    // Nearly all machines number the cache directories in this order; the file `level` confirms it.
     let at = [3, 2, 4].into_iter().map(|index| caches.join(format!("index{index}")));
     let mut third = at
         .filter(|cache| std::fs::read_to_string(cache.join("level")).is_ok_and(|level| level.trim() == "3"));

@@ -1,5 +1,4 @@
-//! What the CPUs did with their time, of `/proc/stat`: one file for all of them, which needs no counters and no
-//! privileges.
+//! CPU time by mode from `/proc/stat`, which needs no counters and no privileges.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,14 +10,14 @@ use host::Host;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{CpuGroup, CpuMode};
 
-/// Most bytes read: the lines of CPUs come first, and 8192 of them fit.
+/// Maximum number of bytes read. The CPU lines come first, and 8,192 of them fit.
 const MOST_BYTES: u64 = 1 << 20;
 const STAT: &str = "/proc/stat";
 
-/// Clock ticks of one CPU in each mode, in the order of [`CpuMode::ALL`].
+/// Clock ticks of one CPU, in the order of [`CpuMode::ALL`].
 type Ticks = [u64; CpuMode::ALL.len()];
 
-/// Time of the CPUs, added up from the first reading on.
+/// CPU time since the first reading.
 #[derive(Debug, Default)]
 pub(crate) struct CpuTimes {
     last: BTreeMap<u32, Ticks>,
@@ -26,15 +25,16 @@ pub(crate) struct CpuTimes {
 }
 
 impl CpuTimes {
-    /// Reads once. Where the host's file names no CPU, that of this process is asked: the kernel is the same.
+    /// Adds one reading. If the file of the host lists no CPU, the file of this process is read, because the kernel is
+    /// the same.
     pub(crate) fn read(&mut self, host: &Host, groups: &CpuGroups) {
         let of = |path: &Path| ticks(&text(path));
         let host = of(&host.path(STAT));
         self.step(if host.is_empty() { of(Path::new(STAT)) } else { host }, groups);
     }
 
-    /// Adds what came since the last time. What went back adds nothing: the kernel does not promise that idle time
-    /// and time of waiting only grow, and a CPU that was off may start at 0 again.
+    /// Adds the time since the last reading. A value that decreased adds nothing: the kernel does not guarantee that
+    /// idle and I/O wait time increase, and a CPU that was offline may restart at 0.
     fn step(&mut self, now: BTreeMap<u32, Ticks>, groups: &CpuGroups) {
         for (cpu, now) in now {
             let last = self.last.insert(cpu, now).unwrap_or(now);
@@ -45,7 +45,7 @@ impl CpuTimes {
         }
     }
 
-    /// Seconds since the first reading.
+    /// Returns the seconds since the first reading.
     pub(crate) fn seconds(&self) -> impl Iterator<Item = (&CpuGroup, CpuMode, f64)> {
         let a_second = procfs::ticks_per_second() as f64;
         self.sums.iter().flat_map(move |(group, ticks)| {
@@ -57,15 +57,15 @@ impl CpuTimes {
 
 fn text(path: &Path) -> String {
     let mut bytes = Vec::new();
-    // What cannot be read names no CPU.
+    // An unreadable file counts as one without CPUs.
     let _ = File::open(path).and_then(|file| file.take(MOST_BYTES).read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Reads proc_stat(5): the lines `cpuN user nice system idle iowait irq softirq steal ...`. The guests' time that
-/// follows is in the user's already.
+/// Parses proc_stat(5), lines of the form `cpuN user nice system idle iowait irq softirq steal ...`. The guest times
+/// after these fields are already part of the user time.
 fn ticks(text: &str) -> BTreeMap<u32, Ticks> {
-    // A line without an end was cut off.
+    // The last line may have been cut off.
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     let cpus = whole.lines().take_while(|line| line.starts_with("cpu"));
     cpus.filter_map(|line| {

@@ -1,5 +1,5 @@
-//! Events of the whole machine: which of them can be counted, their sums, and how many counters may be open: each takes
-//! a file descriptor, and the daemon's clients need some too.
+//! Events of the whole machine: which events can be counted, and their sums. The number of open counters is limited,
+//! because every counter needs a file descriptor and the clients of the daemon need some too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,35 +14,35 @@ use model::cpus::CpuSet;
 
 const NO_ROOM: Refusal = Refusal::NotAsked("more file descriptors than half the limit of open files");
 
-/// Most descriptors for the counters of owners' control groups, all together. A counter of a control group also
-/// makes the kernel look at each change between groups on its CPU, so this is a bound on that too.
+/// Maximum number of counters for all control groups of owners. A counter of a control group also adds work to every
+/// switch between groups on its CPU, which this limit bounds as well.
 pub(crate) const MOST_OWNED: usize = 4096;
 
-/// Descriptors that counters may take: half of what the process may open.
+/// Returns the number of file descriptors that counters may use, which is half of the limit of the process.
 pub(crate) fn descriptors() -> usize {
-    // Without an answer the least that is usual.
+    // Falls back to the smallest usual limit.
     let soft = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
     usize::try_from(soft / 2).unwrap_or(usize::MAX)
 }
 
-/// The events that may be counted on each of so many CPUs: the first ones configured, as many as there is room for.
+/// Returns the first configured events that fit if every event needs a counter on every CPU.
 pub(crate) fn that_fit(events: &[PerfEvent], cpus: usize, room: usize) -> &[PerfEvent] {
     &events[..events.len().min(room / cpus.max(1))]
 }
 
-/// Descriptors left for owners.
+/// Returns the number of file descriptors that remain for owners.
 pub(crate) fn for_owners(room: usize, machine: usize) -> usize {
     room.saturating_sub(machine).min(MOST_OWNED)
 }
 
-/// Events of the whole machine. An event is counted on every CPU or not at all: a sum without some of them would
-/// look like one of a machine with less to do.
+/// Counts of the whole machine. An event is counted on all CPUs or on none, because a partial sum would look like a
+/// machine with less load.
 #[derive(Debug)]
 pub struct MachineEvents<K: CounterBackend> {
     configured: Vec<PerfEvent>,
-    /// How many of them there was room for when their outcomes were found.
+    /// Number of events that had room when the outcomes were determined.
     fitting: Option<usize>,
-    /// What became of each configured event.
+    /// Outcome of every configured event.
     pub outcomes: Outcomes,
     counters: CounterSet<K::Group>,
     sums: BTreeMap<(CpuGroup, PerfEvent), u128>,
@@ -50,7 +50,7 @@ pub struct MachineEvents<K: CounterBackend> {
 }
 
 impl<K: CounterBackend> MachineEvents<K> {
-    /// Nothing is open yet.
+    /// Creates the counts without opening a counter.
     pub fn new(configured: &[PerfEvent]) -> MachineEvents<K> {
         let mut known = BTreeSet::new();
         MachineEvents {
@@ -63,8 +63,8 @@ impl<K: CounterBackend> MachineEvents<K> {
         }
     }
 
-    /// Adds up what was counted since the last time, then opens what is missing: CPUs that came, and everything at
-    /// first. `room`: the most counters that may be open.
+    /// Adds the counts since the last step, then opens missing counters, such as those of new CPUs. `room` is the
+    /// maximum number of open counters.
     pub fn step(&mut self, kernel: &K, cpus: &CpuSet, groups: &CpuGroups, room: usize) {
         let MachineEvents { counters, sums, shares, .. } = self;
         shares.clear();
@@ -92,7 +92,7 @@ impl<K: CounterBackend> MachineEvents<K> {
         }
     }
 
-    /// Tries again what was refused for a reason that can go away; gives whether something works now.
+    /// Retries events that were refused for a reason that may have gone. Returns whether an event works now.
     pub(crate) fn retry(&mut self, kernel: &K, cpus: &CpuSet) -> bool {
         let Some(cpu) = cpus.iter().next() else { return false };
         let place = CounterScope { cpu, cgroup: None };
@@ -106,7 +106,7 @@ impl<K: CounterBackend> MachineEvents<K> {
         recovered
     }
 
-    /// Opens all that is thought to work where it is not open. What one CPU refuses is left out on all.
+    /// Opens the missing counters of all working events. An event that one CPU refuses is dropped on all CPUs.
     fn open(&mut self, kernel: &K, cpus: &CpuSet) {
         loop {
             let events: Vec<PerfEvent> = working(&self.outcomes).collect();
@@ -114,7 +114,7 @@ impl<K: CounterBackend> MachineEvents<K> {
                 return;
             }
             let missing: Vec<u32> = cpus.iter().filter(|cpu| !self.counters.contains_key(cpu)).collect();
-            // A CPU that has just gone refuses everything like this.
+            // A CPU that has just gone offline refuses all events like this.
             let gone = |outcomes: &Outcomes| {
                 outcomes.len() == events.len()
                     && outcomes.values().all(|outcome| *outcome == Err(Refusal::Kernel(Errno::ENODEV)))
@@ -139,24 +139,23 @@ impl<K: CounterBackend> MachineEvents<K> {
         }
     }
 
-    /// Events that are counted.
+    /// Returns the events that are counted.
     pub fn working(&self) -> Vec<PerfEvent> {
         working(&self.outcomes).collect()
     }
 
-    /// Sums of events that are counted.
+    /// Returns the sums of the events that are counted.
     pub(crate) fn sums(&self) -> impl Iterator<Item = (&CpuGroup, PerfEvent, u128)> {
         let counted = |event: &PerfEvent| self.outcomes.get(event) == Some(&Ok(()));
         let sums = self.sums.iter().filter(move |((_, event), _)| counted(event));
         sums.map(|((group, event), sum)| (group, *event, *sum))
     }
 
-    /// Number of open counters.
     pub fn open_counters(&self) -> usize {
         counter_set::open_counters(&self.counters)
     }
 
-    /// The share of the last interval in which each event was counted.
+    /// Returns the share of the last interval in which every event was counted.
     pub(crate) fn ratios(&self) -> impl Iterator<Item = (PerfEvent, f64)> {
         self.shares.iter().filter_map(|(event, share)| Some((*event, share.ratio()?)))
     }
@@ -166,7 +165,7 @@ fn working(outcomes: &Outcomes) -> impl Iterator<Item = PerfEvent> {
     outcomes.iter().filter(|(_, outcome)| outcome.is_ok()).map(|(event, _)| *event)
 }
 
-/// The state of an event, from what became of it.
+/// Returns the published state of an event with this outcome.
 pub fn state(outcome: &Result<(), Refusal>) -> PerfState {
     match outcome {
         Ok(()) => PerfState::Works,

@@ -1,4 +1,4 @@
-//! Events of owners, each counted for its control group.
+//! Event counts of owners, by control group.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,17 +11,17 @@ use host::Host;
 use model::catalog::PerfEvent;
 use model::cpus::CpuSet;
 
-/// The folder of each owner's control group, by the owner's identity. `None`: the owner has ended, or has none of its
-/// own; what was counted stays.
+/// Directory of every owner's control group, by owner ID. `None` means that the owner has ended or has no group of its
+/// own; its sums stay.
 pub(crate) type WantedOwners = BTreeMap<Arc<str>, Option<PathBuf>>;
 
-/// Events of owners.
+/// Event counts of all owners.
 #[derive(Debug)]
 pub(crate) struct OwnerEvents<K: CounterBackend> {
     pub(super) owners: BTreeMap<Arc<str>, OfOwner<K::Group>>,
 }
 
-/// Events of one owner.
+/// Event counts of one owner.
 #[derive(Debug)]
 pub(super) struct OfOwner<G> {
     folder: PathBuf,
@@ -30,18 +30,19 @@ pub(super) struct OfOwner<G> {
     sums: BTreeMap<PerfEvent, u128>,
 }
 
-/// What became of a step.
+/// Owners that a step could not count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Uncounted {
-    /// Owners that are not counted, because there is no room for their counters.
+    /// Owners without room for their counters.
     pub(crate) without_room: Vec<Arc<str>>,
-    /// Owners that cannot be counted, and why.
+    /// Owners whose counters were refused.
     pub(crate) refused: Vec<(Arc<str>, Refusal)>,
 }
 
 impl<K: CounterBackend> OwnerEvents<K> {
-    /// Adds up what was counted, forgets owners that are not wanted any more, closes those that have ended, and opens
-    /// the others as far as there is room: an open counter keeps the kernel's remains of an ended group alive.
+    /// Adds the counts since the last step. Drops owners that are no longer published, closes the counters of owners
+    /// that have ended, and opens the others while there is room. An open counter keeps an ended control group alive in
+    /// the kernel.
     pub(crate) fn step(
         &mut self,
         kernel: &K,
@@ -53,7 +54,7 @@ impl<K: CounterBackend> OwnerEvents<K> {
         let mut left = Uncounted::default();
         self.owners.retain(|id, _| wanted.contains_key(id));
         for owner in self.owners.values_mut() {
-            // Time goes on only while the group runs on the CPU.
+            // Time advances only while the group runs on the CPU.
             counter_set::read(&mut owner.counters, false, |_, events, counted| {
                 for (event, value) in events.iter().zip(&counted.values) {
                     *owner.sums.entry(*event).or_default() += u128::from(*value);
@@ -68,7 +69,7 @@ impl<K: CounterBackend> OwnerEvents<K> {
             let folder = match folder {
                 Some(folder) if open + each <= room => folder,
                 ended_or_without_room => {
-                    // What was counted stays.
+                    // The sums stay.
                     if let Some(owner) = self.owners.get_mut(id) {
                         owner.counters.clear();
                     }
@@ -90,7 +91,7 @@ impl<K: CounterBackend> OwnerEvents<K> {
         left
     }
 
-    /// What was counted, by owner and event.
+    /// Returns the sums by owner and event.
     pub(crate) fn sums(&self) -> impl Iterator<Item = (&Arc<str>, PerfEvent, u128)> {
         self.owners
             .iter()
@@ -126,8 +127,8 @@ impl<G: CounterGroup> OfOwner<G> {
     }
 }
 
-/// Where the control groups are that events are counted for: in the hierarchy of version 1 that has perf_event, else
-/// in that of version 2.
+/// Returns the directory of a control group: in the version 1 hierarchy with perf_event, otherwise in the version 2
+/// hierarchy.
 pub(crate) fn folder(host: &Host, cgroup: &str) -> Option<PathBuf> {
     let below = Path::new(cgroup.trim_start_matches('/'));
     let plain = below.components().all(|part| matches!(part, Component::Normal(_)));

@@ -1,8 +1,8 @@
-//! The kernel's perf events: the daemon's only user of `perf_event_open(2)`. Events are counted, never sampled: nothing of a
-//! process but how often something happened is read.
+//! Perf events of the kernel; the only user of `perf_event_open(2)` in the daemon. Events are counted and never
+//! sampled, so the only thing read about a process is how often an event happened.
 //!
-//! The counters of a CPU are opened as a group, so that one `read(2)` brings all of them. Each read of a counter that is
-//! at work interrupts its CPU for a moment, so this is also an interrupt a group instead of one an event.
+//! The counters of a CPU form groups, and one `read(2)` returns a whole group. A read of running counters interrupts
+//! their CPU, so grouping also reduces the interrupts from one per event to one per group.
 
 use nix::errno::Errno;
 use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Hardware, Raw, Software};
@@ -13,26 +13,24 @@ use host::Host;
 use model::catalog::PerfEvent;
 use model::clock::nanos;
 
-/// Event code of FP_ARITH_INST_RETIRED; its unit masks name the width (Intel SDM volume 3B, chapter 20; perfmon event
-/// lists of Broadwell and of every Xeon Scalable).
+/// Event code of FP_ARITH_INST_RETIRED. Its unit masks select the width (Intel SDM volume 3B, chapter 20; perfmon event
+/// lists of Broadwell and of all Xeon Scalable models).
 const FP_ARITH: u64 = 0xc7;
 
-/// Which processor it is, as far as events differ.
+/// Processor, as far as its events differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Processor {
-    /// Intel's.
     Intel {
-        /// Whether FP_ARITH_INST_RETIRED is known to be what 0xc7 counts on this model.
+        /// Whether 0xc7 is known to be FP_ARITH_INST_RETIRED on this model.
         fp: bool,
-        /// Whether it has registers of 512 bits.
+        /// Whether it has 512-bit registers.
         wide: bool,
     },
-    /// Any other.
     Other,
 }
 
 impl Processor {
-    /// As `/proc/cpuinfo` tells it.
+    /// Parses the text of `/proc/cpuinfo`.
     pub(crate) fn parse(cpuinfo: &str) -> Processor {
         let field = |name: &str| {
             let lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
@@ -42,23 +40,23 @@ impl Processor {
             return Processor::Other;
         }
         let has = |flag: &str| field("flags").split_whitespace().any(|known| known == flag);
-        // Broadwell by its models, all later Xeons by AVX-512, which of other cores only Xeon Phi has (with
-        // avx512er). What no rule knows, as the small cores, may mean something else by the same code.
+        // Broadwell is recognised by model number, and all later Xeons by AVX-512, which otherwise only Xeon Phi has
+        // (together with avx512er). The same code may mean something else on other models, such as the small cores.
         let broadwell = matches!(field("model"), "61" | "71" | "79" | "86");
         let wide = has("avx512f") && !has("avx512er");
         Processor::Intel { fp: field("cpu family") == "6" && (broadwell || wide), wide }
     }
 
-    /// Of this machine.
+    /// Reads the processor of this machine.
     pub fn of_host(host: &Host) -> Processor {
         Processor::parse(&std::fs::read_to_string(host.path("/proc/cpuinfo")).unwrap_or_default())
     }
 
-    /// How the kernel calls an event here.
+    /// Returns the kernel's code for an event on this processor.
     fn config(self, event: PerfEvent) -> Result<PerfConfig, Refusal> {
         use PerfEvent::*;
-        // What the kernel calls "cache references and misses" is the last level on Intel alone: on AMD it is L2, on
-        // Arm L1. There the last level is asked for by name, which not every one has.
+        // The kernel's generic cache events count the last level only on Intel. They count L2 on AMD and L1 on Arm, so
+        // other processors use the named last-level event, which not all of them have.
         let last_level = |hardware, result| match self {
             Processor::Intel { .. } => PerfConfig::Hardware(hardware),
             Processor::Other => PerfConfig::Cache(CacheId::LL, result),
@@ -86,13 +84,13 @@ impl Processor {
         })
     }
 
-    /// Both precisions of one width.
+    /// Returns the event for both precisions of one width.
     fn fp(self, unit_mask: u64) -> Result<PerfConfig, Refusal> {
         match self {
             Processor::Intel { fp: true, wide } if wide || unit_mask != 0xc0 => {
                 Ok(PerfConfig::Raw(unit_mask << 8 | FP_ARITH))
             }
-            // Another core may count something else by the same code, and would not say so.
+            // Another core may silently count something else with the same code.
             Processor::Intel { fp: false, .. } => {
                 Err(Refusal::NotAsked("it is not known how this model counts them"))
             }
@@ -101,7 +99,7 @@ impl Processor {
     }
 }
 
-/// How the kernel calls an event.
+/// Kernel code of an event.
 enum PerfConfig {
     Software(Software),
     Hardware(Hardware),
@@ -109,19 +107,18 @@ enum PerfConfig {
     Raw(u64),
 }
 
-/// The running kernel.
+/// Counters of the running kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Perf {
     processor: Processor,
 }
 
 impl Perf {
-    /// Counters of this processor.
     pub fn new(processor: Processor) -> Perf {
         Perf { processor }
     }
 
-    /// A counter of everything at one place, users' programs and the kernel together.
+    /// Configures a counter of user and kernel code in one scope.
     fn builder<'a>(self, event: PerfEvent, place: CounterScope<'a>) -> Result<Builder<'a>, Refusal> {
         let mut builder = match self.processor.config(event)? {
             PerfConfig::Software(event) => Builder::new(event),
@@ -149,7 +146,8 @@ impl CounterBackend for Perf {
         builder.read_format(ReadFormat::GROUP | ReadFormat::ID | times);
         let first = builder.build().map_err(|error| {
             match (Refusal::from(error), self.processor.config(event)) {
-                // The kernel's table of cache events has "no such thing" (ENOENT) and "makes no sense" (EINVAL).
+                // The kernel's table of cache events contains both "not available" (ENOENT) and "makes no sense"
+                // (EINVAL).
                 (Refusal::Kernel(Errno::EINVAL), Ok(PerfConfig::Cache(..))) => Refusal::Kernel(Errno::ENOENT),
                 (refusal, _) => refusal,
             }
@@ -158,7 +156,7 @@ impl CounterBackend for Perf {
     }
 }
 
-/// A group of the running kernel.
+/// Group of counters of the running kernel.
 #[derive(Debug)]
 pub struct PerfGroup {
     kernel: Perf,
@@ -181,7 +179,7 @@ impl CounterGroup for PerfGroup {
         let data = self.first.read_group()?;
         let time = |time: Option<std::time::Duration>| time.map_or(0, nanos);
         let members = std::iter::once(&self.first).chain(&self.others);
-        // The kernel takes a group apart when its CPU goes off: then members are missing.
+        // The kernel splits a group when its CPU goes offline; some members are missing then.
         let values: Option<Vec<u64>> = members.map(|counter| Some(data.get(counter)?.value())).collect();
         let values = values.ok_or(Refusal::Kernel(Errno::ENODEV))?;
         Ok(GroupReading { enabled: time(data.time_enabled()), running: time(data.time_running()), values })

@@ -1,7 +1,7 @@
-//! Counters of a simulated host, whose CPUs are files: each event grows at the rate that the host's files give.
+//! Counters of a simulated host. Every event grows at the rate in the files of the host.
 //!
-//! They are used only where the folder [`SOURCE`] is below the host's root. The kernel alone makes the entries of sysfs, so
-//! a real host, seen at `/` or through a mount of its root, never has the folder.
+//! The simulation is used only if the directory [`SOURCE`] exists below the root of the host. Only the kernel creates
+//! entries in sysfs, so a real host never has this directory, whether seen at `/` or through a mount of its root.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,15 +15,15 @@ use model::catalog::PerfEvent;
 use model::catalog::schema::KnownLabel;
 use model::clock::{Mono, nanos};
 
-/// Folder with a file for each event: how often it happens on one CPU in a second. `simgpu::host` writes it.
+/// Directory with one file per event, which contains the rate per CPU and second. `simgpu::host` writes it.
 const SOURCE: &str = "/sys/bus/event_source/devices/simulated/events";
 
-/// The rates of a simulated host.
+/// Event rates of a simulated host.
 #[derive(Clone, Debug)]
 pub struct Simulated(Arc<BTreeMap<PerfEvent, u64>>);
 
 impl Simulated {
-    /// Those of this host; `None` on a real one.
+    /// Reads the rates of this host; returns `None` on a real host.
     pub fn of_host(host: &Host) -> Option<Simulated> {
         let folder = host.path(SOURCE);
         let rate = |event: &PerfEvent| {
@@ -51,7 +51,7 @@ impl CounterBackend for Simulated {
     }
 }
 
-/// Counters of one CPU.
+/// Counters of one simulated CPU.
 #[derive(Debug)]
 pub struct SimulatedGroup {
     host: Simulated,

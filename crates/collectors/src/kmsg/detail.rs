@@ -1,15 +1,15 @@
-//! What a fault's line says behind code and process, for the codes that need it. Pure; what does not look as it should
-//! is left out.
+//! Parses the text after the code and process of a fault line, for the codes that need it. Pure; text of an unexpected
+//! form is ignored.
 
 use model::catalog::RecoveryAction;
 use model::catalog::schema::KnownLabel;
 use model::fact::{NvlinkFault, RecoveryChange, XidDetail};
 use model::xid::nvlink;
 
-/// Longest name of a unit, in bytes; the longest known has 20.
+/// Maximum length of a unit name in bytes. The longest known name has 20.
 const MAX_UNIT: usize = 48;
 
-/// The detail in the text behind code and process.
+/// Parses the text after the code and process.
 pub(crate) fn parse(code: u32, text: &str) -> Option<XidDetail> {
     match code {
         13 => multiprocessor(text).map(XidDetail::Unit),
@@ -20,7 +20,7 @@ pub(crate) fn parse(code: u32, text: &str) -> Option<XidDetail> {
     }
 }
 
-/// `Graphics SM Warp Exception on (GPC 0, TPC 1, SM 1): Illegal Instruction Encoding`; some drivers leave out the SM.
+/// Parses `Graphics SM Warp Exception on (GPC 0, TPC 1, SM 1): Illegal Instruction Encoding`. Some drivers omit the SM.
 fn multiprocessor(text: &str) -> Option<String> {
     let (_, rest) = text.rsplit_once("(GPC ")?;
     let (place, _) = rest.split_once(')')?;
@@ -36,13 +36,13 @@ fn multiprocessor(text: &str) -> Option<String> {
     bounded(&unit)
 }
 
-/// `MMU Fault: ENGINE GRAPHICS GPC2 GPCCLIENT_T1_7 faulted @ 0x2b57_b3000000. Fault is of type ...`
+/// Parses `MMU Fault: ENGINE GRAPHICS GPC2 GPCCLIENT_T1_7 faulted @ 0x2b57_b3000000. Fault is of type ...`.
 fn engine(text: &str) -> Option<String> {
     let (_, rest) = text.split_once("ENGINE ")?;
     bounded(rest.split_once(" faulted")?.0)
 }
 
-/// `GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)`.
+/// Parses `GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)`.
 fn recovery(text: &str) -> Option<RecoveryChange> {
     let (from, to) = text.split_once("changed from ")?.1.split_once(" to ")?;
     let action = |text: &str| {
@@ -54,8 +54,8 @@ fn recovery(text: &str) -> Option<RecoveryChange> {
     Some(RecoveryChange { from: action(from).and_then(known), to: known(action(to)?) })
 }
 
-/// `RLW_REMAP Nonfatal XC0 i0 Link 04 (0x00000004 0x00000001 0x00000000 ...)`. Older drivers write `XC 1 i 2`, brackets
-/// and one word; a fault of no link has `Link -1`.
+/// Parses `RLW_REMAP Nonfatal XC0 i0 Link 04 (0x00000004 0x00000001 0x00000000 ...)`. Older drivers write `XC 1 i 2`,
+/// brackets and one word. A fault without a link has `Link -1`.
 fn link(text: &str) -> Option<NvlinkFault> {
     let (head, words) = match text.find(['(', '[']) {
         Some(at) => (&text[..at], &text[at + 1..]),
@@ -73,7 +73,7 @@ fn link(text: &str) -> Option<NvlinkFault> {
             _ => {}
         }
     }
-    // What is fatal counts also where the unit cannot be read.
+    // A fatal fault counts even if its unit is unreadable.
     fault.unit = bounded(&names.join(" ")).unwrap_or_default();
     let mut words = words.split([' ', ')', ']']).map_while(|word| {
         let digits = word.strip_prefix("0x").or(word.strip_prefix("0X"))?;
@@ -84,13 +84,13 @@ fn link(text: &str) -> Option<NvlinkFault> {
     (fault.fatal.is_some() || !fault.unit.is_empty()).then_some(fault)
 }
 
-/// A number as the driver writes it: no sign, few digits.
+/// Parses a number as the driver writes it, without a sign and with few digits.
 fn number(text: &str) -> Option<u32> {
     let whole = (1..=4).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
     text.parse().ok().filter(|_| whole)
 }
 
-/// A unit's name, if it looks like one.
+/// Returns the name of a unit if it has the form of one.
 fn bounded(text: &str) -> Option<String> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b' ' | b'_' | b'-');
     let text = text.trim();

@@ -1,15 +1,16 @@
-//! The kernel's line about a process that was killed for want of memory. Pure.
+//! Parses the kernel's line about an out-of-memory kill. Pure.
 
 use model::fact::KernelLine;
 
-/// What a line about a process that was killed for want of memory begins with.
+/// Start of a line about an out-of-memory kill.
 pub(crate) const BEGINNING: &[u8] = b"oom-kill:";
-/// The kernel cuts its records off from 992 bytes on: the end of so long a line may be a part of a group's name.
+/// Maximum length of a line that is certainly whole. The kernel cuts records at 992 bytes, possibly within the name of
+/// a group.
 const MAX_LENGTH: usize = 900;
 
-/// `oom-kill:constraint=...,oom_memcg=/a,task_memcg=/a/b,task=app,pid=522,uid=0` (Linux 5.0 and later,
-/// `dump_oom_summary`). Names of groups and processes can hold anything. The numbers follow them, so they are read from
-/// the end; the group is certain only if the marks around it are there once.
+/// Parses `oom-kill:constraint=...,oom_memcg=/a,task_memcg=/a/b,task=app,pid=522,uid=0` (Linux 5.0 and later,
+/// `dump_oom_summary`). Group and process names may contain any text. The numbers come last, so they are read from the
+/// end. The group is used only if the marks around it occur once.
 pub(crate) fn kill(text: &[u8]) -> Option<KernelLine> {
     if text.len() >= MAX_LENGTH {
         return None;

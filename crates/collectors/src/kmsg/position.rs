@@ -1,5 +1,5 @@
-//! Which records of the kernel log are new, over restarts of the daemon: the kernel numbers them from its
-//! boot on, and the number of the newest one taken in is kept with the boot's id.
+//! Tracks which records of the kernel log are new, across restarts of the daemon. The kernel numbers records from boot;
+//! the number of the newest processed record is stored with the boot ID.
 
 use std::time::Duration;
 
@@ -7,44 +7,43 @@ use host::Host;
 use host::state::{Keeper, KernelLogPosition, Store};
 use model::clock::Mono;
 
-/// The position is saved at most this often,
+/// Minimum time between two saves of the position.
 const EVERY: Duration = Duration::from_secs(5);
-/// and only after a line of ours or this many records: a chatty kernel does not wear the disk.
+/// Number of foreign records after which the position is saved. Otherwise it is saved only after a GPU record, so that
+/// a busy kernel log does not wear out the disk.
 const MANY: u64 = 1000;
 
-/// Whether a record is new.
+/// Age of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Age {
-    /// It was taken in already.
+    /// The record was processed already.
     Seen,
-    /// The daemon before took it in, or, if there was none in this boot, it was logged before this one
-    /// started.
+    /// The record was processed by the previous daemon or, if there was none in this boot, logged before this one started.
     Old,
-    /// It counts.
     New,
 }
 
-/// How far the log was read.
+/// Position in the kernel log.
 #[derive(Debug)]
 pub(crate) struct Position {
     started: Mono,
-    /// Number of the newest record that the daemon before this one took in.
+    /// Number of the newest record that the previous daemon processed.
     before: Option<u64>,
     /// Whether the end of the log was reached once.
     caught_up: bool,
-    /// Number of the newest record taken in.
+    /// Number of the newest processed record.
     newest: Option<u64>,
-    /// The same when it was saved last, and when that was.
+    /// Value of `newest` at the last save.
     saved: Option<u64>,
     saved_at: Mono,
-    /// Whether a record since then was about GPUs.
+    /// Whether a GPU record was processed since the last save.
     pub(super) ours: bool,
     boot_id: String,
     keeper: Keeper<KernelLogPosition>,
 }
 
 impl Position {
-    /// The position after the daemon before this one. Without a boot id it is kept only while the daemon runs.
+    /// Loads the position of the previous daemon. Without a boot ID the position is kept in memory only.
     pub(crate) fn new(host: &Host, store: &Store) -> Position {
         let boot_id = host.boot_id().unwrap_or_else(|error| {
             tracing::warn!(%error, "failed to read the boot ID; the position in the kernel log will not survive a restart");
@@ -75,9 +74,9 @@ impl Position {
         }
     }
 
-    /// Notes a record, given its number and its time in microseconds since boot.
+    /// Processes the number of a record and its time in microseconds since boot.
     pub(crate) fn advance(&mut self, sequence: u64, micros: u64) -> Age {
-        // A log that was opened again is read from its start.
+        // A reopened log is read from its start.
         if self.newest.is_some_and(|newest| sequence <= newest) {
             return Age::Seen;
         }
@@ -89,16 +88,16 @@ impl Position {
         if old { Age::Old } else { Age::New }
     }
 
-    /// Notes that the end of the log was reached.
+    /// Marks the end of the log as reached.
     pub(crate) fn caught_up(&mut self) {
         if !self.caught_up {
             self.caught_up = true;
-            // What is in the log now is old for the next daemon.
+            // All current records are old for the next daemon.
             self.ours = true;
         }
     }
 
-    /// Saves the position if it is time to.
+    /// Saves the position if it is due.
     pub(crate) fn keep(&mut self, now: Mono) {
         let far = self.newest.unwrap_or(0).saturating_sub(self.saved.unwrap_or(0)) >= MANY;
         if (self.ours || far) && (self.saved_at == Mono(0) || now.since(self.saved_at) >= EVERY) {
@@ -115,7 +114,7 @@ impl Position {
         self.saved = newest;
     }
 
-    /// Saves the position for the next daemon and waits until that is done.
+    /// Saves the position for the next daemon.
     pub(crate) fn finish(mut self) {
         self.save();
     }

@@ -1,5 +1,5 @@
-//! Lines of the kernel log. /dev/kmsg gives one record a read and wakes poll(2); a regular file or a pipe
-//! (as tests have) is followed as it grows.
+//! Reads lines of the kernel log. /dev/kmsg returns one record per read and supports poll(2). A regular file or a pipe,
+//! as in tests, is followed while it grows.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, PipeReader, Read};
@@ -12,25 +12,26 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// The kernel's records are at most 8 KiB; one that finds no room is not given at all.
+/// Size of the read buffer. The kernel's records have at most 8 KiB, and the kernel does not return a record that does
+/// not fit.
 const BUFFER: usize = 16 * 1024;
-/// Longest line of a file; what is longer is cut off there.
+/// Maximum length of a line in a file; longer lines are cut.
 const MAX_LINE: usize = 16 * 1024;
-/// How often a file is looked at.
+/// Time between two reads of a file.
 const FILE_LOOK: Duration = Duration::from_millis(100);
 
-/// What a read gave.
+/// Outcome of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadOutcome {
-    /// Records.
+    /// The read returned records.
     Records,
-    /// The log ran over: records are lost, the next read goes on behind them.
+    /// The log overran. Records are lost, and the next read continues after them.
     Overrun,
-    /// There is nothing more now.
+    /// The end of the log is reached.
     Nothing,
 }
 
-/// An open log.
+/// Kernel log that is open for reading.
 #[derive(Debug)]
 pub(crate) struct LogReader {
     file: File,
@@ -40,14 +41,14 @@ pub(crate) struct LogReader {
 }
 
 impl LogReader {
-    /// Opens the log at its start, never to wait on it.
+    /// Opens the log at its start without blocking.
     pub(crate) fn open(path: &Path) -> io::Result<LogReader> {
         let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
         let device = file.metadata()?.file_type().is_char_device();
         Ok(LogReader { file, device, buffer: vec![0; BUFFER], lines: LineSplitter::default() })
     }
 
-    /// Reads once and gives each line that has ended, with whether it is whole.
+    /// Reads once and passes every finished line to `line`, with whether it is complete.
     pub(crate) fn next(&mut self, line: impl FnMut(&[u8], bool)) -> io::Result<ReadOutcome> {
         match self.file.read(&mut self.buffer) {
             Ok(0) => Ok(ReadOutcome::Nothing),
@@ -59,7 +60,7 @@ impl LogReader {
         }
     }
 
-    /// Waits until there is more, `hang_up` hangs up, or the time is over.
+    /// Waits until there is more to read, `hang_up` is closed, or the time is over.
     pub(crate) fn wait(&self, hang_up: &PipeReader, at_most: Duration) -> io::Result<()> {
         let mut watched = vec![PollFd::new(hang_up.as_fd(), PollFlags::POLLIN)];
         let mut time = at_most;
@@ -77,7 +78,7 @@ impl LogReader {
     }
 }
 
-/// What an error of a read means.
+/// Converts a read error to an outcome.
 fn meaning(error: io::Error) -> io::Result<ReadOutcome> {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EAGAIN) => Ok(ReadOutcome::Nothing),
@@ -87,7 +88,7 @@ fn meaning(error: io::Error) -> io::Result<ReadOutcome> {
     }
 }
 
-/// Puts lines together from pieces, in bounded memory.
+/// Assembles lines from pieces in bounded memory.
 #[derive(Debug, Default)]
 struct LineSplitter {
     begun: Vec<u8>,
@@ -95,7 +96,7 @@ struct LineSplitter {
 }
 
 impl LineSplitter {
-    /// Takes in a piece and gives each line that has ended with it, and whether it is whole.
+    /// Adds a piece and passes every line that ends in it to `line`, with whether it is complete.
     fn push(&mut self, piece: &[u8], mut line: impl FnMut(&[u8], bool)) {
         let mut pieces = piece.split(|b| *b == b'\n').peekable();
         while let Some(part) = pieces.next() {

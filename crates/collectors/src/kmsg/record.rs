@@ -1,61 +1,60 @@
-//! One record of /dev/kmsg: its header, and what its text says of GPUs. Pure.
+//! Parses a record of /dev/kmsg: its header and the GPU events in its text. Pure.
 //!
-//! A fault is counted only if its line is whole up to the comma behind the code: a line that was cut off
-//! within the code would otherwise count as another code. Lines that a process wrote into the log do not
-//! count; the kernel marks them by their facility.
+//! A fault counts only if its line is complete up to the comma after the code, because a line that was cut within the
+//! code would count as another code. Lines that a process wrote to the log are ignored; the kernel marks them by their
+//! facility.
 
 use model::fact::{GpuFailure, KernelLine};
 use model::pci::pci_address;
 
 use super::{detail, oom};
 
-/// Longest text that is kept of a line, in bytes.
+/// Maximum length of the stored text in bytes.
 const MAX_TEXT: usize = 1024;
-/// The part of the priority that is the level; what is above it is the facility, 0 for the kernel.
+/// Number of levels in the priority. The quotient is the facility, which is 0 for the kernel.
 const LEVELS: u32 = 8;
 
-/// A record of the kernel log.
+/// Record of the kernel log.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Record<'a> {
-    /// Whether the kernel itself wrote it.
+    /// Whether the kernel itself wrote the record.
     pub(crate) kernel: bool,
-    /// Its number: rises by one with each record since boot.
+    /// Sequence number, which increases by one per record since boot.
     pub(crate) sequence: u64,
-    /// When it was written, in microseconds since boot.
+    /// Time of the record in microseconds since boot.
     pub(crate) micros: u64,
-    /// What it says.
     pub(crate) text: &'a [u8],
 }
 
-/// What a line says to us.
+/// Meaning of a line.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum LineMeaning {
-    /// A fault or another thing that happened, and its text.
+    /// A fault or other event, and its text.
     Fact(KernelLine, String),
-    /// The driver's, but no event: a detail of one, or small talk.
+    /// Line of the driver without an event, such as a detail of one.
     Driver,
-    /// Begins like a fault and cannot be understood.
+    /// Line that starts like a fault but cannot be parsed.
     Malformed,
-    /// Not about GPUs.
+    /// Line of another source.
     NotOurs,
 }
 
-/// Takes a line `PRIORITY,SEQUENCE,MICROSECONDS,FLAGS[,...];TEXT` apart. Lines that belong to the record
-/// before (they begin with a blank) and what is no record give `None`.
+/// Parses a line `PRIORITY,SEQUENCE,MICROSECONDS,FLAGS[,...];TEXT`. Returns `None` for continuation lines, which start
+/// with a blank, and for anything else that is not a record.
 pub(crate) fn parse(line: &[u8]) -> Option<Record<'_>> {
     let end = line.iter().position(|b| *b == b';')?;
     let (header, text) = (&line[..end], &line[end + 1..]);
     let mut fields = std::str::from_utf8(header).ok()?.split(',');
     let mut number = || fields.next().filter(|f| f.bytes().all(|b| b.is_ascii_digit()))?.parse::<u64>().ok();
     let (priority, sequence, micros) = (number()?, number()?, number()?);
-    // The flags are of no use, but a header without them was cut off.
+    // The flags are unused, but a header without them was cut.
     fields.next()?;
     Some(Record { kernel: priority < u64::from(LEVELS), sequence, micros, text })
 }
 
-/// What the text of a record says.
+/// Classifies the text of a record.
 pub(crate) fn classify(text: &[u8]) -> LineMeaning {
-    // Most lines of a kernel log have other sources: their first bytes show that.
+    // Most lines have other sources, which their first bytes show.
     if text.starts_with(oom::BEGINNING) {
         return oom::kill(text).map_or(LineMeaning::NotOurs, |line| LineMeaning::Fact(line, kept(text)));
     }
@@ -81,22 +80,22 @@ pub(crate) fn classify(text: &[u8]) -> LineMeaning {
             None => LineMeaning::Malformed,
         };
     }
-    // The last word of the kernel module when it is removed, also after it found no GPU to drive.
+    // This is the last message of the kernel module on removal, even if it found no GPU.
     if text.starts_with("nvidia-nvlink: Unregistered") && text.contains("Nvlink Core") {
         return LineMeaning::Fact(KernelLine::DriverUnloaded, text);
     }
     LineMeaning::Driver
 }
 
-/// The text up to its bound, without bytes that are no text.
+/// Returns the text up to its maximum length, without invalid bytes.
 fn kept(text: &[u8]) -> String {
     let mut kept = String::from_utf8_lossy(&text[..text.len().min(MAX_TEXT)]).replace('\0', " ");
     kept.truncate(kept.trim_end().len());
     kept
 }
 
-/// ` (PCI:0000:06:00): 79, pid=522, name=app, GPU has fallen off the bus.` Old drivers leave out `PCI:`, or
-/// name no process; with MIG the instances stand behind the address.
+/// Parses ` (PCI:0000:06:00): 79, pid=522, name=app, GPU has fallen off the bus.` Old drivers omit `PCI:` or the
+/// process. With MIG the instances follow the address.
 fn xid(rest: &str) -> Option<KernelLine> {
     let (place, rest) = rest.strip_prefix(" (")?.split_once(')')?;
     let mut place = place.split(' ');
@@ -115,7 +114,7 @@ fn xid(rest: &str) -> Option<KernelLine> {
     let mut pid = None;
     let mut tail = rest.trim_start();
     if let Some(rest) = tail.strip_prefix("pid=") {
-        // Without its comma the number may have been cut off.
+        // Without its comma the number may have been cut.
         let (id, rest) = rest.split_once(',').unwrap_or(("", ""));
         pid = unquoted(id).parse().ok();
         tail = rest.trim_start();
@@ -130,9 +129,9 @@ fn xid(rest: &str) -> Option<KernelLine> {
     Some(KernelLine::Xid { pci, code, pid, process, gpu_instance, compute_instance, detail })
 }
 
-/// `NVRM: GPU 0000:06:00.0: GPU has fallen off the bus.`, `NVRM: The NVIDIA GPU 0000:06:00.0\x0aNVRM: (PCI ID: 10de:2335)
-/// installed in this system has\x0aNVRM: fallen off the bus and is not responding to commands.`,
-/// `NVRM: GPU 0000:06:00.0: RmInitAdapter failed! (0x62:0x40:2393)`
+/// Parses `NVRM: GPU 0000:06:00.0: GPU has fallen off the bus.`, `NVRM: The NVIDIA GPU 0000:06:00.0\x0aNVRM: (PCI ID:
+/// 10de:2335) installed in this system has\x0aNVRM: fallen off the bus and is not responding to commands.` and `NVRM:
+/// GPU 0000:06:00.0: RmInitAdapter failed! (0x62:0x40:2393)`.
 fn gpu_failed(text: &str) -> Option<KernelLine> {
     let failure = if text.contains("fallen off the bus") {
         GpuFailure::FallenOffBus
@@ -144,16 +143,16 @@ fn gpu_failed(text: &str) -> Option<KernelLine> {
     let address = |word: &str| {
         let word = word.trim_end_matches(':');
         let word = word.strip_prefix("GPU-").unwrap_or(word);
-        // Two numbers are a vendor and a device.
+        // Two numbers are a vendor and a device ID.
         pci_address(word.strip_prefix("PCI:").unwrap_or(word)).filter(|_| word.matches(':').count() >= 2)
     };
-    // The kernel log has the ends of the lines of one message so.
+    // The kernel log escapes the line ends of a message like this.
     let text = text.replace("\\x0a", " ");
     Some(KernelLine::GpuFailed { pci: text.split_whitespace().find_map(address), failure })
 }
 
-/// `3: SXid (PCI:0000:c5:00.0): 20034, Fatal, Link 25 LTSSM Fault Up`. The driver logs each such fault with
-/// further lines of the same code for its severity and its data, which are no faults of their own.
+/// Parses `3: SXid (PCI:0000:c5:00.0): 20034, Fatal, Link 25 LTSSM Fault Up`. The driver logs the severity and data of
+/// a fault on further lines with the same code, which are not separate faults.
 fn switch(rest: &str, text: &str) -> LineMeaning {
     let Some((nvswitch, rest)) = rest.split_once(": ") else { return LineMeaning::Driver };
     let Some(rest) = rest.strip_prefix("SXid") else { return LineMeaning::Driver };
@@ -175,14 +174,15 @@ fn switch(rest: &str, text: &str) -> LineMeaning {
     }
 }
 
-/// A code and what is behind its comma.
+/// Splits a text into the code and the rest after its comma.
 fn code(text: &str) -> Option<(u32, &str)> {
     let (digits, rest) = text.split_once(',')?;
     let whole = (1..=9).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit());
     Some((digits.parse().ok().filter(|_| whole)?, rest))
 }
 
-/// `x86_64 Kernel Module  580.159.04  Mon ...`, `Open Kernel Module for x86_64  580.159.04  Release Build ...`
+/// Parses `x86_64 Kernel Module  580.159.04  Mon ...` and `Open Kernel Module for x86_64  580.159.04  Release Build
+/// ...`.
 fn version(rest: &str) -> Option<String> {
     let rest = &rest[rest.find("Kernel Module")?..];
     let version = |word: &&str| {

@@ -1,5 +1,5 @@
-//! NVIDIA's libraries on disk, found by name and never loaded. The version is that of the file a library's
-//! link leads to: `libnvidia-ml.so.1 -> libnvidia-ml.so.580.159.04`.
+//! NVIDIA's libraries on disk, which are located by name and never loaded. The version comes from the target of a
+//! library's link: `libnvidia-ml.so.1 -> libnvidia-ml.so.580.159.04`.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,12 +10,12 @@ use serde::Serialize;
 use host::Host;
 use settings::Config;
 
-/// The management library, as the loader knows it.
+/// Loader name of the management library.
 pub(crate) const NVML: &str = "libnvidia-ml.so.1";
-/// CUDA's library, as the loader knows it.
+/// Loader name of the CUDA driver library.
 pub const CUDA: &str = "libcuda.so.1";
 
-/// Folders in which distributions, the vendor's installer and container platforms put the libraries.
+/// Directories in which distributions, NVIDIA's installer and container platforms put the libraries.
 const FOLDERS: [&str; 11] = [
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -29,36 +29,36 @@ const FOLDERS: [&str; 11] = [
     "/run/opengl-driver/lib",
     "/run/nvidia/driver/usr/lib/x86_64-linux-gnu",
 ];
-/// Longest chain of links that is followed.
+/// Maximum number of links in a chain.
 const MAX_LINKS: usize = 8;
 
-/// A library on disk.
+/// Library of the driver on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DriverLibrary {
-    /// Where it is, as the host knows it.
+    /// Path on the host.
     pub path: PathBuf,
-    /// Its version; `None` if the name of its file has none.
+    /// Version; `None` if the name of the file does not contain one.
     pub version: Option<String>,
 }
 
-/// The management library that is configured, or those found.
+/// Returns the configured management library, or all that are installed.
 pub fn find(host: &Host, config: &Config) -> Vec<DriverLibrary> {
     let configured = &config.sampler.nvml_library;
-    // A name without a folder is searched for by the loader, as no name is.
+    // The loader searches for a name without a directory, as it does without a setting.
     if configured.components().count() < 2 {
         return search(host, NVML);
     }
-    // It is loaded by this path, whatever the host's root is.
+    // The library is loaded from this path, whatever the root of the host is.
     resolve(&Host::new("/"), configured).into_iter().map(|(library, _)| library).collect()
 }
 
-/// The libraries of this name in the usual folders, each file once.
+/// Returns the libraries with this name in the usual directories, without duplicates.
 pub fn search(host: &Host, name: &str) -> Vec<DriverLibrary> {
     let mut found: Vec<DriverLibrary> = Vec::new();
     let mut files = Vec::new();
     for folder in FOLDERS {
         let Some((library, file)) = resolve(host, &Path::new(folder).join(name)) else { continue };
-        // Folders are often links to each other.
+        // The directories are often links to each other.
         if !files.contains(&file) {
             files.push(file);
             found.push(library);
@@ -67,20 +67,20 @@ pub fn search(host: &Host, name: &str) -> Vec<DriverLibrary> {
     found
 }
 
-/// The version, if all that were found agree.
+/// Returns the version if all libraries have the same one.
 pub fn only_version(found: &[DriverLibrary]) -> Option<String> {
     let first = found.first()?.version.clone()?;
     found.iter().all(|library| library.version.as_ref() == Some(&first)).then_some(first)
 }
 
-/// Follows links below the host's root, also those that name their target from the root on. Gives the
-/// library with the device and inode of its file.
+/// Follows links below the root of the host, including absolute links. Returns the library with the device and inode of
+/// its file.
 fn resolve(host: &Host, path: &Path) -> Option<(DriverLibrary, (u64, u64))> {
     let mut now = path.to_owned();
     for _ in 0..MAX_LINKS {
         let real = host.path(&now);
         if let Ok(target) = fs::read_link(&real) {
-            // `join` takes a target that begins at the root as it is.
+            // `join` replaces the path if the target is absolute.
             now = now.parent()?.join(target);
             continue;
         }
@@ -91,12 +91,12 @@ fn resolve(host: &Host, path: &Path) -> Option<(DriverLibrary, (u64, u64))> {
     None
 }
 
-/// `580.159.04` of `libnvidia-ml.so.580.159.04`.
+/// Returns `580.159.04` for `libnvidia-ml.so.580.159.04`.
 fn version_of(file: &Path) -> Option<String> {
     let (_, version) = file.file_name()?.to_str()?.split_once(".so.")?;
     let numbers: Vec<&str> = version.split('.').collect();
     let digits = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    // A name that ends in `.so.1` is the loader's, not the file's.
+    // A name that ends in `.so.1` is a link for the loader.
     (numbers.len() > 1 && numbers.iter().all(digits)).then(|| version.to_owned())
 }
 

@@ -1,5 +1,5 @@
-//! The vendor's services on the host, found by their processes: the state of the fabric stays `completed` after its manager
-//! has ended.
+//! NVIDIA's services on the host, detected by their processes. The fabric state cannot be used, because it stays
+//! `completed` after the fabric manager has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,37 +11,38 @@ use model::catalog::HostService;
 use model::catalog::schema::KnownLabel;
 use model::clock::Mono;
 
-/// Length that the kernel cuts a process's name to.
+/// Length to which the kernel cuts process names.
 const NAME: usize = 15;
-/// Time between two searches of all processes for a service that belongs here and is not known to run.
+/// Time between two searches of all processes if an expected service is not running.
 const SEARCH: Duration = Duration::from_secs(30);
-/// The same for the other services: most nodes never have all.
+/// Time between two searches for the other services, which most nodes never have.
 const SEARCH_OTHERS: Duration = Duration::from_secs(600);
-/// Time after which a fabric manager that nothing here needs counts as one of this node. Without switches the manager
-/// starts, finds nothing and ends.
+/// Time after which a running fabric manager counts as expected although nothing here needs it. Without switches the
+/// manager starts, finds none and ends.
 const STAYS: Duration = Duration::from_secs(20);
-/// Users below are the system's. A name is free to choose for every process: that of a user's counts for nothing.
+/// First user ID that is not a system user. Any process can choose its name, so processes of such users are ignored.
 const FIRST_USER: u32 = 1000;
 /// Switches that this kernel drives.
 const SWITCHES: &str = "/sys/bus/pci/drivers/nvidia-nvswitch";
-/// Units that an administrator has enabled.
+/// Directory of the enabled units.
 const UNITS: &str = "/etc/systemd/system";
 /// Unit of the fabric manager.
 const FABRIC_UNIT: &str = "nvidia-fabricmanager.service";
 
-/// Which services run, from visit to visit.
+/// Running services, tracked across visits.
 #[derive(Debug, Default)]
 pub(crate) struct Services {
-    /// Process of each service that ran at the last visit, and when the process was found.
+    /// Process of every running service, and the time of its detection.
     running: BTreeMap<HostService, (u32, Mono)>,
-    /// Services that have run since the exporter started, and belong here.
+    /// Services that belong to this node and have run since the exporter started.
     seen: BTreeSet<HostService>,
     searched: Option<Mono>,
 }
 
 impl Services {
-    /// Each service that is expected or was seen, with whether it runs. Nothing where the processes are not the host's, as
-    /// in a container with a process namespace of its own. `fabric`: a GPU belongs to an NVLink fabric.
+    /// Returns whether the services that are expected, or were seen before, are running. Returns nothing if the
+    /// processes of the host are not visible, as in a container with its own process namespace. `fabric` is whether a
+    /// GPU belongs to an NVLink fabric.
     pub(crate) fn look(&mut self, host: &Host, fabric: bool, now: Mono) -> Vec<(HostService, bool)> {
         let proc = host.path("/proc");
         if line(&proc.join("2/comm")).as_deref() != Some("kthreadd") {
@@ -83,13 +84,13 @@ impl Services {
     }
 }
 
-/// The name of a service's process.
+/// Returns the process name of a service.
 fn name_of(service: HostService) -> &'static str {
     let name = service.known();
     name.get(..NAME).unwrap_or(name)
 }
 
-/// Whether this process is the service: named so, alive, and of the system.
+/// Returns whether a process is the service: it has the name, is alive and belongs to a system user.
 fn is(proc: &Path, pid: u32, service: HostService) -> bool {
     let Ok(status) = fs::read_to_string(proc.join(pid.to_string()).join("status")) else { return false };
     let field = |name: &str| {
@@ -101,14 +102,14 @@ fn is(proc: &Path, pid: u32, service: HostService) -> bool {
     field("Name") == name_of(service) && alive && user.is_some_and(|user| user < FIRST_USER)
 }
 
-/// Whether the fabric manager belongs on this node: the kernel drives switches, or there is a fabric and the unit is enabled.
-/// In guests and on racks the fabric's manager runs elsewhere.
+/// Returns whether the fabric manager should run on this node: the kernel drives switches, or there is a fabric and the
+/// unit is enabled. In guests and racks the fabric manager runs elsewhere.
 fn is_manager_expected(host: &Host, fabric: bool) -> bool {
     let entries = |folder: &str| fs::read_dir(host.path(folder)).into_iter().flatten().flatten();
     let is_address = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().contains(':');
     let enabled = || {
         let wanted = entries(UNITS).filter(|entry| entry.file_name().to_string_lossy().ends_with(".wants"));
-        // The target of the link is not below this root.
+        // The target of the link is outside this root.
         wanted.map(|folder| folder.path().join(FABRIC_UNIT)).any(|unit| unit.symlink_metadata().is_ok())
     };
     entries(SWITCHES).any(|entry| is_address(&entry)) || (fabric && enabled())

@@ -1,52 +1,53 @@
-//! When a sampler is well, when it is replaced, and when the driver itself is stuck: pure functions.
+//! Rules for the health of a sampler, for its replacement, and for a driver that is stuck as a whole. Pure functions.
 //!
-//! Nothing is replaced while the other workers keep their deadlines: a GPU whose call returns comes back
-//! by itself. When a second worker misses its deadline, or all do, a replacement is started that leaves
-//! the sick GPUs alone. If that one sticks too while the first still does, the driver is stuck as a whole,
-//! and nothing more is started until one of the two has ended.
+//! A sampler is not replaced while its other workers meet their deadlines, because a GPU whose call returns recovers by
+//! itself. When a second worker misses its deadline, or all do, a replacement starts without the affected GPUs. If the
+//! replacement gets stuck too while the first sampler still is, the driver is stuck as a whole, and no sampler starts
+//! until one of the two has ended.
 //!
-//! What is published comes before what is done: a call shows once it has lasted for longer than a usual one may, and
-//! the driver counts as stuck while its initialization does not return, long before a sampler is replaced for that.
+//! Problems are published before anything is done about them. A call is published once it takes longer than usual calls
+//! may, and the driver counts as stuck while its initialization does not return, long before a sampler is replaced for
+//! that reason.
 
 use std::time::Duration;
 
 use host::inflight::{FAST_SLOT, NODE_SLOT, PEERS_SLOT, SlotView, is_gpu};
 use model::clock::Mono;
 
-/// A call that lasts for long.
+/// Driver call that takes longer than usual.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StuckCall {
-    /// The worker's slot.
+    /// Slot of the worker.
     pub slot: usize,
-    /// NVML function.
+    /// Name of the NVML function.
     pub call: String,
-    /// When it was entered.
+    /// Start of the call.
     pub since: Mono,
 }
 
 impl StuckCall {
-    /// NVML's index of the GPU; none for a call about no single GPU.
+    /// Returns NVML's index of the GPU; `None` for a call that concerns no single GPU.
     pub fn gpu(&self) -> Option<u32> {
         is_gpu(self.slot).then(|| u32::try_from(self.slot - 1).unwrap_or(u32::MAX))
     }
 }
 
-/// What the in-flight table says of a sampler.
+/// State of a sampler according to its in-flight table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SamplerHealth {
     /// Calls past their deadline.
     pub stuck: Vec<StuckCall>,
-    /// Calls that open the driver or a GPU, within their own deadline but past that of all other calls.
+    /// Calls that open the driver or a GPU, within their own deadline but past the deadline of other calls.
     pub slow: Vec<StuckCall>,
-    /// Workers in no call that have not shown life in time.
+    /// Number of workers that are in no call and overdue.
     pub late: usize,
-    /// Workers that keep their deadlines.
+    /// Number of workers that meet their deadlines.
     pub well: usize,
-    /// Whether any worker is in a driver call now.
+    /// Whether any worker is in a driver call.
     pub in_call: bool,
 }
 
-/// Reads the table. A worker in no call is late when it is `grace` behind what it promised; `grace` is also the
+/// Evaluates the table. A worker in no call is late if it is `grace` behind its promised time; `grace` is also the
 /// deadline of a usual call.
 pub(crate) fn health(views: &[SlotView], now: Mono, grace: Duration) -> SamplerHealth {
     let mut health = SamplerHealth::default();
@@ -75,15 +76,15 @@ pub(crate) fn health(views: &[SlotView], now: Mono, grace: Duration) -> SamplerH
 }
 
 impl SamplerHealth {
-    /// Whether a replacement is needed: a second worker missed its deadline, or none keeps it.
+    /// Returns whether a replacement is needed: two workers have missed their deadlines, or none meets its deadline.
     pub(crate) fn broken(&self) -> bool {
         let missed = self.stuck.iter().filter(|call| call.slot != PEERS_SLOT).count() + self.late;
         missed >= 2 || (missed == 1 && self.well == 0)
     }
 }
 
-/// A sampler that is to open the driver and has not done so: whether its initialization has lasted for so long that the
-/// driver as a whole is published as stuck. `before`: what was published last; `grace`: the deadline of a usual call.
+/// Returns whether the driver is published as stuck because the sampler has not opened it for too long. `before` is the
+/// last published value, and `grace` is the deadline of a usual call.
 pub(crate) fn opening_is_stuck(
     opening: &SamplerHealth,
     abandoned: Option<Abandoned>,
@@ -94,15 +95,15 @@ pub(crate) fn opening_is_stuck(
     let calls = opening.slow.iter().chain(&opening.stuck);
     let age = calls.filter(|call| call.slot == NODE_SLOT).map(|call| now.since(call.since)).max();
     match abandoned {
-        // Two processes: neither gets an answer.
+        // Two processes are waiting for the driver.
         Some(Abandoned::Stuck) => before || age.is_some_and(|age| age > grace),
         _ => age.is_some_and(|age| age > grace * 2),
     }
 }
 
-/// An abandoned sampler while no other may start yet: whether it shows that the driver as a whole is stuck. No GPU that it
-/// worked on, by their slots, answers it, and that has lasted as long as [`opening_is_stuck`] waits. The workers of GPUs
-/// that are well end when their sampler is abandoned, and prove nothing then.
+/// Returns whether an abandoned sampler shows that the driver is stuck as a whole while no other sampler may start.
+/// This requires that no GPU that it worked on answers it, for as long as in [`opening_is_stuck`]. Workers of healthy
+/// GPUs end when their sampler is abandoned, so they are no evidence.
 pub(crate) fn waiting_is_stuck(
     abandoned: &SamplerHealth,
     gpus: &[usize],
@@ -115,23 +116,23 @@ pub(crate) fn waiting_is_stuck(
     gpus.iter().all(is_stuck) && age.is_some_and(|age| age > grace * 2)
 }
 
-/// What to do next.
+/// Decision about the serving sampler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// Nothing.
+    /// Keep the serving sampler.
     Keep,
-    /// Give the serving sampler up and start another.
+    /// Abandon the sampler and start another.
     Replace,
-    /// The driver is stuck as a whole: publish that, start nothing.
+    /// Publish that the driver is stuck as a whole, and start nothing.
     DriverStuck,
 }
 
-/// An abandoned sampler that has not ended, as far as it matters to the next.
+/// State of an abandoned sampler, as far as its successor depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Abandoned {
-    /// It is about to end: asked to, and killed if it does not.
+    /// The sampler is ending, or will be killed.
     Ending,
-    /// It is in a driver call, or was killed and does not end, which comes to the same.
+    /// The sampler is in a driver call, or was killed and does not end, which has the same effect.
     Stuck,
 }
 
@@ -140,15 +141,15 @@ pub(crate) fn decide(serving: &SamplerHealth, abandoned: Option<Abandoned>) -> D
     match (serving.broken(), abandoned) {
         (false, _) => Decision::Keep,
         (true, None) => Decision::Replace,
-        // Stopped or starved, not stuck: that says nothing of the driver.
+        // The sampler was stopped or starved, which is no evidence against the driver.
         (true, Some(_)) if serving.stuck.is_empty() => Decision::Replace,
         (true, Some(Abandoned::Stuck)) => Decision::DriverStuck,
         (true, Some(Abandoned::Ending)) => Decision::Keep,
     }
 }
 
-/// Delays between restarts: none before the first, then doubling from `first` to `most`; forgotten after
-/// a sampler has lived for ten times `most`.
+/// Delays between restarts. The first restart is immediate; the delays then double from `first` to `most`. They reset
+/// after a sampler has lived for ten times `most`.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     first: Duration,
@@ -157,12 +158,12 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// No failure yet.
+    /// Creates the delays without a failure.
     pub(crate) fn new(first: Duration, most: Duration) -> Backoff {
         Backoff { first, most, failures: 0 }
     }
 
-    /// A sampler that lived so long has failed: how long to wait before the next start.
+    /// Records the failure of a sampler that lived this long. Returns the delay before the next start.
     pub(crate) fn failed_after(&mut self, lived: Duration) -> Duration {
         if lived > self.most * 10 {
             self.failures = 0;

@@ -1,4 +1,4 @@
-//! One sampler process as the parent sees it: its messages, its in-flight table, and how it is ended.
+//! Sampler process from the parent's side: its messages, its in-flight table, and how it is ended.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,36 +19,36 @@ use model::clock::Mono;
 use sampler::wire::{FromSampler, GpuSlot, Intervals, SamplerConfig, SamplerSettings, ToSampler};
 use settings::Config;
 
-/// A message for the supervisor from the thread that reads a sampler's frames.
+/// Message from the thread that reads a sampler's frames to the supervisor.
 #[derive(Debug)]
 pub struct SamplerMessage {
     pub generation: u64,
-    /// What the sampler sent, batches and facts apart; an error is the end of its stream.
+    /// Message of the sampler, except batches and facts. An error is the end of the stream.
     pub event: Result<FromSampler, (SamplerEnd, String)>,
 }
 
-/// A sampler process.
+/// Sampler process, serving or abandoned.
 #[derive(Debug)]
 pub struct SamplerProcess {
-    /// Counts samplers from 1.
+    /// Number of the sampler, counted from 1.
     pub generation: u64,
     pub started: Mono,
-    /// Slots left alone, because another process is stuck on their GPUs.
+    /// Slots that are skipped because another process is stuck on their GPUs.
     pub avoids: Vec<usize>,
     /// GPUs with workers, or known from an earlier sampler, by slot.
     pub slots: BTreeMap<usize, GpuSlot>,
-    /// Whether it has opened the driver.
+    /// Whether the sampler has opened the driver.
     pub opened: bool,
     pub(super) child: Supervised,
     abandoned: Arc<AtomicBool>,
 }
 
-/// A sampler in a driver call is never killed; any other gets this long to end by itself.
+/// Time to end outside of driver calls. A sampler in a driver call is never killed.
 const PATIENCE: Patience = Patience { outside: Duration::from_secs(2), inside: None };
 
 impl SamplerProcess {
-    /// Starts a sampler. Its batches and facts go to the inbox, everything else to `events`. Generations count samplers
-    /// from 1.
+    /// Starts a sampler with the number `generation`, counted from 1. Its batches and facts go to the inbox, and
+    /// everything else goes to `events`.
     pub fn start(
         generation: u64,
         log_level: &str,
@@ -80,12 +80,11 @@ impl SamplerProcess {
         Ok(SamplerProcess { generation, started, avoids, slots, opened: false, child, abandoned })
     }
 
-    /// Process id.
     pub fn pid(&self) -> i32 {
         self.child.pid()
     }
 
-    /// The in-flight table, judged. A process that has not come to write there in time is as late as one that
+    /// Evaluates the in-flight table. A process that has not written to the table in time is as late as one that has
     /// stopped writing.
     pub fn health(&self, now: Mono, deadlines: CallDeadlines) -> SamplerHealth {
         let views = self.child.views();
@@ -95,17 +94,17 @@ impl SamplerProcess {
         policy::health(&views, now, deadlines.call)
     }
 
-    /// The slots of the GPUs that it works on.
+    /// Returns the slots of the GPUs that the sampler works on.
     pub(crate) fn works_on(&self) -> Vec<usize> {
         self.slots.keys().copied().filter(|slot| !self.avoids.contains(slot)).collect()
     }
 
-    /// The state of an abandoned sampler, as far as it matters to its successor.
+    /// Returns the state of an abandoned sampler, as far as its successor depends on it.
     pub(crate) fn abandoned(&self, health: &SamplerHealth, now: Mono) -> Abandoned {
         if health.in_call || self.child.is_unkillable(now) { Abandoned::Stuck } else { Abandoned::Ending }
     }
 
-    /// Allows the sampler to attach the GPUs that it was to leave alone.
+    /// Allows the sampler to attach the skipped GPUs.
     pub(crate) fn include_all(&mut self) {
         for slot in std::mem::take(&mut self.avoids) {
             let known = self.slots.get(&slot).cloned();
@@ -113,20 +112,20 @@ impl SamplerProcess {
         }
     }
 
-    /// Abandons the sampler: its further messages are thrown away, and it is asked to end.
+    /// Abandons the sampler: drops its further messages and requests it to end.
     pub fn abandon(&mut self) {
         self.abandoned.store(true, Ordering::Release);
         self.child.ask_to_end();
     }
 
-    /// Kills the sampler if it was asked to end, did not, and is in no driver call.
+    /// Kills the sampler if it was requested to end, has not ended in time, and is in no driver call.
     pub(crate) fn kill_if_overdue(&mut self, now: Mono) {
         self.child.kill_if_overdue(now, PATIENCE);
     }
 }
 
-/// Waits until all samplers have ended, only stuck ones remain, or the deadline has passed; those that remain are
-/// left to end when their calls return.
+/// Waits until all samplers have ended, only stuck ones remain, or the deadline has passed. The remaining samplers end
+/// when their calls return.
 pub fn end_all(samplers: &mut Vec<SamplerProcess>, deadline: Mono, deadlines: CallDeadlines) {
     let pause = Stop::default();
     loop {
@@ -145,7 +144,7 @@ pub fn end_all(samplers: &mut Vec<SamplerProcess>, deadline: Mono, deadlines: Ca
     }
 }
 
-/// A sampler's configuration as the settings have it.
+/// Builds the configuration of a new sampler from the settings.
 pub fn sampler_config(config: &Config) -> SamplerConfig {
     let s = &config.sampler;
     SamplerConfig {
@@ -158,8 +157,8 @@ pub fn sampler_config(config: &Config) -> SamplerConfig {
     }
 }
 
-/// What a running sampler takes over of a new configuration. The rest needs a restart, but for the profiling counters,
-/// which have a switch of their own.
+/// Builds the part of the configuration that a running sampler can apply. Other keys need a restart, except for the
+/// profiling counters, which have their own switch.
 pub fn sampler_settings(config: &Config) -> SamplerSettings {
     let s = &config.sampler;
     SamplerSettings {
@@ -178,12 +177,12 @@ pub fn sampler_settings(config: &Config) -> SamplerSettings {
     }
 }
 
-/// Longest time of driver calls.
+/// Deadlines of driver calls.
 #[derive(Clone, Copy, Debug)]
 pub struct CallDeadlines {
-    /// A driver call, and being behind the promised time.
+    /// Deadline of a driver call, and of a worker that is behind its promised time.
     pub call: Duration,
-    /// Starting, and getting a handle.
+    /// Deadline of starting and of opening a GPU.
     pub init: Duration,
 }
 
@@ -193,7 +192,7 @@ impl CallDeadlines {
     }
 }
 
-/// Takes the messages of one sampler.
+/// Receiver of one sampler's messages.
 struct FrameReceiver {
     generation: u64,
     abandoned: Arc<AtomicBool>,
@@ -202,7 +201,7 @@ struct FrameReceiver {
 }
 
 impl FrameReceiver {
-    /// Gives whether more is to be read.
+    /// Handles a message. Returns whether more messages may follow.
     fn deliver(&self, message: Result<Option<FromSampler>, FrameError>) -> bool {
         let message = match message {
             Ok(Some(message)) => message,
@@ -225,11 +224,11 @@ impl FrameReceiver {
                 self.inbox.event(LedgerEvent::LateBatch);
             }
             FromSampler::Batch(batch) => self.inbox.batch(batch),
-            // Also of an abandoned sampler: it happened.
+            // Facts of an abandoned sampler count too, because they happened.
             FromSampler::Fact(fact) => self.inbox.fact(self.generation, fact),
             message => {
                 if matches!(message, FromSampler::DriverAway { .. }) {
-                    // What it still sends is of a driver that is gone.
+                    // Later messages belong to a driver that is gone.
                     self.abandoned.store(true, Ordering::Release);
                 }
                 self.send(Ok(message));
@@ -244,7 +243,7 @@ impl FrameReceiver {
     }
 
     fn send(&self, event: Result<FromSampler, (SamplerEnd, String)>) {
-        // The supervisor ends before its readers only when the daemon does.
+        // The supervisor ends before its readers only when the daemon stops.
         if self.events.send(SamplerMessage { generation: self.generation, event }).is_err() {
             tracing::debug!("the supervisor of this sampler has ended");
         }

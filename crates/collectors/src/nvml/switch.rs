@@ -1,5 +1,5 @@
-//! What people ask of the supervisor while the daemon runs: to release the driver, to take it up again,
-//! to leave the profiling counters alone. Requests and the supervisor meet here without waiting.
+//! Requests to the supervisor of the sampler: release the driver, resume its use, and stop reading the profiling
+//! counters. Requesters and the supervisor share this state without waiting for each other.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -13,30 +13,30 @@ use model::driver_module::{LoadId, ModuleState};
 use model::sync::lock;
 use sampler::wire::CanaryProcess;
 
-/// Processes of the canary that samplers know: more than hang at a time, and run in a minute.
+/// Maximum number of canary processes that samplers exclude: more than hang at the same time and run within a minute.
 const MOST_CANARIES: usize = 32;
-/// How long samplers know a process of the canary after its end: then its id may be another process's, also in a namespace
-/// that this process does not see.
+/// Time for which samplers exclude a canary process after its end. Later, another process may have its ID, possibly in
+/// a PID namespace that is not visible here.
 const KNOWN_FOR: Duration = Duration::from_secs(60);
 
-/// The driver is released, or is to be.
+/// Release of the driver, requested or done.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Released {
-    /// Since when.
     pub since: Mono,
-    /// The same in seconds since 1970.
+    /// Time of the request in seconds since 1970.
     pub unix_seconds: f64,
-    /// The load of the kernel module that the release is for, once it was seen.
+    /// Module load for which the release was requested, once it was observed.
     load: Option<LoadId>,
-    /// Whether the module was seen gone since.
+    /// Whether the module was observed to be absent since the request.
     gone: bool,
-    /// Which load is back, and since when it is seen.
+    /// New module load and the time of its first observation.
     back: Option<(LoadId, Mono)>,
 }
 
 impl Released {
-    /// The module was looked at. Gives whether the driver may be taken up again: the module was gone, or is
-    /// of another load, and has been there for `settle` (installers load it for a trial and unload it).
+    /// Updates the release with an observation of the module. Returns whether the use of the driver may resume: the
+    /// module was absent or is another load, and has been present for `settle`, because installers load the module for
+    /// a trial and unload it.
     fn sees(&mut self, sight: &ModuleState, now: Mono, settle: Duration) -> bool {
         let load = match sight {
             ModuleState::Unknown => return false,
@@ -62,23 +62,22 @@ impl Released {
     }
 }
 
-/// A process of ours that has the driver open.
+/// Process of the exporter that has the driver open.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Holder {
-    /// Process id.
     pub pid: i32,
-    /// The driver call in it that is past its deadline, if one is.
+    /// Driver call of the process that is past its deadline.
     pub stuck: Option<StuckIn>,
 }
 
-/// A driver call past its deadline.
+/// Driver call past its deadline.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StuckIn {
-    /// NVML function.
+    /// Name of the NVML function.
     pub call: String,
-    /// NVML's index of the GPU; none for a call about no single GPU.
+    /// NVML's index of the GPU; `None` for a call that concerns no single GPU.
     pub gpu: Option<u32>,
-    /// For how long, in seconds.
+    /// Duration of the call in seconds.
     pub seconds: f64,
 }
 
@@ -94,72 +93,71 @@ impl std::fmt::Display for Holder {
     }
 }
 
-/// How far the driver is in use.
+/// Use of the driver by the exporter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Use {
-    /// It is used, as far as it is there.
+    /// The exporter uses the driver if it is loaded.
     InUse,
-    /// It is to be released, and processes still hold it.
+    /// A release was requested, but processes still have the driver open.
     Releasing,
-    /// No process of ours holds it.
+    /// No process of the exporter has the driver open.
     Released,
 }
 
-/// The state of the driver's use.
+/// Response to requests about the driver on the control socket.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DriverStatus {
-    /// Whether it is in use or released.
     pub driver: Use,
-    /// Since when it is, or is to be, released, in seconds since 1970.
+    /// Time of the request to release in seconds since 1970.
     pub released_unix_seconds: Option<f64>,
-    /// For how long, in seconds.
+    /// Time since the request in seconds.
     pub released_seconds: Option<f64>,
-    /// Whether the kernel module is loaded; none if the host does not show it.
+    /// Whether the kernel module is loaded; `None` if the host does not show it.
     pub module_loaded: Option<bool>,
-    /// Processes of ours that have the driver open.
+    /// Processes of the exporter that have the driver open.
     pub holders: Vec<Holder>,
     /// Whether the profiling counters are read.
     pub gpm: bool,
 }
 
-/// What the supervisor is to do.
+/// Requests that the supervisor has to follow.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Requested {
-    /// Since when the driver is to be released, if it is.
+    /// Current release of the driver.
     pub released: Option<Released>,
-    /// Whether the profiling counters are to be read.
+    /// Whether to read the profiling counters.
     pub gpm: bool,
-    /// The newest processes of the canary, also those that have just ended: the driver lists a process for a moment after
-    /// its end.
+    /// Newest processes of the canary. Processes that have just ended are included, because the driver lists them for
+    /// another moment.
     pub canaries: Vec<CanaryProcess>,
 }
 
-/// Where those who ask and the supervisor meet.
+/// State shared by the requesters and the supervisor.
 #[derive(Debug)]
 pub struct Switch {
     state: Mutex<SwitchState>,
-    /// How long a module must be back before the driver is taken up again.
+    /// Time for which a module must be present before the use of the driver resumes.
     settle: Duration,
 }
 
 #[derive(Debug)]
 struct SwitchState {
     requested: Requested,
-    /// Whether the supervisor knows of the release, so that it starts nothing.
+    /// Whether the supervisor has received the release and starts nothing.
     acknowledged: bool,
     sight: ModuleState,
     holders: Vec<Holder>,
-    /// The canary's.
+    /// Canary processes that have the driver open.
     canaries: Vec<Holder>,
-    /// When the canary's processes ended, of those that samplers still know.
+    /// Times at which excluded canary processes have ended.
     ended: HashMap<u32, Mono>,
-    /// Whether a canary's process is being started.
+    /// Whether a canary process is being started.
     starting: bool,
 }
 
 impl Switch {
-    /// A driver in use.
+    /// Creates the state with the driver in use.
     pub fn new(gpm: bool, settle: Duration) -> Switch {
         let requested = Requested { released: None, gpm, canaries: Vec::new() };
         let state = SwitchState {
@@ -174,7 +172,7 @@ impl Switch {
         Switch { state: Mutex::new(state), settle }
     }
 
-    /// Asks for the driver's release. Asked again, it changes nothing.
+    /// Requests the release of the driver. A repeated request changes nothing.
     pub fn release(&self, now: Mono, unix_seconds: f64) {
         let mut state = lock(&self.state);
         if state.requested.released.is_none() {
@@ -184,17 +182,17 @@ impl Switch {
         }
     }
 
-    /// Asks for the driver to be taken up again.
+    /// Requests to resume the use of the driver.
     pub fn resume(&self) {
         lock(&self.state).requested.released = None;
     }
 
-    /// Asks for the profiling counters to be read, or left alone.
+    /// Requests that the profiling counters are read, or are no longer read.
     pub fn gpm(&self, read: bool) {
         lock(&self.state).requested.gpm = read;
     }
 
-    /// The kernel module was looked at. Ends a release whose module is back.
+    /// Records an observation of the kernel module. Ends the release if the module has returned.
     pub(crate) fn module(&self, sight: &ModuleState, now: Mono) {
         let mut state = lock(&self.state);
         state.sight = sight.clone();
@@ -205,12 +203,12 @@ impl Switch {
         }
     }
 
-    /// Whether the driver is, or is to be, released.
+    /// Returns whether a release of the driver is requested or done.
     pub fn is_released(&self) -> bool {
         lock(&self.state).requested.released.is_some()
     }
 
-    /// What the supervisor is to do. From now on the request counts as known.
+    /// Returns the current requests and marks them as received.
     pub fn take_requests(&self, now: Mono) -> Requested {
         let mut state = lock(&self.state);
         let SwitchState { requested, ended, .. } = &mut *state;
@@ -221,7 +219,7 @@ impl Switch {
         state.requested.clone()
     }
 
-    /// Which of the canary's processes have the driver open: all of them.
+    /// Replaces the list of canary processes that have the driver open.
     pub(crate) fn held_by_canary(&self, canaries: Vec<Holder>, now: Mono) {
         let mut state = lock(&self.state);
         let SwitchState { requested, ended, .. } = &mut *state;
@@ -233,11 +231,11 @@ impl Switch {
         (state.canaries, state.starting) = (canaries, false);
     }
 
-    /// A process of the canary was started.
+    /// Records the start of a canary process.
     pub(crate) fn canary_started(&self, pid: i32) {
         let (Some(started), Ok(pid)) = (flock::started(pid), u32::try_from(pid)) else { return };
         let mut state = lock(&self.state);
-        // Another process may have had this id.
+        // An earlier process may have had the same ID.
         state.ended.remove(&pid);
         let canaries = &mut state.requested.canaries;
         canaries.retain(|canary| canary.pid != pid);
@@ -247,25 +245,25 @@ impl Switch {
         }
     }
 
-    /// Whether a canary may be started. If so, it counts as holding the driver from now on, until
-    /// [`Switch::held_by_canary`] reports it.
+    /// Returns whether a canary may start. If so, the canary counts as a holder of the driver until the next
+    /// [`Switch::held_by_canary`].
     pub(crate) fn begin_canary(&self) -> bool {
         let mut state = lock(&self.state);
         state.starting = state.requested.released.is_none();
         state.starting
     }
 
-    /// Process ids of the canary's processes that have the driver open.
+    /// Returns the process IDs of the canaries that have the driver open.
     pub(crate) fn canaries(&self) -> Vec<i32> {
         lock(&self.state).canaries.iter().map(|holder| holder.pid).collect()
     }
 
-    /// Which samplers have the driver open: all of them.
+    /// Replaces the list of samplers that have the driver open.
     pub(crate) fn held_by(&self, holders: Vec<Holder>) {
         lock(&self.state).holders = holders;
     }
 
-    /// The state of the driver's use.
+    /// Returns the use of the driver.
     pub fn status(&self, now: Mono) -> DriverStatus {
         let state = lock(&self.state);
         let released = state.requested.released.as_ref();

@@ -1,7 +1,7 @@
-//! What was given out, whether used or not: devices by the kubelet's list, and by what the processes of Slurm's jobs have
-//! in their environments. Environments are read once a step where they name the job, else each minute, a bounded number
-//! at a time, by helpers of their own: one that hangs delays no look-up of an owner for long, and neither the list of
-//! jobs nor the read of other environments.
+//! Allocated devices, used or not: from the kubelet's list, and from the environments of the processes of Slurm jobs.
+//! An environment is read once per step if it names the job, otherwise every minute, a bounded number at a time.
+//! Separate helper threads read them, so a read that hangs does not delay the identification of owners for long, the
+//! list of jobs, or other environments.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -28,62 +28,64 @@ use model::clock::Mono;
 use model::sample::Rows;
 use settings::Owners;
 
-/// Rounds of what owners use from one look at Slurm's jobs to the next.
+/// Number of rounds between two readings of Slurm's jobs.
 const EVERY: u32 = 6;
-/// Most environments read at a time, of all jobs and of one.
+/// Maximum number of environments read in one round.
 const MOST_READ: usize = 64;
+/// Maximum number of environments read per job in one round.
 const MOST_OF_JOB: usize = 4;
-/// So long after the kubelet's last answer, pods have what they had: a kubelet that is replaced ends none. Likewise Slurm's
-/// jobs, after the last list of their control groups.
+/// Time for which allocations stay after the kubelet's last answer, because a restart of the kubelet ends no pod. It
+/// also applies to Slurm's jobs after the last list of their control groups.
 const KEPT: Duration = Duration::from_secs(600);
-/// Environments whose reads hang, each with a thread; of more, none is begun.
+/// Maximum number of hanging environment reads, each of which occupies a thread.
 const MOST_LATE: usize = 8;
-/// Time from a refused read to the next: each may be a record of the system's audit log.
+/// Time until a refused read is repeated. Every refusal may add a record to the audit log.
 const REFUSED_FOR: Duration = Duration::from_secs(600);
 
-/// What is known of allocations.
+/// Allocations by the kubelet and by Slurm.
 pub(super) struct Allocations {
     host: Arc<Host>,
-    /// For the list of jobs and for their environments; `None`: environments are not to be read.
+    /// Readers for the list of jobs and for their environments; `None` if environments must not be read.
     readers: Option<(DeadlineReader, DeadlineReader)>,
-    /// Reads that hang, by process. Neither their process nor more than a few others are read again before they end.
+    /// Hanging reads by process. Their processes are not read again before the reads return.
     late: HashMap<u32, JoinHandle<()>>,
-    /// The last claims that the kubelet listed.
+    /// Last claims from the kubelet.
     claims: Arc<Claims>,
     dynamic: DynamicClaims,
-    /// Rounds until the next look.
+    /// Rounds until the next reading.
     wait: u32,
     jobs: BTreeMap<String, JobGroup>,
-    /// When the jobs were listed last.
+    /// Time of the last list of jobs.
     listed: Option<Mono>,
-    /// Whether the last list of jobs did not come in time.
+    /// Whether the last list of jobs timed out.
     unlisted: bool,
-    /// What a step's processes have in their environment, by job and step.
+    /// Allocations from the environments, by job and step.
     said: HashMap<(String, String), StepSaid>,
-    /// Jobs of which an environment could not be read for want of permission, and when that was tried.
+    /// Jobs whose environments could not be read for lack of permission, with the time of the attempt.
     refused: BTreeMap<String, Mono>,
-    /// The last refusal, if no environment could be read since: this process lacks the permission for all.
+    /// Time of the last refusal, if no environment was readable since. The exporter then lacks the permission for all
+    /// jobs.
     denied: Option<Mono>,
     /// Whether a refusal was logged.
     warned: bool,
-    /// The job that was read last, if not all could be: those behind it are next.
+    /// Last job that was read, if not all could be read. The next round continues after it.
     after: Option<String>,
-    /// Series that had no place.
+    /// Number of series without room.
     dropped: usize,
 }
 
-/// Holders of every device that was given out.
+/// Holders of all allocated devices.
 type Holders = BTreeMap<AllocatedGpu, BTreeSet<AllocationInfo>>;
 
-/// What a process of a step has in its environment.
+/// Allocation from the environment of a step's process.
 #[derive(Debug)]
 struct StepSaid {
     said: SlurmAllocation,
-    /// Whose process it is, by the kernel; none of root's, which may be the step daemon's.
+    /// User ID of the process; `None` for root, because the process may be the step daemon.
     user: Option<u32>,
 }
 
-/// What one read of an environment brought.
+/// Outcome of reading an environment.
 enum EnvironmentRead {
     Of(StepSaid),
     Silent,
@@ -112,7 +114,7 @@ impl Allocations {
         }
     }
 
-    /// Why allocations are not known as they should be.
+    /// Returns the reason if the allocations are incomplete.
     pub(super) fn trouble(&mut self) -> Option<&'static str> {
         self.late.retain(|_, helper| !helper.is_finished());
         if self.unlisted {
@@ -122,7 +124,7 @@ impl Allocations {
             .then_some("reading environments of Slurm's jobs does not return: no more are read until it does")
     }
 
-    /// Looks at Slurm's jobs if it is time. Not before a GPU is known: there is nothing to allocate.
+    /// Reads Slurm's jobs if a reading is due. Nothing is read before a GPU is known.
     pub(super) fn round(&mut self, work: &GpuWork, now: Mono) {
         if self.wait > 0 {
             self.wait -= 1;
@@ -166,7 +168,8 @@ impl Allocations {
         }
     }
 
-    /// Reads environments of a job until one names all of the job's GPUs, and else one of each step; gives how many.
+    /// Reads environments of a job until one names all GPUs of the job, otherwise one per step. Returns the number of
+    /// reads.
     fn read_job(&mut self, id: &str, now: Mono) -> usize {
         let (Some(group), Some((_, reader))) = (self.jobs.get(id), &mut self.readers) else { return 0 };
         let mut reads = 0;
@@ -200,7 +203,7 @@ impl Allocations {
                                  unknown (docs/install.md, Privileges)"
                             );
                         }
-                        // Where others can be read, it is about this job.
+                        // If other environments are readable, only this job is affected.
                         if self.said.is_empty() {
                             self.denied = Some(now);
                         }
@@ -219,7 +222,7 @@ impl Allocations {
         reads
     }
 
-    /// Takes in what the kubelet lists now.
+    /// Updates the claims from the kubelet.
     pub(super) fn list(&mut self, claims: Arc<Claims>, now: Mono) {
         let old = self.claims.listed_at.is_none_or(|at| now.since(at) > KEPT);
         if claims.listed_at.is_some() || old {
@@ -228,7 +231,7 @@ impl Allocations {
         }
     }
 
-    /// The GPU or MIG instance of a dynamic claim's device.
+    /// Resolves the device of a dynamic claim.
     pub(super) fn resolve(
         &self,
         claim: &DynamicClaim,
@@ -316,7 +319,7 @@ impl Allocations {
         }
     }
 
-    /// What is known of a job's GPUs, which they are, its account and its user.
+    /// Returns the state of a job's allocation, its devices, account and user.
     fn job(
         &self,
         id: &str,
@@ -338,7 +341,7 @@ impl Allocations {
             () => SlurmGpus::Unknown,
         };
         let account = found.iter().find_map(|step| step.said.account.clone()).unwrap_or_default();
-        // The kernel's number goes before the variable, which the job can set.
+        // The kernel's user ID takes precedence over the variable, which the job can set.
         let number = group.user.or_else(|| found.iter().find_map(|step| step.user));
         let name = number.and_then(|user| users.known(user)).map(str::to_owned);
         let name = name.or_else(|| found.iter().find_map(|step| step.said.user.clone()));
@@ -369,10 +372,10 @@ fn claim_info(
     }
 }
 
-/// The devices that an environment identifies on this node. Slurm counts MIG devices among the GPUs, so its numbers are
-/// those of GPUs only on a node without MIG devices; and it counts a GPU that NVML no longer lists, so its numbers are
-/// NVML's only while none is missing. What is visible by number is that of the node, or, where Slurm constrains devices,
-/// counts from 0: `0,1` of four GPUs identifies none.
+/// Returns the devices that an environment identifies on this node. Slurm counts MIG devices among the GPUs, so its
+/// numbers are GPU indexes only on a node without MIG devices. It also counts a GPU that NVML no longer lists, so its
+/// numbers match NVML's indexes only if no GPU is missing. Visible numbers refer to the node or, if Slurm constrains
+/// devices, count from 0; `0,1` on a node with four GPUs is therefore ambiguous.
 fn places(said: &SlurmAllocation, work: &GpuWork) -> BTreeSet<AllocatedGpu> {
     let by_uuid = |id: &&String| matches!(named(id), Named::Uuid(_));
     let count = work.gpus.len();
@@ -399,7 +402,7 @@ fn places(said: &SlurmAllocation, work: &GpuWork) -> BTreeSet<AllocatedGpu> {
     numbers.iter().filter_map(|number| work.device(&number.to_string())).collect()
 }
 
-/// Reads one environment. May wait: the read takes the lock of the process's memory map.
+/// Reads one environment. May block, because the read takes the lock of the process's memory map.
 fn read(host: &Host, pid: u32, job: &str, step: &str) -> EnvironmentRead {
     let folder = process_folder(host, pid);
     match proc::read(&folder.join("environ"), environ::MOST_BYTES as u64) {

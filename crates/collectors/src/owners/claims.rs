@@ -1,5 +1,5 @@
-//! Devices of dynamic claims, each as a GPU or MIG instance of this node: by the driver's name of the device, and by the
-//! CDI specification of the claim as a second witness. What both do not agree on is not resolved.
+//! Resolves devices of dynamic claims to GPUs or MIG instances of this node. The driver's name of the device is checked
+//! against the claim's CDI specification. A device is not resolved if the two disagree.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -17,25 +17,25 @@ use model::clock::Mono;
 
 /// Driver of NVIDIA's GPUs for dynamic resource allocation.
 pub(crate) const DRIVER: &str = "gpu.nvidia.com";
-/// Most specifications read at a time.
+/// Maximum number of specifications read at a time.
 const MOST_READ: usize = 64;
-/// Time between two tries to read one that says nothing.
+/// Time between two attempts to read a specification without a result.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// What a specification says, and when that was read.
+/// Content of a specification and the time of its reading.
 #[derive(Clone, Copy)]
 struct SpecificationRead {
     witness: Option<CdiWitness>,
     at: Mono,
 }
 
-/// What is known of dynamic claims.
+/// Dynamic claims and their specifications.
 pub(super) struct DynamicClaims {
     host: Arc<Host>,
     reader: DeadlineReader,
-    /// What specifications say, by UID of the claim and device.
+    /// Specifications by claim UID and device.
     specified: HashMap<(Arc<str>, Arc<str>), SpecificationRead>,
-    /// Those that were said to be unresolved.
+    /// Unresolved claims that were already logged.
     reported: BTreeSet<(ClaimUnresolved, DynamicClaim)>,
 }
 
@@ -45,7 +45,7 @@ impl DynamicClaims {
         DynamicClaims { host: Arc::clone(host), reader, specified, reported }
     }
 
-    /// Reads the specifications of claims that are new.
+    /// Reads the specifications of new claims.
     pub(super) fn read(&mut self, claims: &Claims, now: Mono) {
         let dynamic = claims.all.iter().filter_map(|claim| claim.dynamic.as_ref());
         let ours = dynamic.filter(|claim| &*claim.driver == DRIVER && !claim.uid.is_empty());
@@ -62,7 +62,7 @@ impl DynamicClaims {
         }
     }
 
-    /// The GPU or MIG instance of a device.
+    /// Resolves a device to a GPU or MIG instance.
     pub(super) fn resolve(
         &self,
         claim: &DynamicClaim,
@@ -76,7 +76,7 @@ impl DynamicClaims {
         agreed(dynamic_device(&claim.device), witness, work)
     }
 
-    /// Takes in what could not be resolved: how many devices by reason. Each is said once.
+    /// Returns the number of unresolved devices by reason. New ones are logged.
     pub(super) fn unresolved(&mut self, now: BTreeSet<(ClaimUnresolved, DynamicClaim)>) -> Vec<f64> {
         let mut counts = vec![0.0; ClaimUnresolved::ALL.len()];
         for (reason, claim) in &now {
@@ -91,8 +91,8 @@ impl DynamicClaims {
     }
 }
 
-/// What name and specification agree on. The specification alone counts where the name is of no known form, or where
-/// the driver does not tell the placement.
+/// Combines the name and the specification of a device. The specification decides if the name has an unknown form, or
+/// if the driver does not report the placement.
 fn agreed(
     device: Option<DynamicDevice>,
     witness: Option<CdiWitness>,

@@ -1,5 +1,5 @@
-//! The jobs that a scheduler's hooks write down for dcgm-exporter: a file a GPU, `3`, or a GPU instance, `3.5`, with a job a
-//! line.
+//! Jobs that a scheduler's hooks record for dcgm-exporter. The directory has one file per GPU (`3`) or GPU instance
+//! (`3.5`), with one job per line.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,27 +16,27 @@ use model::catalog::{self as m, AllocatedGpu, HpcJobInfo};
 use model::plain_file;
 use model::sample::Rows;
 
-/// Most entries of the folder that are looked at.
+/// Maximum number of directory entries that are read.
 const MAX_FILES: usize = 1024;
-/// Longest file, in bytes.
+/// Maximum size of a file in bytes.
 const MAX_BYTES: usize = 64 << 10;
-/// Most jobs of one GPU.
+/// Maximum number of jobs per GPU.
 const MAX_JOBS: usize = 32;
 
-/// NVML's index of a GPU, and the id of a GPU instance.
+/// NVML's index of a GPU, and the ID of a GPU instance.
 type JobPlace = (u32, Option<u32>);
 
-/// What is written down.
+/// Directory of the job files and its last content.
 pub(super) struct HpcJobs {
     folder: PathBuf,
     reader: DeadlineReader,
     jobs: BTreeMap<JobPlace, Vec<String>>,
-    /// Whether the folder could not be read.
+    /// Whether the directory was unreadable.
     failed: bool,
 }
 
 impl HpcJobs {
-    /// Of this folder of the host; `None` for an empty path.
+    /// Creates the reader of this directory of the host. Returns `None` for an empty path.
     pub(super) fn new(folder: &Path, host: &Host, timeout: Duration, stop: &Arc<Stop>) -> Option<HpcJobs> {
         let reader = || DeadlineReader::new("hpc-reader", timeout, Arc::clone(stop));
         let jobs =
@@ -44,7 +44,7 @@ impl HpcJobs {
         (!folder.as_os_str().is_empty()).then(jobs)
     }
 
-    /// Reads the files. What cannot be read now may have ended.
+    /// Reads the files. Jobs of unreadable files count as ended.
     pub(super) fn round(&mut self) {
         let folder = self.folder.clone();
         let read = self.reader.read(1, move || read(&folder));
@@ -56,7 +56,6 @@ impl HpcJobs {
         self.failed = failed;
     }
 
-    /// Adds the series.
     pub(super) fn add_rows(&self, rows: &mut Rows, work: &GpuWork) {
         for ((index, instance), jobs) in &self.jobs {
             let Some((gpu, _)) = work.gpus.iter().find(|(gpu, _)| gpu.gpu == *index) else { continue };
@@ -87,7 +86,7 @@ fn read(folder: &Path) -> std::io::Result<BTreeMap<JobPlace, Vec<String>>> {
     Ok(jobs)
 }
 
-/// The place that a file's name is of. Signs and blanks, which numbers of Rust may have, make it another name.
+/// Parses a file name. Signs and blanks, which Rust's number parser accepts, are not allowed.
 fn place(name: &str) -> Option<JobPlace> {
     if !name.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
         return None;

@@ -1,5 +1,5 @@
-//! What the owners use, read every ten seconds. The work is bounded: of very many processes and threads some are
-//! read each time, in turn.
+//! Resources that the owners use, read every ten seconds. The work is bounded: if there are too many processes or
+//! threads, they take turns.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,19 +13,20 @@ use model::clock::Mono;
 use model::cpus::CpuSet;
 use model::owners::{CpuTime, Owner, OwnerReading};
 
-/// Most processes read at a time, of all owners.
+/// Maximum number of processes read at a time.
 const MOST_PROCESSES: usize = 512;
-/// Most processes read at a time of one owner.
+/// Maximum number of processes read at a time per owner.
 const MOST_OF_OWNER: usize = 64;
-/// Most threads read at a time, of all processes; about 10 us of CPU each.
+/// Maximum number of threads read at a time. A thread costs about 10 us of CPU time.
 const MOST_THREADS: usize = 2048;
-/// Most threads read of one process, and fewest.
+/// Maximum number of threads read per process.
 const MOST_OF_PROCESS: usize = 256;
+/// Minimum of the number of threads read per process if there are many processes.
 const FEWEST_OF_PROCESS: usize = 4;
-/// Threads of a process, the busiest first, whose CPUs count as those it ran on.
+/// Number of busiest threads of a process whose CPUs count as the CPUs that the process ran on.
 const BUSIEST: usize = 16;
 
-/// What was read of one process.
+/// Reading of one process.
 struct ProcessReading {
     stat: Stat,
     allowed: Option<CpuSet>,
@@ -33,7 +34,7 @@ struct ProcessReading {
 }
 
 impl OwnersCollector {
-    /// Reads what owners use whose turn it is.
+    /// Reads the resource use of the owners whose turn it is.
     pub(super) fn round(&mut self) -> Vec<OwnerReading> {
         self.turn = self.turn.wrapping_add(1);
         let mut owners: BTreeMap<Arc<str>, (Arc<Owner>, Vec<u32>)> = BTreeMap::new();
@@ -111,7 +112,7 @@ impl OwnersCollector {
         }
     }
 
-    /// Reads one process. One that is another by now, under the same number, is to be looked up again.
+    /// Reads one process. If another process has the same ID now, it is identified again.
     fn read_process(&mut self, pid: u32, most: usize) -> Option<ProcessReading> {
         let folder = process_folder(&self.host, pid);
         let read = self.reader.read(MAX_ABANDONED, move || {
@@ -128,7 +129,7 @@ impl OwnersCollector {
     }
 }
 
-/// At most so many of them, beginning elsewhere each turn if there are more.
+/// Returns at most `most` items, with a different start on every turn.
 fn in_turn<T>(mut all: Vec<T>, turn: usize, most: usize) -> impl Iterator<Item = T> {
     if all.len() > most {
         let first = turn.wrapping_mul(most) % all.len();
@@ -137,7 +138,7 @@ fn in_turn<T>(mut all: Vec<T>, turn: usize, most: usize) -> impl Iterator<Item =
     all.into_iter().take(most)
 }
 
-/// The busiest thread so far.
+/// Busiest thread so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct BusyThread {
     worked: u64,
@@ -145,7 +146,7 @@ struct BusyThread {
     ticks: u64,
 }
 
-/// What the processes of an owner add up to.
+/// Sums over the processes of an owner.
 #[derive(Debug, Default)]
 struct Sum {
     allowed: Option<CpuSet>,
@@ -169,7 +170,7 @@ impl Sum {
         let mut worked = Vec::new();
         for (thread, stat) in &process.threads {
             now.insert(*thread, stat.ticks);
-            // Of one seen for the first time all of its time counts.
+            // For a thread that is seen for the first time, all of its CPU time counts.
             let before = known.threads.get(thread).copied().unwrap_or(0);
             let busy =
                 BusyThread { worked: stat.ticks.saturating_sub(before), thread: *thread, ticks: stat.ticks };

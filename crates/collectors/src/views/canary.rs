@@ -1,4 +1,4 @@
-//! The facts of the ledger that the canary goes by.
+//! Facts of the ledger on which the canary decides.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,18 +14,18 @@ use model::sample::Missing;
 use model::snapshot::{DriverState, GpuState, Snapshot};
 use model::window;
 
-/// The facts of one publication.
+/// Facts of one publication.
 #[derive(Clone, Debug)]
 pub struct CanaryFacts(Arc<Snapshot>);
 
 impl CanaryFacts {
-    /// The facts of this snapshot.
+    /// Creates the facts of a snapshot.
     pub fn new(snapshot: &Arc<Snapshot>) -> CanaryFacts {
         CanaryFacts(Arc::clone(snapshot))
     }
 
-    /// Every GPU with the places for runs: the whole GPU, or its MIG instances; none in MIG mode without an instance.
-    /// Of a GPU that does not answer the places known before stay.
+    /// Returns all GPUs with the places for runs: the whole GPU, or its MIG instances. A GPU in MIG mode without
+    /// instances has no place. A GPU that does not answer keeps its places in `known`.
     pub(crate) fn places(&self, known: &BTreeMap<Gpu, Vec<Place>>) -> BTreeMap<Gpu, Vec<Place>> {
         let views = self.0.gpus.iter().filter(|view| !view.gpu.uuid.is_empty());
         let places = views.map(|view| {
@@ -62,7 +62,7 @@ impl CanaryFacts {
         places
     }
 
-    /// The values of a place that the gate goes by.
+    /// Returns the values of a place for the gate.
     pub(crate) fn gate(&self, place: &Place, fresh_for: Duration, now: Mono) -> GateFacts {
         let mut facts = GateFacts::read(&*self.0, place, fresh_for);
         // The values have aged since the publication.
@@ -70,30 +70,30 @@ impl CanaryFacts {
         facts
     }
 
-    /// Whether the GPU answers in time.
+    /// Returns whether the GPU answers in time.
     pub(crate) fn is_up(&self, gpu: &Gpu) -> bool {
         self.0.gpus.iter().any(|view| view.gpu == *gpu && view.state == GpuState::Up)
     }
 
-    /// A published timestamp in seconds since 1970, and its age at the publication.
+    /// Returns a published timestamp in seconds since 1970, and its age at the publication.
     pub(crate) fn timestamp(&self, metric: &Metric<Gpu, ()>, gpu: &Gpu) -> Option<(f64, Duration)> {
         let unix_seconds = self.0.number(metric, gpu, ())?;
         let age = Duration::try_from_secs_f64(self.0.unix_seconds - unix_seconds).unwrap_or_default();
         Some((unix_seconds, age))
     }
 
-    /// The PCI address of a GPU.
     pub(crate) fn pci_address(&self, gpu: &Gpu) -> Option<String> {
         let address = self.0.info(&m::gpu_info, gpu, "pci_address")?;
         (!address.is_empty()).then(|| address.to_owned())
     }
 
-    /// The minor number of a GPU's device file.
+    /// Returns the minor number of the GPU's device file.
     pub(crate) fn minor_number(&self, gpu: &Gpu) -> Option<u32> {
         self.0.info(&m::gpu_info, gpu, "minor_number")?.parse().ok()
     }
 
-    /// Why maintenance keeps the canary away, if so: an open window; also until the windows were read.
+    /// Returns the reason if maintenance keeps the canary away. It does while a window is open, and until the windows
+    /// have been read.
     pub(crate) fn maintenance(&self) -> Option<String> {
         window::maintenance(&self.0.windows, unix_seconds()).or_else(|| {
             let name = CollectorName::Windows.known();
@@ -102,7 +102,7 @@ impl CanaryFacts {
         })
     }
 
-    /// Why the GPU does not answer, if so.
+    /// Returns the reason if the GPU does not answer.
     pub(crate) fn no_answer(&self, gpu: &Gpu) -> Option<String> {
         if self.0.driver != DriverState::Up {
             return Some("the driver is away or stuck".into());

@@ -1,4 +1,4 @@
-//! The content of a window file. Pure.
+//! Format of a window file. Pure.
 
 use std::ops::RangeInclusive;
 use std::time::{Duration, UNIX_EPOCH};
@@ -11,27 +11,27 @@ use model::catalog::schema::KnownLabel;
 use model::text;
 use model::window::Window;
 
-/// Largest file.
+/// Maximum size of a file.
 pub(crate) const MAX_BYTES: usize = 64 * 1024;
-/// Longest name, in bytes.
+/// Maximum length of a name in bytes.
 const MAX_NAME: usize = 64;
-/// Longest reason that is kept, in bytes; it becomes a label.
+/// Maximum length of a stored reason in bytes; the reason becomes a label.
 pub const MAX_REASON: usize = 200;
-/// Problems of one file that are listed; more are counted.
+/// Maximum number of listed problems of a file; the others are counted.
 const MAX_PROBLEMS: usize = 8;
 const KEYS: [&str; 6] = ["kind", "reason", "start", "end", "for", "expected_gpus"];
-/// GPUs that a node may be expected to have after the work.
+/// Valid numbers of GPUs that a node is expected to have after the work.
 pub const EXPECTED_GPUS: RangeInclusive<i64> = 1..=64;
-/// Why a window of another kind has no number of GPUs.
+/// Error for an expected number of GPUs in a window of another kind.
 pub const ONLY_MAINTENANCE: &str = "only maintenance takes GPUs out of a node";
 
-/// The window, cut to the maximum duration.
+/// Cuts a window to the maximum duration.
 pub(crate) fn cut(window: Window, max_duration: Duration) -> Window {
     let latest = window.start + max_duration.as_secs_f64();
     Window { end: window.end.min(latest), cut: window.end > latest, ..window }
 }
 
-/// Reads a file: a window without a name, and not cut. Everything that is wrong with it is named, with its key.
+/// Parses a file into a window without a name. Returns all problems with their keys.
 pub(crate) fn read(bytes: &[u8]) -> Result<Window, Vec<String>> {
     if bytes.len() > MAX_BYTES {
         return Err(vec![format!("larger than {} KiB", MAX_BYTES / 1024)]);
@@ -82,7 +82,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Window, Vec<String>> {
     Ok(Window { name: String::new(), kind, reason, start, end, cut: false, expected_gpus })
 }
 
-/// A window as a file, which [`read`] reads as the same to the microsecond.
+/// Formats a window as a file. [`read`] returns the same window to the microsecond.
 pub(crate) fn write(window: &Window) -> String {
     let mut table = Table::new();
     table.insert("kind".into(), window.kind.known().into());
@@ -96,7 +96,7 @@ pub(crate) fn write(window: &Window) -> String {
     format!("# Made by `gpu-node-exporter window start`; `gpu-node-exporter window end` ends it.\n{table}")
 }
 
-/// The value of a key. What is wrong with it is added to the problems.
+/// Reads a key and adds a problem if the value is invalid.
 fn get<T>(
     table: &Table,
     key: &str,
@@ -112,7 +112,7 @@ fn kind(value: &Value) -> Result<WindowKind, String> {
     kind_of(value.as_str().unwrap_or_default())
 }
 
-/// The kind of this name.
+/// Parses the name of a kind.
 pub fn kind_of(text: &str) -> Result<WindowKind, String> {
     let known = || WindowKind::ALL.iter().map(|kind| kind.known()).collect::<Vec<_>>().join(", ");
     let kind = WindowKind::ALL.iter().find(|kind| kind.known() == text);
@@ -129,7 +129,7 @@ fn expected_gpus(value: &Value) -> Result<u32, String> {
         .ok_or_else(|| format!("must be a number from {} to {}", EXPECTED_GPUS.start(), EXPECTED_GPUS.end()))
 }
 
-/// A timestamp, as TOML's own or as a text.
+/// Parses a timestamp, as a TOML date-time or a string.
 fn point(value: &Value) -> Result<f64, String> {
     match value {
         Value::Datetime(datetime) => unix_seconds(*datetime),
@@ -138,13 +138,14 @@ fn point(value: &Value) -> Result<f64, String> {
     }
 }
 
-/// Reads a timestamp (RFC 3339), as `2026-11-22T08:00:00Z` or `2026-11-22T09:00:00+01:00`: seconds since 1970.
+/// Parses an RFC 3339 timestamp, such as `2026-11-22T08:00:00Z` or `2026-11-22T09:00:00+01:00`, into seconds since
+/// 1970.
 pub fn timestamp(text: &str) -> Result<f64, String> {
     let parsed = text.trim().parse();
     unix_seconds(parsed.map_err(|_| "is no timestamp such as 2026-11-22T08:00:00Z (RFC 3339)".to_owned())?)
 }
 
-/// Seconds since 1970 of a timestamp that TOML has read.
+/// Converts a TOML date-time to seconds since 1970.
 fn unix_seconds(mut datetime: Datetime) -> Result<f64, String> {
     let (Some(_), Some(time)) = (datetime.date, &mut datetime.time) else {
         return Err("must have date and time, as 2026-11-22T08:00:00Z".into());
@@ -166,14 +167,14 @@ fn length(value: &Value) -> Result<f64, String> {
     length_of(text)
 }
 
-/// Reads a length of time: `2h`, `1day 6h`.
+/// Parses a duration, such as `2h` or `1day 6h`.
 pub fn length_of(text: &str) -> Result<f64, String> {
     let parsed = humantime::parse_duration(text.trim());
     let length = parsed.map_err(|_| "is no length of time such as 2h or 90m".to_owned())?;
     if length.is_zero() { Err("is no time at all".into()) } else { Ok(length.as_secs_f64()) }
 }
 
-/// Whether this may name a window: it becomes a label and the name of a file.
+/// Returns whether this is a valid name of a window. The name becomes a label and a file name.
 pub fn is_name(name: &str) -> bool {
     let mut bytes = name.bytes();
     let first = bytes.next().is_some_and(|byte| byte.is_ascii_alphanumeric());
@@ -182,7 +183,7 @@ pub fn is_name(name: &str) -> bool {
         && bytes.all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
 }
 
-/// What a name is made of, as text.
+/// Rule for names, for error messages.
 pub const NAME_RULE: &str = "a name is 1 to 64 letters, digits, dots, dashes and underscores, of which the first is a letter or digit";
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
-//! The directory of windows: one file each, `NAME.toml`, written by the administrator or by `gpu-node-exporter window`.
+//! Directory of windows. Every window is a file `NAME.toml`, written by the administrator or by `gpu-node-exporter
+//! window`.
 //!
-//! The collector reads the directory every few seconds: at most 64 files of 64 KiB.
+//! The collector reads the directory every few seconds, at most 64 files of 64 KiB.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,16 +20,16 @@ use settings::Config;
 
 use super::file;
 
-/// All users may read windows, as those that an administrator writes.
+/// Mode of a file. All users may read windows.
 const MODE: u32 = 0o644;
-/// Directory entries that are read, files or not.
+/// Maximum number of directory entries that are read.
 const MAX_ENTRIES: usize = 4096;
-/// Seconds after its end in which the file of a window stays when another window is started.
+/// Seconds for which the file of an ended window stays when another window starts.
 const RETENTION: f64 = 24.0 * 3600.0;
-/// Problems that are listed; more are counted.
+/// Maximum number of listed problems; the others are counted.
 const MAX_PROBLEMS: usize = 8;
 
-/// The directory, and the content of its files when they were last read.
+/// Directory of windows and the last content of its files.
 #[derive(Debug)]
 pub struct WindowStore {
     dir: PathBuf,
@@ -37,7 +38,7 @@ pub struct WindowStore {
 }
 
 impl WindowStore {
-    /// The directory that is configured; an empty path is a directory without windows.
+    /// Opens the configured directory. An empty path means a directory without windows.
     pub fn new(config: &Config) -> WindowStore {
         let dir = &config.windows.dir;
         let dir =
@@ -45,7 +46,7 @@ impl WindowStore {
         WindowStore { dir, max_duration: config.windows.max_duration, files: BTreeMap::new() }
     }
 
-    /// Goes by another configuration; files of another directory, or of another longest duration, are read again.
+    /// Applies a new configuration. Files are reread if the directory or the maximum duration has changed.
     pub(crate) fn configure(&mut self, config: &Config) {
         let store = WindowStore::new(config);
         if (&store.dir, store.max_duration) != (&self.dir, self.max_duration) {
@@ -53,17 +54,17 @@ impl WindowStore {
         }
     }
 
-    /// The file of a window.
+    /// Returns the path of a window's file.
     fn file(&self, name: &str) -> PathBuf {
         self.dir.join(format!("{name}.toml"))
     }
 
-    /// The windows of the files, by name.
+    /// Returns the windows of all files, by name.
     fn windows(&self) -> impl Iterator<Item = Window> {
         self.files.values().filter_map(|content| content.clone().ok())
     }
 
-    /// Every window that is open, to come, or ended within the last hour, and what is wrong with files.
+    /// Returns all windows that are open, planned, or ended within the last hour, and the problems of the files.
     pub fn list(&mut self, now: f64) -> (Vec<Window>, Vec<String>) {
         let problems = self.read();
         let mut windows: Vec<Window> = self.windows().filter(|window| window.is_published(now)).collect();
@@ -71,7 +72,7 @@ impl WindowStore {
         (windows, problems)
     }
 
-    /// Starts a window: writes its file. Without a name it gets one.
+    /// Starts a window by writing its file. A window without a name gets one.
     pub fn start(&mut self, planned: Window, now: f64) -> Result<Window, String> {
         if self.dir.as_os_str().is_empty() {
             return Err("windows.dir is empty: set it to a directory".into());
@@ -117,7 +118,7 @@ impl WindowStore {
         Ok(window)
     }
 
-    /// Ends a window, or, without a name, all that are open or to come.
+    /// Ends a window, or all open and planned windows if no name is given.
     pub fn end(&mut self, name: Option<&str>, now: f64) -> Result<Vec<Window>, String> {
         let (windows, _) = self.list(now);
         let mut current: Vec<Window> = windows.into_iter().filter(|window| now < window.end).collect();
@@ -135,14 +136,14 @@ impl WindowStore {
                 remove(&self.file(&window.name))?;
                 continue;
             }
-            // In whole seconds, as in the file, and after the start.
+            // The end is in whole seconds, as in the file, and after the start.
             window.end = now.floor().max(window.start.floor() + 1.0);
             self.write(window)?;
         }
         Ok(current)
     }
 
-    /// A name that no file has: the kind and the start.
+    /// Returns a name without a file, made of the kind and the start.
     fn free_name(&self, kind: WindowKind, start: f64) -> String {
         let digits: String = window::write(start).chars().filter(char::is_ascii_digit).take(12).collect();
         let first = format!("{}-{digits}", kind.known());
@@ -150,7 +151,7 @@ impl WindowStore {
         names.into_iter().find(|name| !self.files.contains_key(name)).unwrap_or(first)
     }
 
-    /// Writes a file. The one that is written first has another ending, and so is no window.
+    /// Writes a file. The temporary file has another ending, so it is not read as a window.
     fn write(&self, window: &Window) -> Result<(), String> {
         let file = self.file(&window.name);
         replace(&file, file::write(window).as_bytes(), MODE).map_err(|error| {
@@ -158,7 +159,7 @@ impl WindowStore {
         })
     }
 
-    /// Reads the files. Returns what is wrong, each with its file; the good files count all the same.
+    /// Reads the files. Returns the problems with their files; valid files still count.
     fn read(&mut self) -> Vec<String> {
         if self.dir.as_os_str().is_empty() {
             return Vec::new();
@@ -171,7 +172,7 @@ impl WindowStore {
                 return problems;
             }
             Err(error) => {
-                // The last content holds: a directory that cannot be read now ends no window.
+                // The last content stays: an unreadable directory ends no window.
                 return vec![format!("{}: {error}", self.dir.display())];
             }
         };
@@ -188,7 +189,7 @@ impl WindowStore {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     self.files.remove(&name);
                 }
-                // The last content holds while the file cannot be read.
+                // The last content stays while the file is unreadable.
                 Err(error)
                     if error.kind() != io::ErrorKind::FileTooLarge
                         && self.files.get(&name).is_some_and(Result::is_ok) =>
@@ -214,7 +215,7 @@ impl WindowStore {
     }
 }
 
-/// The names of the first files in a directory that may be windows.
+/// Returns the names of the first files in a directory that may be windows.
 fn names(path: &Path, problems: &mut Vec<String>) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(path)?.take(MAX_ENTRIES) {
