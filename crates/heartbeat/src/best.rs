@@ -2,14 +2,13 @@
 
 /// Lowest hourly median of the step. Before the first hour ends, the median so far counts after two minutes of beats,
 /// so that a slowdown within the first hour shows.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Best {
     hour: Option<Hour>,
     least: Option<f64>,
 }
 
 /// Histogram of the steps of one hour, in bins of 0.5 %.
-#[derive(Debug)]
 struct Hour {
     began: f64,
     bins: Vec<u16>,

@@ -3,7 +3,6 @@
 use crate::thresholds::*;
 
 /// Power without its trend, at one scale.
-#[derive(Debug)]
 pub(crate) struct Course {
     pub scale: SearchScale,
     pub values: Vec<f32>,

@@ -6,7 +6,6 @@ const BINS: usize = 64;
 const LEAST: f64 = 5.0;
 
 /// Values folded by a period, piece by piece, because the steps of a job do not keep the same length forever.
-#[derive(Debug)]
 pub(crate) struct Fold<'a> {
     pieces: Vec<Piece<'a>>,
     length: usize,
@@ -14,7 +13,6 @@ pub(crate) struct Fold<'a> {
 }
 
 /// Piece of the values, with their sum of squares split into the part that the mean explains and the rest.
-#[derive(Debug)]
 struct Piece<'a> {
     values: &'a [f32],
     mean: f64,
@@ -22,7 +20,7 @@ struct Piece<'a> {
 }
 
 /// Period in values, and the share of the variance that it explains.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct PeriodFit {
     pub period: f64,
     pub explained: f64,

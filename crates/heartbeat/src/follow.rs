@@ -6,7 +6,7 @@ use crate::search::PeriodFound;
 use crate::thresholds::*;
 
 /// Measurement of a known period over the last seconds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct PeriodMeasure {
     pub seconds: f64,
     pub explained: f64,

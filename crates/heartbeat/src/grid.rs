@@ -4,7 +4,7 @@ use crate::thresholds::*;
 use std::collections::VecDeque;
 
 /// Last samples, interpolated at multiples of [`TICK`].
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct PowerGrid {
     watts: VecDeque<f32>,
     /// Number of the newest value: its time divided by [`TICK`].

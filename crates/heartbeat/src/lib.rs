@@ -27,7 +27,7 @@ use search::PeriodFound;
 use thresholds::*;
 
 /// Follower of the step of one owner on one GPU.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Heartbeat {
     grid: PowerGrid,
     /// Period that is followed or was lost recently.
@@ -48,7 +48,7 @@ pub struct Heartbeat {
     steps: f64,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 struct KnownPeriod {
     found: PeriodFound,
     /// Times at which the period was first and last present, in seconds.

@@ -5,7 +5,7 @@ use crate::correlation::Course;
 use crate::fold::{Fold, PeriodFit};
 use crate::thresholds::*;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct PeriodFound {
     pub seconds: f64,
     /// Share of the variance that the period explains.
@@ -15,7 +15,7 @@ pub(crate) struct PeriodFound {
 }
 
 /// Search result at one scale.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 struct SearchLook {
     found: PeriodFound,
     /// Root mean square, in watts, of the part that the period explains.
@@ -61,7 +61,6 @@ impl SearchLook {
 }
 
 /// Power at one scale, and its autocorrelation at each lag.
-#[derive(Debug)]
 struct Sight {
     course: Course,
     heights: Vec<f32>,
@@ -181,14 +180,14 @@ fn near(heights: &[f32], lag: f64) -> f32 {
 }
 
 /// Unit that repeats within a period, and whether it is certainly the step.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 struct RepeatedUnit {
     fit: PeriodFit,
     kind: PeriodKind,
 }
 
 /// Relation of a part of a period to the whole.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 struct Relation {
     /// Share of the variance unexplained by the part that the whole explains.
     more: f64,

@@ -33,7 +33,7 @@ pub const COARSE_STRETCH: usize = 1000;
 pub const LIMIT: f32 = 8.0;
 
 /// Resolution at which the power is analysed: every sample for short periods, smoothed power for long ones.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct SearchScale {
     /// Ticks between two values.
     pub every: usize,

@@ -26,13 +26,13 @@ const CALL_SECONDS: [f64; 20] = [
     1.0, 5.0,
 ];
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct GpuTotals {
     clock_events: ClockEvents,
     samples: Samples,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Accounting {
     /// Number and nanoseconds of calls, by function and tier.
     calls: BTreeMap<Arc<str>, BTreeMap<Tier, (u64, u64)>>,
@@ -172,7 +172,7 @@ impl Accounting {
 }
 
 /// Sums of GPM seconds and bytes, by GPU and GPU instance.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct GpmSums(BTreeMap<Subject, BTreeMap<(MetricId, Vec<LabelText>), f64>>);
 
 impl GpmSums {

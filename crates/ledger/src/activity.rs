@@ -21,17 +21,16 @@ const LONGEST: Duration = Duration::from_secs(30 * 60);
 const KEPT: usize = 32;
 
 /// Work of every GPU, by UUID.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Activity(HashMap<Arc<str>, GpuWork>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct GpuWork {
     /// Time of the last work that was not the canary's.
     last: Option<Mono>,
     runs: VecDeque<CanarySpan>,
 }
 
-#[derive(Debug)]
 struct CanarySpan {
     /// MIG GPU and compute instance of the run, if any.
     instance: Option<(u32, u32)>,

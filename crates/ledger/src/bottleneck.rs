@@ -185,7 +185,7 @@ impl Evidence {
 }
 
 /// Cause that changes only when another one persists.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Steady {
     pub named: Option<Cause>,
     /// Other cause, and the time since which it is found.

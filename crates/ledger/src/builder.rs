@@ -10,7 +10,7 @@ use model::sample::Row;
 use model::snapshot::{Family, Histogram, Series, SubjectText, Value, number_of};
 
 /// Subjects with their label texts, created once and shared by all snapshots.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Subjects(HashMap<Subject, Arc<SubjectText>>);
 
 impl Subjects {

@@ -31,7 +31,7 @@ const MOST_PLACES: usize = 32;
 /// CUDA errors of one GPU that are counted separately. There are about one hundred.
 const MOST_ERRORS: usize = 64;
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct PlaceRecord {
     running: bool,
     hung: Option<CanaryStep>,
@@ -45,7 +45,6 @@ struct PlaceRecord {
 }
 
 /// Newest verdict and figures of one check.
-#[derive(Debug)]
 struct CheckState {
     verdict: CanaryVerdict,
     text: String,
@@ -59,7 +58,7 @@ struct CheckState {
 }
 
 /// Measurements of the newest valid run of a check.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct CheckFigures {
     rate: Option<Rate>,
     ratios: BTreeMap<RateAgainst, f64>,
@@ -75,7 +74,7 @@ impl CheckState {
 }
 
 /// State of the canary.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct CanaryFindings {
     pub counters: OwnCounters,
     mode: Option<CanaryMode>,

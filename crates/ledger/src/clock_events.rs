@@ -16,7 +16,7 @@ const LOOK: Duration = Duration::from_secs(30);
 const MOST_LOOKS: usize = 120;
 
 /// Clock events of one GPU.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct ClockEvents {
     last: Option<(Mono, [bool; REASONS])>,
     seconds: [f64; REASONS],

@@ -12,7 +12,7 @@ use model::catalog::{MetricId, Subject};
 pub(crate) type SeriesKey = (MetricId, Subject, Vec<LabelText>);
 
 /// Counters of the exporter, by series.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct OwnCounters(BTreeMap<SeriesKey, f64>);
 
 impl OwnCounters {
@@ -46,10 +46,9 @@ const CONFIRM: u32 = 3;
 /// Prometheus treats any step back as a restart from 0 and adds the whole value again, so one wrong reading would
 /// show as a jump. A step back passes as a restart after a driver load or the loss of the GPU (the ledger then
 /// forgets the counters), or when three consecutive readings confirm it.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct DriverCounters(HashMap<SeriesKey, CounterState>);
 
-#[derive(Debug)]
 struct CounterState {
     published: f64,
     below: u32,

@@ -11,7 +11,7 @@ use model::driver_module::ModuleState;
 use model::fact::{Fact, FactKind, KernelFact, KernelLine};
 use model::snapshot::DriverState;
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct DriverWatch {
     /// Last state reported, never stuck or paused.
     answer: DriverState,

@@ -29,7 +29,6 @@ type Which = (Option<u32>, Option<u32>);
 const ANY: Which = (None, None);
 
 /// Entry of the list, and what was logged of it.
-#[derive(Debug)]
 struct ListedEvent {
     event: Arc<Event>,
     logged_at: Option<Mono>,
@@ -39,7 +38,7 @@ struct ListedEvent {
     due: Mono,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct EventList {
     keep: usize,
     entries: VecDeque<ListedEvent>,

@@ -44,14 +44,13 @@ const WINDOW: Duration = Duration::from_secs(5);
 const MAX_GPUS: usize = 256;
 
 /// Reset of a GPU, as shown by a visit or a line of the kernel log.
-#[derive(Debug)]
 pub(crate) struct SeenReset {
     pub gpu: Gpu,
     pub at: Mono,
     pub unix_seconds: f64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Faults {
     pub counters: OwnCounters,
     /// Life of each source, and the number of its newest fact.

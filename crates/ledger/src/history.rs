@@ -57,7 +57,7 @@ impl GpuVerdict {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct HistoryState {
     kept: NodeHistory,
     changed: bool,

@@ -11,7 +11,7 @@ use model::owners::GpuProcess;
 use model::sample::{Batch, BatchKey, Row, SWITCHED_OFF};
 use model::snapshot::GpuState;
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct GpuRecord {
     /// 0 before the first batch.
     epoch: u64,
@@ -19,7 +19,7 @@ struct GpuRecord {
     attach_error: Option<(DriverError, String)>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Intake {
     parts: BTreeMap<BatchKey, Batch>,
     /// GPUs by index and UUID. GPUs whose UUID was never read differ only by index.

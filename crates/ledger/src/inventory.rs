@@ -38,7 +38,6 @@ fn note(seen: &mut SeenGpus, gpu: &Gpu, pci: Option<String>) -> bool {
 }
 
 /// GPUs of this boot.
-#[derive(Debug)]
 pub(crate) struct GpuInventory {
     seen: SeenGpus,
     changed: bool,

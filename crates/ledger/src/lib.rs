@@ -156,7 +156,6 @@ impl Default for LiveSettings {
     }
 }
 
-#[derive(Debug)]
 pub struct Ledger {
     settings: Arc<LiveSettings>,
     build: m::BuildInfo,

@@ -16,7 +16,7 @@ const SPACING: Duration = Duration::from_secs(300);
 type Totals = Vec<Total>;
 
 /// Errors of one kind since the driver was loaded.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Total {
     kind: NvLinkError,
     /// Total over all links.
@@ -26,10 +26,10 @@ struct Total {
 }
 
 /// Totals by UUID of the GPU.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct LinkHistory(HashMap<Arc<str>, GpuLinks>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct GpuLinks {
     /// Earlier totals. The oldest ones are at least [`LONGEST_LINK_ERRORS`] old, if known for that long.
     kept: VecDeque<(Mono, Totals)>,

@@ -17,7 +17,7 @@ enum Witness {
 }
 
 /// Loads of the kernel module that were observed while the daemon runs.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Loads {
     /// Load in the module's folder at the last check, if any; `None`: not checked yet.
     seen: Option<Option<LoadId>>,

@@ -10,10 +10,9 @@ use model::snapshot::{Event, EventKind, GpuState};
 use model::text::duration;
 
 /// Lost GPUs by UUID, or by index (`#3`) if the UUID was never read.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Losses(BTreeMap<String, Loss>);
 
-#[derive(Debug)]
 struct Loss {
     since: Mono,
     /// Conditions reported since the loss. Each is reported once until the GPU returns.

@@ -56,7 +56,7 @@ const MOST_READ: usize = 2048;
 /// distinguished.
 static START_SECONDS: [f64; 10] = [1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0];
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct OwnerState {
     settings: settings::Owners,
     unknown: Arc<Owner>,
@@ -201,7 +201,7 @@ impl OwnerState {
 
     /// Records multiprocessor activity and work for an owner that has the place to itself.
     fn note_activity(&mut self, gpu: &Gpu, place: InstanceId, window: &UnitWindow) {
-        let Some((_, listing)) = self.lines.get(gpu).and_then(|line| line.newest.as_ref()) else { return };
+        let Some((_, listing)) = self.newest_listing(gpu) else { return };
         let present = self.present(listing, window.at);
         let mut here = present.iter().filter(|one| one.place == place);
         let (Some(one), None) = (here.next(), here.next()) else { return };
@@ -214,6 +214,10 @@ impl OwnerState {
                 account.past.worked(&processes, window.seconds, window.at);
             }
         }
+    }
+
+    fn newest_listing(&self, gpu: &Gpu) -> Option<&(Mono, Listing)> {
+        self.lines.get(gpu)?.newest.as_ref()
     }
 
     fn tracks(&mut self, gpu: &Gpu, place: InstanceId) -> &mut Tracks {
@@ -288,7 +292,7 @@ impl OwnerState {
         if let Some(owner) = pid.and_then(|pid| self.tenants.owner_of_pid(pid)) {
             return Some(Arc::clone(&owner.id));
         }
-        let (at, listing) = self.lines.get(gpu?)?.newest.as_ref()?;
+        let (at, listing) = self.newest_listing(gpu?)?;
         // Contains only processes with a known owner.
         let present = self.present(listing, *at);
         let mut here = present.iter().filter(|one| place.is_none() || one.place == place);

@@ -16,7 +16,7 @@ use model::sample::Missing;
 use model::snapshot::{CollectorView, DriverState, Event, GpuState, GpuView, PartView, Snapshot, Value};
 
 /// State that lasts from one publication to the next.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Publication {
     /// Whether every collector has answered or was found absent.
     pub(super) ready: bool,

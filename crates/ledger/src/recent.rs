@@ -9,14 +9,14 @@ use model::catalog::{self as m, Gpu, MetricId, Subject, XidCode};
 use model::clock::Mono;
 
 /// Last value of a counter, and its recent increases.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Grown {
     total: f64,
     steps: VecDeque<(Mono, f64)>,
 }
 
 /// Counters of Xid faults, by GPU and code.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct RecentXids(BTreeMap<(Gpu, String), Grown>);
 
 impl RecentXids {

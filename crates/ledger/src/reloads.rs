@@ -3,7 +3,6 @@
 use super::builder::Builder;
 use model::catalog::{self as m, Node};
 
-#[derive(Debug)]
 pub(crate) struct Reloads {
     successful: bool,
     /// Time at which the current configuration was loaded, in seconds since 1970.

@@ -10,10 +10,10 @@ use model::clock::Mono;
 use model::persisted::FaultyGpu;
 
 /// State of the resets of each GPU, by UUID.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Resets(HashMap<Arc<str>, ResetState>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct ResetState {
     /// Time of the loss, and the tier whose visit showed it; no tier if there was no handle.
     lost: Option<(Mono, Option<Tier>)>,

@@ -21,7 +21,6 @@ const GAP: f64 = 2.5;
 /// Minimum number of samples in one drain to learn their usual distance.
 const FEWEST: usize = 5;
 
-#[derive(Debug)]
 pub(crate) struct Samples {
     power: SampleSeries,
     utilization: SampleSeries,
@@ -84,7 +83,7 @@ impl Samples {
 }
 
 /// Samples of one buffer.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct SampleSeries {
     histogram: Histogram,
     /// Integral over time: joules or busy seconds.

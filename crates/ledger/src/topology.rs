@@ -25,7 +25,7 @@ const AT_WORK: Duration = Duration::from_secs(30);
 /// Time after its last work for which a GPU counts as working.
 const PAUSE: Duration = Duration::from_secs(3);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct TopologyState {
     update: Option<Arc<TopologyUpdate>>,
     /// Time of the update; `None` until the next publication.
@@ -36,7 +36,7 @@ pub(crate) struct TopologyState {
 }
 
 /// Verdict on the generation of a GPU's link.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Speed {
     /// Time since which the GPU has been at work.
     busy_since: Option<Mono>,

@@ -13,7 +13,6 @@ use model::snapshot::{GpuState, Snapshot, Value};
 use model::trends::{CurveKey, FOLLOWED, POINTS, Trends};
 
 /// Curves, and the current step.
-#[derive(Debug)]
 pub(crate) struct TrendState {
     step: Duration,
     /// Number of the step since the start of the clock.

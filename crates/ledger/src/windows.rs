@@ -10,7 +10,7 @@ use model::snapshot::{Event, EventKind};
 use model::window::Window;
 
 /// All windows that are open, planned, or ended recently.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct WindowState {
     /// All windows; `None` while unknown.
     all: Option<Vec<Window>>,

@@ -13,7 +13,7 @@ const MAX_BOARDS: usize = 256;
 /// Maximum length of a finding's text, in characters.
 const MAX_TEXT: usize = 400;
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct WrongResultState {
     kept: KnownWrongResults,
     changed: bool,

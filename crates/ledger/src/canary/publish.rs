@@ -16,7 +16,6 @@ use model::sample::Missing;
 use model::snapshot::{CanaryView, CheckView, PlaceView};
 
 /// MIG devices of a GPU, as last read.
-#[derive(Debug)]
 struct MigDevices {
     /// Devices with their UUID, if known.
     found: Vec<(ComputeInstance, Option<String>)>,
@@ -61,19 +60,15 @@ impl CanaryFindings {
                 instance.is_none() || devices.is_some() || record.hung.is_some()
             });
             view.places.extend(own.map(|(instance, record)| {
-                let view = record.view(gpu, instance.clone());
+                let mut view = record.view(gpu, instance.clone());
                 // Results for the whole GPU from before its division do not apply to its instances. Planned runs are
                 // published for the GPU as a whole.
-                match mig && instance.is_none() {
-                    true => PlaceView {
-                        last_run: None,
-                        end: None,
-                        text: String::new(),
-                        checks: Vec::new(),
-                        ..view
-                    },
-                    false => view,
+                if mig && instance.is_none() {
+                    (view.last_run, view.end) = (None, None);
+                    view.text.clear();
+                    view.checks.clear();
                 }
+                view
             }));
         }
         view
@@ -103,28 +98,17 @@ impl CanaryFindings {
 
     /// Publishes past and planned runs of all places of a GPU, even while it does not answer.
     fn publish_history(&self, b: &mut Builder<'_>, gpu: &Gpu) {
-        let places = || self.places_of(gpu).map(|(_, place)| place);
-        let newest = |times: &mut dyn Iterator<Item = f64>| times.reduce(f64::max);
-        b.add_known(
-            &m::gpu_canary_last_run_timestamp_seconds,
-            gpu,
-            (),
-            newest(&mut places().filter_map(|place| place.last_run)),
-        );
-        b.add_known(
-            &m::gpu_canary_last_success_timestamp_seconds,
-            gpu,
-            (),
-            newest(&mut places().filter_map(|place| place.last_success)),
-        );
-        b.add_known(
-            &m::gpu_canary_next_due_timestamp_seconds,
-            gpu,
-            (),
-            places().filter_map(|place| place.due).reduce(f64::min),
-        );
+        let times = |time: fn(&PlaceRecord) -> Option<f64>| {
+            self.places_of(gpu).filter_map(move |(_, place)| time(place))
+        };
+        let last_run = times(|place| place.last_run).reduce(f64::max);
+        let last_success = times(|place| place.last_success).reduce(f64::max);
+        let due = times(|place| place.due).reduce(f64::min);
+        b.add_known(&m::gpu_canary_last_run_timestamp_seconds, gpu, (), last_run);
+        b.add_known(&m::gpu_canary_last_success_timestamp_seconds, gpu, (), last_success);
+        b.add_known(&m::gpu_canary_next_due_timestamp_seconds, gpu, (), due);
         for step in self.hung.get(&gpu.uuid).into_iter().flatten() {
-            let hangs = places().any(|place| place.hung == Some(*step));
+            let hangs = self.places_of(gpu).any(|(_, place)| place.hung == Some(*step));
             b.flag(&m::gpu_canary_hung, gpu, (*step,), hangs);
         }
     }
@@ -160,6 +144,7 @@ fn devices(moment: &LedgerMoment<'_>, gpu: &Gpu) -> Option<MigDevices> {
     };
     Some(MigDevices { found: found.collect(), complete: stored.answered && !stored.gaps.iter().any(unread) })
 }
+
 fn publish_gpu(b: &mut Builder<'_>, gpu: &Gpu, place: &PlaceRecord) {
     let mut bad = BTreeSet::new();
     for (check, state) in &place.checks {
@@ -175,12 +160,8 @@ fn publish_gpu(b: &mut Builder<'_>, gpu: &Gpu, place: &PlaceRecord) {
         {
             b.add(&m::gpu_canary_work_per_cycle, gpu, (*check,), rate);
         }
-        b.add_known(
-            &m::gpu_canary_sm_clock_hertz,
-            gpu,
-            (),
-            figures.clock.filter(|_| *check == m::CanaryCheck::SmRate),
-        );
+        let clock = figures.clock.filter(|_| *check == m::CanaryCheck::SmRate);
+        b.add_known(&m::gpu_canary_sm_clock_hertz, gpu, (), clock);
         bad.extend(figures.bad_sms.iter().copied());
     }
     for (smid, kind) in bad.into_iter().take(MOST_BAD_SMS) {
@@ -206,12 +187,8 @@ fn publish_instance(b: &mut Builder<'_>, instance: &GpuInstance, places: &[&Plac
             b.add(&m::gpu_mig_canary_rate_ratio, instance, (check, against), ratio);
         }
     }
-    b.add_known(
-        &m::gpu_mig_canary_last_run_timestamp_seconds,
-        instance,
-        (),
-        places.iter().filter_map(|place| place.last_run).reduce(f64::max),
-    );
+    let last_run = places.iter().filter_map(|place| place.last_run).reduce(f64::max);
+    b.add_known(&m::gpu_mig_canary_last_run_timestamp_seconds, instance, (), last_run);
 }
 
 /// Returns whether each verdict of one check holds: `ok` and all others seen so far. With several places, the worst

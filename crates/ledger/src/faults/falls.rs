@@ -12,10 +12,9 @@ use model::snapshot::{Event, EventKind};
 const FALLEN: u32 = 79;
 
 /// GPUs that fell off the bus, by UUID, or by PCI address if the GPU is unknown.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Falls(HashMap<String, Fallen>);
 
-#[derive(Debug)]
 struct Fallen {
     /// Time according to its source, in seconds since 1970. Old lines are all received at once.
     unix_seconds: f64,

@@ -16,7 +16,6 @@ use model::xid::Xid;
 pub const MAX_HOMELESS: usize = 4096;
 
 /// Time of a fact, and the owner of the work.
-#[derive(Debug)]
 pub(crate) struct Heard {
     pub at: Mono,
     pub unix_seconds: f64,

@@ -16,7 +16,6 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const MAX_WAITING: usize = 65_536;
 
 /// Fault that one source has reported.
-#[derive(Debug)]
 pub(crate) struct PendingFault {
     /// Whether the driver reported the fault; otherwise the kernel log did.
     nvml: bool,

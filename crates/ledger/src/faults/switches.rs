@@ -10,7 +10,7 @@ use model::persisted::SwitchFault;
 /// Maximum number of faults kept, far more than a node has switches.
 const MAX_FAULTS: usize = 256;
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct SwitchFaults(pub Vec<SwitchFault>);
 
 impl SwitchFaults {

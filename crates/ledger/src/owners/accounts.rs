@@ -28,7 +28,7 @@ pub(crate) struct AccountKey {
 }
 
 /// Account of one owner at one place.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Account {
     pub owner: Arc<Owner>,
     /// Time at which the account was opened.
@@ -130,7 +130,6 @@ impl QuotaKey {
 }
 
 /// Owner without series at the last settled time of its GPU.
-#[derive(Debug)]
 struct Unlisted {
     place: InstanceId,
     owner: Arc<str>,
@@ -139,7 +138,7 @@ struct Unlisted {
 }
 
 /// Accounts of all owners with series. All other owners of a GPU share the account `other`.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Accounts {
     pub all: BTreeMap<AccountKey, Account>,
     /// Owners with series, until they are forgotten or replaced by a live owner.
@@ -152,7 +151,6 @@ pub(crate) struct Accounts {
 }
 
 /// Series that further owners can get.
-#[derive(Debug)]
 struct Openings {
     free: usize,
     held: BTreeMap<QuotaKey, usize>,

@@ -96,7 +96,7 @@ fn shares(parts: &[(GpuTimeClass, f64)]) -> ClassShares {
 }
 
 /// Measurements of a place since its time was last divided.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Gathered {
     since: Option<Mono>,
     /// Whether a GPM window has ended.
@@ -114,7 +114,7 @@ pub(crate) struct Gathered {
 }
 
 /// Amount over a time.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct TimedAmount {
     seconds: f64,
     amount: f64,

@@ -21,12 +21,11 @@ const UNCHANGED: Duration = Duration::from_secs(10);
 const WAITED: Duration = Duration::from_secs(30);
 
 /// Newest answers by owner.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Collectives {
     owners: HashMap<Arc<str>, Answered>,
 }
 
-#[derive(Debug)]
 struct Answered {
     taken: Mono,
     /// Time since which the counts are unchanged.

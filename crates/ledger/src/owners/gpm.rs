@@ -6,7 +6,6 @@ use model::clock::Mono;
 use model::sample::{GpmWindow, Row};
 
 /// GPM window of a GPU or GPU instance: active seconds of each unit and bytes over its links; `None` if not measured.
-#[derive(Debug)]
 pub(super) struct UnitWindow {
     /// Time at which the window was read.
     pub at: Mono,

@@ -11,7 +11,7 @@ use model::catalog::{self as m, CpuTimeMode};
 use model::owners::{CpuTime, OwnerReading};
 
 /// Amounts of an owner, or of `other` while the owner has no series.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Default)]
 struct Amounts {
     /// Processes that the OOM killer ended.
     kills: f64,
@@ -42,13 +42,13 @@ impl Amounts {
 }
 
 /// Amounts that have been read.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Default)]
 struct Known {
     kills: bool,
     cpu: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct OwnerHostUse {
     known: Known,
     /// Kill count of the control group at the last reading.
@@ -83,7 +83,7 @@ impl OwnerHostUse {
 }
 
 /// Host resources of all owners.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct HostUse {
     of: HashMap<Arc<str>, OwnerHostUse>,
     /// Amounts of the owners without series.

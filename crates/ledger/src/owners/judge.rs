@@ -27,7 +27,6 @@ fn latest(place: InstanceId) -> Duration {
 }
 
 /// Owner that is present at a place.
-#[derive(Debug)]
 pub(crate) struct Here {
     /// Number of owners at the place, including this one.
     pub owners: usize,
@@ -41,7 +40,6 @@ pub(crate) struct Here {
 }
 
 /// Judgement of an owner at a place.
-#[derive(Debug)]
 pub(crate) struct OwnerJudgement {
     pub cause: Option<Cause>,
     /// Time of its last progress, while it is wedged or stalled.
@@ -76,9 +74,7 @@ impl OwnerState {
     fn here(&self, facts: &[GpuFacts], now: Mono) -> PresentOwners {
         let mut all = BTreeMap::new();
         for one in facts.iter().filter(|one| one.listed) {
-            let Some((_, listing)) = self.lines.get(&one.gpu).and_then(|line| line.newest.as_ref()) else {
-                continue;
-            };
+            let Some((_, listing)) = self.newest_listing(&one.gpu) else { continue };
             for present in self.present(listing, now) {
                 let place = present.place;
                 let key = AccountKey { gpu: one.gpu.clone(), place, owner: Arc::clone(&present.owner.id) };

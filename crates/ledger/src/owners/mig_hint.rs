@@ -11,7 +11,7 @@ pub const PERCENTILE: f64 = 0.95;
 const USABLE: f64 = 0.9;
 
 /// Seconds by share of a GPU, in [`BINS`] bins; empty before the first value.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct ShareHistogram(Vec<f64>);
 
 impl ShareHistogram {

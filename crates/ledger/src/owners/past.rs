@@ -14,7 +14,7 @@ const WORKED: Duration = Duration::from_secs(20);
 const LONGER: u32 = 2;
 
 /// History of the processes that an owner has at a place. It restarts with other processes.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Past {
     processes: Vec<u64>,
     /// Total time of GPM windows with work, and the end of the newest.
@@ -28,7 +28,7 @@ pub(crate) struct Past {
 }
 
 /// Pause in the work of processes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 struct WorkPause {
     pace: Pace,
     since: Mono,
@@ -37,7 +37,7 @@ struct WorkPause {
 }
 
 /// Longest pause of each kind.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Pauses {
     wait: Duration,
     rest: Duration,

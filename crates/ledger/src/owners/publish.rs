@@ -1,3 +1,5 @@
+//! Series of the owners, and their views in the snapshot.
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -82,8 +84,8 @@ impl OwnerState {
     /// Returns the owners with processes on listed GPUs, with the start time of their first process.
     fn starts(&self, facts: &[GpuFacts], now: Mono) -> HashMap<Arc<str>, f64> {
         let mut starts: HashMap<Arc<str>, f64> = HashMap::new();
-        let listed =
-            facts.iter().filter(|one| one.listed).filter_map(|one| self.lines.get(&one.gpu)?.newest.as_ref());
+        let listed = facts.iter().filter(|one| one.listed);
+        let listed = listed.filter_map(|one| self.newest_listing(&one.gpu));
         for process in listed.flat_map(|(_, listing)| &listing.processes) {
             let owner = self.tenants.owner(process.tenant, now, &self.unknown);
             let started = self.tenants.all.get(&process.tenant).and_then(|tenant| tenant.started);
@@ -108,9 +110,7 @@ impl OwnerState {
             return found;
         }
         for one in facts {
-            let Some((_, listing)) = self.lines.get(&one.gpu).and_then(|line| line.newest.as_ref()) else {
-                continue;
-            };
+            let Some((_, listing)) = self.newest_listing(&one.gpu) else { continue };
             let present = self.present(listing, moment.now);
             // Dividing shares among slices is slow, so GPUs without work are skipped.
             let shares = match &one.device {
@@ -148,8 +148,7 @@ impl OwnerState {
         without_series: &OwnerIds,
         now: Mono,
     ) -> Vec<OwnerView> {
-        let listing =
-            self.lines.get(&facts.gpu).and_then(|line| line.newest.as_ref()).filter(|_| facts.listed);
+        let listing = self.newest_listing(&facts.gpu).filter(|_| facts.listed);
         let present = listing.map(|(_, listing)| self.present(listing, now)).unwrap_or_default();
         let pids = listing.map(|(_, listing)| self.pids(listing, now)).unwrap_or_default();
         let OwnerState { accounts, readings, tracks, collectives, offset, .. } = self;

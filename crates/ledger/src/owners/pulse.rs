@@ -15,7 +15,7 @@ const STEP_KEPT: Duration = Duration::from_secs(600);
 const LONGER: u32 = 2;
 
 /// Step of an owner on a GPU.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Pulse {
     processes: Vec<u64>,
     heartbeat: Heartbeat,
@@ -106,7 +106,7 @@ impl Pulse {
 }
 
 /// Measurements of a GPU since the last call, for finding the step.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Measured {
     /// Power samples: end in monotonic seconds, and watts.
     pub power: Vec<(f64, f64)>,

@@ -23,7 +23,7 @@ const LOCKSTEP: f64 = 0.03;
 const MOST_STEPS: f64 = 3.0;
 
 /// Current state of one GPU of an owner.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct OwnerGpu {
     pub gpu: u32,
     pub pace: Option<Pace>,
@@ -53,7 +53,7 @@ pub(crate) struct RanksFound {
 }
 
 /// Findings of the previous calls.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Before {
     /// Time since which ranks wait for one that rests.
     wait: Option<Mono>,
@@ -62,7 +62,7 @@ struct Before {
 }
 
 /// Owners of whole GPUs.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Ranks(BTreeMap<Arc<str>, Before>);
 
 impl Ranks {

@@ -44,7 +44,7 @@ fn add_at(places: &mut SumsByPlace, key: &AccountKey, more: &AccountSums) {
 }
 
 /// Record of an owner that has not ended or may still return.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct OpenRecord {
     owner: Arc<Owner>,
     /// Start time of its first process, in seconds since 1970; `None` if unknown.
@@ -75,7 +75,7 @@ impl OpenRecord {
 }
 
 /// Records of all owners.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Records {
     open: BTreeMap<Arc<str>, OpenRecord>,
     /// Complete records, oldest first.
@@ -396,7 +396,7 @@ fn faults(
 }
 
 /// Limit on the number of logged records.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct RecordLog {
     window: Option<Mono>,
     lines: u32,

@@ -33,7 +33,7 @@ impl NearCpus {
 }
 
 /// Recent readings of one owner, oldest first.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Readings(VecDeque<OwnerReading>);
 
 impl Readings {

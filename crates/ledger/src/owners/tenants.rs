@@ -18,7 +18,7 @@ const REMEMBER: Duration = Duration::from_secs(180);
 /// because clocks and readings differ.
 const SLACK: f64 = 2.0;
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Tenant {
     /// Process id on the host.
     pub pid: u32,
@@ -38,7 +38,7 @@ pub(crate) struct Tenant {
     pub work_counted: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Tenants {
     pub all: HashMap<u64, Tenant>,
     /// Processes by id, newest last. Older ones stay as long as they are kept.

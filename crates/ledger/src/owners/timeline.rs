@@ -97,14 +97,12 @@ pub(crate) struct AmountShare {
     pub amount: f64,
 }
 
-#[derive(Debug)]
 struct OpenSpan {
     from: Mono,
     to: Mono,
     listing: Listing,
 }
 
-#[derive(Debug)]
 struct Stretch {
     from: Mono,
     to: Mono,
@@ -114,7 +112,7 @@ struct Stretch {
 }
 
 /// Timeline of one GPU.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Timeline {
     /// Newest listing and its time.
     pub newest: Option<(Mono, Listing)>,

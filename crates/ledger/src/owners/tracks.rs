@@ -20,7 +20,7 @@ const MOST_MEASURED: usize = 4096;
 const MOST_VARIANCE: f64 = 1.0;
 
 /// Quantity measured over time, with totals of both.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Track {
     /// Readings: their time, total seconds and total amount.
     points: VecDeque<(Mono, f64, f64)>,
@@ -83,7 +83,7 @@ impl Track {
 }
 
 /// Tracks of all quantities of a GPU or GPU instance.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Tracks {
     /// Seconds with clocks reduced by the power cap or a power brake.
     pub power_held: Track,
@@ -118,7 +118,7 @@ pub(crate) struct Tracks {
 }
 
 /// Power samples of one second: number, mean and sum of squared deviations (Welford's algorithm).
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct PowerSecond {
     number: u64,
     samples: f64,
