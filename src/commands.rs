@@ -2,7 +2,6 @@
 
 mod assess;
 mod assets;
-mod bundle;
 mod canary;
 mod compat_diff;
 mod configuration;
@@ -138,7 +137,7 @@ impl Cli {
     }
 
     /// Runs the command. `trim_heap` returns free memory to the kernel.
-    pub fn run(self, trim_heap: fn()) -> Outcome {
+    pub fn run(self, trim_heap: fn()) -> CommandResult {
         let overrides = &self.overrides.or_variable();
         match self.command.unwrap_or(Command::Serve) {
             Command::Serve => configuration::serve(overrides, trim_heap),
@@ -197,7 +196,7 @@ pub struct Failure {
 }
 
 /// Result of a command.
-pub type Outcome = Result<Output, Failure>;
+pub type CommandResult = Result<Output, Failure>;
 
 impl Failure {
     fn new(code: u8, message: impl Into<String>) -> Failure {
@@ -286,12 +285,15 @@ fn control_socket(config: &Config) -> io::Result<&Path> {
 }
 
 /// Runs a request to the daemon with the path of its control socket, and returns the text that the request returns.
-fn with_socket(overrides: &Overrides, request: impl FnOnce(&Path, &Config) -> io::Result<String>) -> Outcome {
+fn with_socket(
+    overrides: &Overrides,
+    request: impl FnOnce(&Path, &Config) -> io::Result<String>,
+) -> CommandResult {
     let (Loaded { config, .. }, _) = client_config(overrides);
     Ok(request(control_socket(&config)?, &config)?.into())
 }
 
-fn child_outcome(name: &str, result: io::Result<()>) -> Outcome {
+fn child_outcome(name: &str, result: io::Result<()>) -> CommandResult {
     result.map(|()| Output::default()).map_err(|error| Failure::new(EXIT_FAILED, format!("{name}: {error}")))
 }
 

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use assess::compare::{self, compare};
 use assess::flops::CpuModel;
-use assess::recording::{self, RunCounts};
+use assess::recording::{self, HotFunctions, RunCounts};
 use assess::report::AssessReport;
 use assess::{roofline, text};
 use attribution::usage;
@@ -36,6 +36,8 @@ use settings::Overrides;
 use super::{Output, json};
 use crate::lifecycle;
 use arguments::{AssessArguments, AssessFormat};
+use samples::CpuClock;
+use symbols::Symbols;
 
 /// Exit code if an output file cannot be opened, as for a wrong command line.
 const EXIT_WRONG_FILE: u8 = 64;
@@ -210,6 +212,12 @@ fn processor(host: &Host) -> (CpuModel, String) {
     let mut lines = text.lines().filter_map(|line| line.split_once(':'));
     let name = lines.find(|(key, _)| key.trim() == "model name").map_or("", |(_, name)| name.trim());
     (CpuModel::from_cpuinfo(&text), name.to_owned())
+}
+
+/// Returns the functions that were sampled.
+fn functions(clock: CpuClock, host: &Host) -> HotFunctions {
+    let (spaces, profile) = clock.finish();
+    Symbols::new(&spaces, host).functions(&profile)
 }
 
 /// Returns the current number of threads of a process; 0 if it is unknown.

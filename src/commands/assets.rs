@@ -9,7 +9,7 @@ use exposition::assets::rules::{Source, Values};
 use exposition::assets::{ASSETS, Asset, prometheusrule};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum AssetsFormat {
     /// Files as in the repository; without --out a list of the files
     Files,
     /// Kubernetes objects for the Prometheus operator, on standard output, or in DIR/prometheusrule.yml with
@@ -35,7 +35,7 @@ pub(crate) struct AssetsArguments {
     set: Vec<String>,
     /// Output format of the alert rules
     #[arg(long, value_enum, default_value = "files")]
-    format: Format,
+    format: AssetsFormat,
     /// Optional rule file to include in the Kubernetes objects, for example `kubernetes`; can be repeated
     #[arg(long, value_name = "NAME")]
     with: Vec<String>,
@@ -43,17 +43,17 @@ pub(crate) struct AssetsArguments {
 
 pub fn run(arguments: &AssetsArguments) -> Result<String, String> {
     match (arguments.format, &arguments.out) {
-        (Format::Files, _) if !arguments.with.is_empty() => {
+        (AssetsFormat::Files, _) if !arguments.with.is_empty() => {
             Err("--with needs --format prometheusrule; --out writes all files".into())
         }
-        (Format::Files, None) if arguments.values.is_some() || !arguments.set.is_empty() => {
+        (AssetsFormat::Files, None) if arguments.values.is_some() || !arguments.set.is_empty() => {
             Err("--values and --set need --out DIR".into())
         }
-        (Format::Files, None) => {
+        (AssetsFormat::Files, None) => {
             let line = |asset: &Asset| format!("{:>8}  {}\n", asset.text.len(), relative(asset));
             Ok(ASSETS.iter().map(line).collect())
         }
-        (Format::Files, Some(out)) => {
+        (AssetsFormat::Files, Some(out)) => {
             let values = arguments.values()?;
             let defaults = Values::defaults().map_err(|error| error.to_string())?;
             for asset in ASSETS {
@@ -65,7 +65,7 @@ pub fn run(arguments: &AssetsArguments) -> Result<String, String> {
             }
             Ok(format!("{} files written to {}\n", ASSETS.len(), out.display()))
         }
-        (Format::Prometheusrule, out) => {
+        (AssetsFormat::Prometheusrule, out) => {
             let text = prometheusrule::render(&arguments.with, &arguments.values()?)
                 .map_err(|error| error.to_string())?;
             let Some(out) = out else { return Ok(text) };
@@ -110,7 +110,7 @@ mod tests {
             out: out.map(Path::to_owned),
             values: None,
             set: Vec::new(),
-            format: Format::Files,
+            format: AssetsFormat::Files,
             with: Vec::new(),
         }
     }
@@ -145,7 +145,7 @@ mod tests {
         assert!(!all.contains("grafana.example.com/d/"));
         let error = run(&AssetsArguments { values: Some(file), ..arguments(None) }).unwrap_err();
         assert!(error.contains("need --out DIR"));
-        let objects = AssetsArguments { format: Format::Prometheusrule, set, ..arguments(None) };
+        let objects = AssetsArguments { format: AssetsFormat::Prometheusrule, set, ..arguments(None) };
         assert!(run(&objects).unwrap().contains("https://g.my.net/sub/d/"));
     }
 

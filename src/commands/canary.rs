@@ -14,7 +14,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Failure, Outcome, Output, checked_config, json, with_socket};
+use super::{CommandResult, Failure, Output, checked_config, json, with_socket};
 use crate::control::orders;
 use crate::{lifecycle, log};
 use arguments::{CanaryArguments, CanaryCommand, Format};
@@ -40,7 +40,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Maximum age of the driver's answers. Older ones do not prove that a GPU is free.
 const FRESH: Duration = Duration::from_secs(10);
 
-pub fn run(overrides: &Overrides, arguments: &CanaryArguments) -> Outcome {
+pub fn run(overrides: &Overrides, arguments: &CanaryArguments) -> CommandResult {
     if let Some(CanaryCommand::Clear { gpu, reason }) = &arguments.command {
         return with_socket(overrides, |socket, _| orders::clear_wrong_result(socket, gpu, reason));
     }
@@ -66,7 +66,7 @@ fn test_gpus(config: &Config, arguments: &CanaryArguments) -> Result<Report, Str
         let explain = |device| RunRecord::new(device, listed.conditions(config, device), None, None);
         return Ok(Report::new(chosen.iter().map(explain).collect()));
     }
-    let mut session = Session {
+    let mut session = CanarySession {
         config,
         arguments,
         stop: &stop,
@@ -78,7 +78,7 @@ fn test_gpus(config: &Config, arguments: &CanaryArguments) -> Result<Report, Str
     };
     let baselines = baselines(config);
     chosen.iter().for_each(|device| session.test(device));
-    let Session { mut runner, mut records, lock, .. } = session;
+    let CanarySession { mut runner, mut records, lock, .. } = session;
     confirm::judge(&mut records, &baselines, &chosen, &mut runner);
     drop(lock);
     runner.report_wrong_results(records.iter().filter_map(|record| record.outcome.as_ref()));
@@ -90,7 +90,7 @@ fn test_gpus(config: &Config, arguments: &CanaryArguments) -> Result<Report, Str
 }
 
 /// Runs of one command.
-struct Session<'a> {
+struct CanarySession<'a> {
     config: &'a Config,
     arguments: &'a CanaryArguments,
     stop: &'a Stop,
@@ -102,7 +102,7 @@ struct Session<'a> {
     records: Vec<RunRecord>,
 }
 
-impl Session<'_> {
+impl CanarySession<'_> {
     /// Makes all runs on a device, or records why it makes none.
     fn test(&mut self, device: &ListedDevice) {
         if self.stop.stopped() {

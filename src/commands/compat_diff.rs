@@ -13,7 +13,7 @@ use host::terminal::progress;
 use serde::Serialize;
 use settings::{Config, Overrides};
 
-use super::{Failure, Outcome, Output, OutputFormat, checked_config};
+use super::{CommandResult, Failure, Output, OutputFormat, checked_config};
 use crate::drop_in;
 use scrape::PageSource;
 
@@ -63,7 +63,7 @@ struct CompatReport {
     diff: PageDiff,
 }
 
-pub fn run(overrides: &Overrides, arguments: &CompatDiffArguments) -> Outcome {
+pub fn run(overrides: &Overrides, arguments: &CompatDiffArguments) -> CommandResult {
     let loaded = checked_config(overrides)?;
     let fields = loaded.dcgm_fields().map_err(Failure::bad_configuration)?;
     let report = diff(&loaded.config, fields, arguments);

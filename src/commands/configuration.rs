@@ -2,13 +2,13 @@
 
 use settings::{ConfigErrors, Overrides};
 
-use super::{Failure, Outcome, Output, checked_config, warn};
+use super::{CommandResult, Failure, Output, checked_config, warn};
 use crate::reload::{self, Configuration};
 use crate::{log, serve};
 use collectors::topology::declared;
 
 /// Serves metrics until a signal stops the daemon.
-pub fn serve(overrides: &Overrides, trim_heap: fn()) -> Outcome {
+pub fn serve(overrides: &Overrides, trim_heap: fn()) -> CommandResult {
     let configuration = Configuration::load(overrides).map_err(Failure::bad_configuration)?;
     let access = reload::web_config(&configuration.loaded.config).map_err(Failure::bad_configuration)?;
     log::to_stderr(configuration.loaded.config.log.level);
@@ -21,7 +21,7 @@ pub fn serve(overrides: &Overrides, trim_heap: fn()) -> Outcome {
 }
 
 /// Checks the settings and every file that they name. Returns the settings as TOML.
-pub fn check(overrides: &Overrides) -> Outcome {
+pub fn check(overrides: &Overrides) -> CommandResult {
     let loaded = checked_config(overrides)?;
     let (mut warnings, mut problems) = (settings::environment_warnings(), Vec::new());
     match reload::web_config(&loaded.config) {

@@ -2,6 +2,7 @@
 //! fixes each problem. Changes nothing and never hangs. A child process queries the driver (`driver_query`),
 //! unless the daemon has released the driver or reports it as stuck.
 
+mod bundle;
 mod cpu;
 mod cuda;
 pub(super) mod daemon;
@@ -13,7 +14,7 @@ mod report;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use super::{Outcome, Output, OutputFormat, bundle, client_config};
+use super::{CommandResult, Output, OutputFormat, client_config};
 use crate::log;
 use ::host::Host;
 use clap::Args;
@@ -52,7 +53,7 @@ pub(crate) struct DoctorArguments {
     without_owners: bool,
 }
 
-pub fn run(overrides: &Overrides, arguments: &DoctorArguments) -> Outcome {
+pub fn run(overrides: &Overrides, arguments: &DoctorArguments) -> CommandResult {
     let (loaded, errors) = client_config(overrides);
     log::to_stderr(tracing::Level::ERROR);
     if let Some(file) = &arguments.bundle {

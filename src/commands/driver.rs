@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use settings::Overrides;
 
-use super::{Outcome, with_socket};
+use super::{CommandResult, with_socket};
 use crate::control::orders::{self, describe};
 
 /// Release the driver so that it can be unloaded or upgraded, and resume its use
@@ -30,7 +30,7 @@ enum DriverCommand {
     Status,
 }
 
-pub fn run(overrides: &Overrides, arguments: &DriverArguments) -> Outcome {
+pub fn run(overrides: &Overrides, arguments: &DriverArguments) -> CommandResult {
     with_socket(overrides, |socket, config| match arguments.command {
         DriverCommand::Release => orders::release(socket, &config.canary.lock_file),
         DriverCommand::Resume => orders::ask(socket, "driver resume").map(|status| describe(&status)),

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use settings::Overrides;
 
-use super::{Outcome, with_socket};
+use super::{CommandResult, with_socket};
 use crate::control::orders;
 
 /// Free the profiling counters (GPM) for a profiler such as Nsight, and read them again
@@ -24,7 +24,7 @@ enum GpmCommand {
     On,
 }
 
-pub fn run(overrides: &Overrides, arguments: &GpmArguments) -> Outcome {
+pub fn run(overrides: &Overrides, arguments: &GpmArguments) -> CommandResult {
     let (request, text) = match arguments.command {
         GpmCommand::Off => (
             "gpm off",

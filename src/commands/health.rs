@@ -83,7 +83,7 @@ fn timeout(text: &str) -> Result<Duration, String> {
 
 /// Part of the answer that the command reads.
 #[derive(Deserialize)]
-struct Answer {
+struct HealthReply {
     status: HealthStatus,
     text: String,
 }
@@ -92,12 +92,12 @@ pub fn run(overrides: &Overrides, arguments: &HealthArguments) -> Output {
     let (Loaded { config, .. }, _) = client_config(overrides);
     let answer = fetch(&config, arguments).and_then(|json| {
         let json = String::from_utf8(json).map_err(io::Error::other)?;
-        Ok((serde_json::from_str::<Answer>(&json)?, json))
+        Ok((serde_json::from_str::<HealthReply>(&json)?, json))
     });
-    let (Answer { status, text }, json) = answer.unwrap_or_else(|error| {
+    let (HealthReply { status, text }, json) = answer.unwrap_or_else(|error| {
         let unknown = HealthAnswer::unknown(&error.to_string());
         let json = unknown.json();
-        (Answer { status: unknown.status, text: unknown.text }, json)
+        (HealthReply { status: unknown.status, text: unknown.text }, json)
     });
     let text = match arguments.format {
         OutputFormat::Json => json,

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use settings::Overrides;
 
-use super::{Outcome, with_socket};
+use super::{CommandResult, with_socket};
 use crate::control::orders;
 
 /// Report to the running daemon that the NVSwitches were reset
@@ -27,7 +27,7 @@ enum NvswitchCommand {
     },
 }
 
-pub fn run(overrides: &Overrides, arguments: &NvswitchArguments) -> Outcome {
+pub fn run(overrides: &Overrides, arguments: &NvswitchArguments) -> CommandResult {
     let NvswitchCommand::Clear { reason } = &arguments.command;
     with_socket(overrides, |socket, _| orders::clear_switch_faults(socket, reason))
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use settings::Overrides;
 
-use super::{Outcome, recording, with_socket};
+use super::{CommandResult, recording, with_socket};
 use crate::control;
 
 /// Print the metrics of the running daemon, or read a recording
@@ -24,7 +24,7 @@ pub(crate) struct SnapshotArguments {
     recording: Option<PathBuf>,
 }
 
-pub fn run(overrides: &Overrides, arguments: &SnapshotArguments) -> Outcome {
+pub fn run(overrides: &Overrides, arguments: &SnapshotArguments) -> CommandResult {
     let format = &arguments.format;
     match &arguments.recording {
         Some(file) => Ok(recording::run(file, format)?),

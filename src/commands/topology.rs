@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 
 use super::doctor::daemon::Daemon;
 use super::doctor::driver_query::{QueryScope, does_not_return, label};
-use super::{Outcome, checked_config, json};
+use super::{CommandResult, checked_config, json};
 use crate::log;
 use host::Host;
 use host::child::Stderr;
@@ -65,7 +65,7 @@ enum MapFormat {
     Xml,
 }
 
-pub fn run(overrides: &Overrides, arguments: &TopologyArguments) -> Outcome {
+pub fn run(overrides: &Overrides, arguments: &TopologyArguments) -> CommandResult {
     let config = checked_config(overrides)?.config;
     log::to_stderr(tracing::Level::ERROR);
     Ok(draw(&config, arguments)?.into())

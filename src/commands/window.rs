@@ -8,7 +8,7 @@ use model::text;
 use model::window::Window;
 use settings::Overrides;
 
-use super::{Outcome, OutputFormat, checked_config};
+use super::{CommandResult, OutputFormat, checked_config};
 use collectors::windows::file;
 use collectors::windows::store::WindowStore;
 
@@ -75,7 +75,7 @@ fn name(text: &str) -> Result<String, String> {
     if file::is_name(text) { Ok(text.to_owned()) } else { Err(file::NAME_RULE.into()) }
 }
 
-pub fn run(overrides: &Overrides, arguments: &WindowArguments) -> Outcome {
+pub fn run(overrides: &Overrides, arguments: &WindowArguments) -> CommandResult {
     let config = checked_config(overrides)?.config;
     let (now, mut store) = (unix_seconds(), WindowStore::new(&config));
     let text = match &arguments.command {

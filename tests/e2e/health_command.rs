@@ -156,7 +156,7 @@ fn every_user_may_ask_for_health_and_for_nothing_else() {
     for args in [&["driver", "release"][..], &["snapshot"], &["gpm", "off"]] {
         let output = on_health(args).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains("answers `health` alone"), "{args:?}: {said}");
+        assert!(!output.status.success() && said.contains("answers only `health`"), "{args:?}: {said}");
     }
     assert_eq!(node.metrics().value("gpu_driver_paused", &[]), Some(0.0));
 }

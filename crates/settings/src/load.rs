@@ -30,22 +30,22 @@ const FILE_VARIABLE: &str = "GPU_NODE_EXPORTER__CONFIG";
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Global options")]
 pub struct Overrides {
-    /// Configuration file [default: that of GPU_NODE_EXPORTER__CONFIG, else /etc/gpu-node-exporter/config.toml if it exists]
+    /// Configuration file [default: the file of GPU_NODE_EXPORTER__CONFIG, or /etc/gpu-node-exporter/config.toml if it exists]
     #[arg(long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
-    /// Listen address, IP:PORT or :PORT for all addresses [default: :9408]
+    /// Listen address as IP:PORT, or :PORT for all addresses [default: :9408]
     #[arg(long, value_name = "ADDR", global = true)]
     pub listen: Option<String>,
-    /// NVML library [default: the loader's search of libnvidia-ml.so.1]
+    /// Path of the NVML library [default: libnvidia-ml.so.1, as found by the loader]
     #[arg(long, value_name = "PATH", global = true)]
     pub nvml_library: Option<String>,
-    /// CUDA driver library of the canary [default: the loader's search of libcuda.so.1]
+    /// Path of the CUDA driver library, for the canary [default: libcuda.so.1, as found by the loader]
     #[arg(long, value_name = "PATH", global = true)]
     pub cuda_library: Option<String>,
-    /// Directory for state across restarts [default: /var/lib/gpu-node-exporter]
+    /// Directory for state that survives restarts [default: /var/lib/gpu-node-exporter]
     #[arg(long, value_name = "DIR", global = true)]
     pub state_dir: Option<String>,
-    /// Directory with the host's /proc, /sys, /dev, /run and /etc [default: /]
+    /// Directory where the host's /proc, /sys, /dev, /run and /etc are mounted [default: /]
     #[arg(long, value_name = "DIR", global = true)]
     pub root: Option<String>,
     /// Minimum level of log lines: error, warn, info, debug or trace [default: info]

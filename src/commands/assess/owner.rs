@@ -15,7 +15,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use super::arguments::AssessArguments;
 use super::counters::{CounterReading, RunCounters, Watched, reason};
 use super::samples::CpuClock;
-use super::{limited, processor};
+use super::{functions, limited, processor};
 use collectors::cpu::cpu_groups::online;
 
 /// Number of spans of one watch. A recording needs several spans to show the spread.
@@ -58,13 +58,13 @@ pub fn watch(
         watch: Some((model::clock::unix_seconds() * 1e3) as u64),
         ..RunCounts::default()
     };
-    let watch = Watch { pids: &owner.pids, duration: arguments.duration, host, stop, base };
+    let watch = OwnerWatch { pids: &owner.pids, duration: arguments.duration, host, stop, base };
     let (mut whole, mut spans) = watch.spans(&mut counters, &mut clock);
     if !stop.stopped() && !is_alive(host, &owner.pids) {
         let ended = format!("it ended after {:.1} s", whole.wall_seconds);
         whole.not_measured.insert("the rest of --for".into(), ended);
     }
-    whole.hot = clock.map(|clock| clock.functions(host));
+    whole.hot = clock.map(|clock| functions(clock, host));
     // A report that is made from the recording needs the functions too.
     if let Some(last) = spans.last_mut() {
         last.hot.clone_from(&whole.hot);
@@ -72,7 +72,7 @@ pub fn watch(
     Ok((whole, spans))
 }
 
-struct Watch<'a> {
+struct OwnerWatch<'a> {
     pids: &'a [u32],
     duration: Duration,
     host: &'a Host,
@@ -81,7 +81,7 @@ struct Watch<'a> {
     base: RunCounts,
 }
 
-impl Watch<'_> {
+impl OwnerWatch<'_> {
     /// Counts until the time is over, all processes have exited or a signal stops the command.
     fn spans(&self, counters: &mut RunCounters, clock: &mut Option<CpuClock>) -> (RunCounts, Vec<RunCounts>) {
         let is_over = || self.stop.stopped() || !is_alive(self.host, self.pids);

@@ -22,7 +22,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::counters::{CounterReading, RunCounters, Watched, reason};
 use super::samples::CpuClock;
-use super::{allowed_cpus, processor, threads};
+use super::{allowed_cpus, functions, processor, threads};
 use collectors::cpu::cpu_groups::online;
 
 /// Time between two reads of the buffers.
@@ -66,7 +66,7 @@ pub fn run(command: &[OsString], show_progress: bool, host: &Host) -> io::Result
     let (counts, clocked) = counters.between(&Ok(CounterReading::default()), &reading, &mut gaps);
     // The kernel's accounting leaves out a child that no process waited for.
     let cpu_seconds = usage.map(|(cpu, _)| (cpu - cpu_before).max(clocked.unwrap_or(0.0)));
-    let hot = clock.map(|clock| clock.functions(host));
+    let hot = clock.map(|clock| functions(clock, host));
     if let Some(hot) = &hot {
         if !hot.with_kernel {
             gaps.insert("time in the kernel".into(), super::samples::WITHOUT_KERNEL.into());

@@ -12,8 +12,6 @@ use model::cpus::CpuSet;
 
 use super::counters::Watched;
 use super::maps::{AddressSpaces, CodePlace};
-use super::symbols::Symbols;
-use assess::recording::HotFunctions;
 use host::Host;
 
 /// Samples per second of CPU time. Not 100, which could be in step with the program's own timer.
@@ -166,11 +164,11 @@ impl CpuClock {
         self.replay.round();
     }
 
-    /// Returns the functions that were sampled.
-    pub fn functions(mut self, host: &Host) -> HotFunctions {
+    /// Returns all samples, with the mappings that name their places.
+    pub fn finish(mut self) -> (AddressSpaces, ClockProfile) {
         self.read_buffers();
         self.replay.until(u64::MAX);
-        Symbols::new(&self.replay.spaces, host).functions(&self.replay.profile)
+        (self.replay.spaces, self.replay.profile)
     }
 }
 

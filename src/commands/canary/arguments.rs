@@ -46,9 +46,9 @@ pub(crate) struct CanaryArguments {
 pub(crate) enum CanaryCommand {
     /// Clear the wrong result of a GPU, so that it counts as healthy again
     ///
-    /// Asks the daemon through its local socket; the daemon logs who asked and why. For a board that was tested and is
-    /// well; a new board needs no order. Without a socket (control.socket) the daemon hears of no run by hand, and no
-    /// result can be cleared.
+    /// Connects to the daemon through its local socket, and the daemon logs the user and the reason. Use it for a board
+    /// that was tested and is healthy; a replaced board needs no command. Without a socket (control.socket) the daemon
+    /// receives no results of manual runs, and no result can be cleared.
     Clear {
         /// GPU by index or UUID
         #[arg(long, value_name = "GPU")]

@@ -20,7 +20,8 @@ use flate2::write::GzEncoder;
 use regex_lite::Regex;
 use serde_json::Value;
 
-use super::{control_socket, doctor};
+use super::examine;
+use crate::commands::control_socket;
 use crate::control;
 use crate::recorder::folder::RecordingFolder;
 use crate::redaction::without_secrets;
@@ -73,7 +74,7 @@ pub fn run(
             let errors = config_errors.iter().map(|error| format!("{error}\n")).collect::<String>();
             archive.add("config-errors.txt", Ok(redaction.text(&errors).into_bytes()))?;
         }
-        let report = doctor::examine(&loaded.config, config_errors).text(false);
+        let report = examine(&loaded.config, config_errors).text(false);
         archive.add("doctor.txt", Ok(redaction.text(&report).into_bytes()))?;
         archive.add("log.txt", journal().map(|log| redaction.text(&log).into_bytes()))?;
         archive.finish()
