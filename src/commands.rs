@@ -280,7 +280,8 @@ fn client_config(overrides: &Overrides) -> (Loaded, Vec<String>) {
 fn control_socket(config: &Config) -> io::Result<&Path> {
     config
         .control
-        .path()
+        .socket
+        .as_deref()
         .ok_or_else(|| io::Error::other("control.socket is empty, so the daemon has no socket"))
 }
 

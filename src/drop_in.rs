@@ -20,7 +20,7 @@ pub(crate) fn page(settings: &Dcgm, fields: FieldList) -> PageConfig {
         pods: settings.pods,
         pod_uids: settings.pod_uids,
         jobs: settings.jobs,
-        job_files: !settings.hpc_job_dir.as_os_str().is_empty(),
+        job_files: settings.hpc_job_dir.is_some(),
         xid_window_ms: milliseconds(settings.xid_window),
         clock_events_window_ms: milliseconds(settings.clock_events_window),
     }
@@ -36,7 +36,7 @@ pub(crate) struct Profiling {
 impl Profiling {
     /// The profiling fields that someone asks for: of a list of one's own, or at the listener that speaks as dcgm-exporter.
     pub(crate) fn new(settings: &Dcgm, fields: &FieldList, has_listener: bool) -> Profiling {
-        let asked = has_listener || !settings.fields_file.as_os_str().is_empty();
+        let asked = has_listener || settings.fields_file.is_some();
         let names = fields.profiling().filter(|_| asked).map(|column| column.name.clone());
         Profiling { names: names.collect() }
     }

@@ -53,8 +53,7 @@ impl Configuration {
         let mut files = look([main_file(overrides)]);
         tried.files.extend(files.clone());
         let loaded = load_checked(overrides)?;
-        let web =
-            Some(loaded.config.http.web_config_file.clone()).filter(|path| !path.as_os_str().is_empty());
+        let web = loaded.config.http.web_config_file.clone();
         tried.named = named_files(&loaded.config).chain(web).collect();
         tried.files.append(&mut look(tried.named.iter().cloned()));
         files.append(&mut look(named_files(&loaded.config)));
@@ -94,9 +93,8 @@ pub(crate) fn load_known(overrides: &Overrides) -> (Loaded, Vec<String>) {
 
 /// The web configuration, where there is to be one.
 pub(crate) fn web_config(config: &Config) -> Result<Option<Access>, ConfigErrors> {
-    let file = &config.http.web_config_file;
     let optional_certificates = !config.http.open_paths.is_empty();
-    let opened = (!file.as_os_str().is_empty()).then(|| Access::open(file, optional_certificates));
+    let opened = config.http.web_config_file.as_ref().map(|file| Access::open(file, optional_certificates));
     opened.transpose().map_err(ConfigErrors)
 }
 
@@ -255,8 +253,7 @@ pub(crate) fn main_file(overrides: &Overrides) -> PathBuf {
 
 /// The files that a configuration names and that are read with it.
 fn named_files(config: &Config) -> impl Iterator<Item = PathBuf> + use<> {
-    let named = [&config.dcgm.fields_file, &config.mig.layout_file].map(Clone::clone);
-    named.into_iter().filter(|path| !path.as_os_str().is_empty())
+    [&config.dcgm.fields_file, &config.mig.layout_file].map(Clone::clone).into_iter().flatten()
 }
 
 fn look(files: impl IntoIterator<Item = PathBuf>) -> Files {

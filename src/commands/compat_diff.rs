@@ -86,7 +86,7 @@ fn diff(config: &Config, fields: FieldList, arguments: &CompatDiffArguments) -> 
         &pages[1],
         DiffConfig {
             page: &drop_in::page(&config.dcgm, fields),
-            own_list: !config.dcgm.fields_file.as_os_str().is_empty(),
+            own_list: config.dcgm.fields_file.is_some(),
             same_time: both,
             factor: arguments.tolerance,
         },

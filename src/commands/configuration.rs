@@ -29,7 +29,7 @@ pub fn check(overrides: &Overrides) -> CommandResult {
         Err(ConfigErrors(errors)) => problems.extend(errors),
     }
     problems.extend(loaded.declared_layout().err().into_iter().flat_map(|ConfigErrors(errors)| errors));
-    problems.extend(declared(&loaded.config.topology.expected_file).err());
+    problems.extend(declared(loaded.config.topology.expected_file.as_deref()).err());
     match loaded.dcgm_fields() {
         Ok(fields) => {
             warnings.extend(loaded.dcgm_warnings(&fields));

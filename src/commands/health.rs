@@ -112,7 +112,7 @@ fn fetch(config: &Config, arguments: &HealthArguments) -> io::Result<Vec<u8>> {
         "control.socket and health.socket are empty, so there is no socket to connect to",
     ));
     // The restricted socket comes first, because other users cannot exhaust its connections.
-    for socket in [config.control.path(), config.health.path()].into_iter().flatten() {
+    for socket in [&config.control.socket, &config.health.socket].into_iter().flatten() {
         answer = control::fetch_within(arguments.timeout, socket, &request);
         let not_for_us = |error: &io::Error| {
             matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound)

@@ -37,10 +37,7 @@ impl RecordingFolder {
     /// The directory that the settings name.
     pub(crate) fn new(config: &Config) -> RecordingFolder {
         let settings = &config.recorder;
-        let dir = match settings.dir.as_os_str().is_empty() {
-            true => config.state.dir.join("recordings"),
-            false => settings.dir.clone(),
-        };
+        let dir = settings.dir.clone().unwrap_or_else(|| config.state.dir.join("recordings"));
         let (max_bytes, max_files) = (u64::from(settings.max_bytes), settings.max_files as usize);
         RecordingFolder { dir, max_bytes, max_files }
     }

@@ -43,7 +43,7 @@ impl ControlSocket {
     }
 
     pub(super) async fn serve(self: Arc<Self>, stopped: watch::Receiver<bool>) {
-        let opened = open(self.context.live.load().control.path(), control::MODE).await;
+        let opened = open(self.context.live.load().control.socket.as_deref(), control::MODE).await;
         let Some(socket) = or_warn("`gpu-node-exporter snapshot` will not work", opened) else { return };
         let answer = move |request| Arc::clone(&self).answer(request);
         log_failure(control::serve(socket, answer, stopped).await);
@@ -91,7 +91,7 @@ impl ControlSocket {
 /// Serves the sockets on which every local user may read the verdict, and nothing else.
 pub(super) async fn serve_health(config: Arc<Config>, state: Arc<AppState>, stopped: watch::Receiver<bool>) {
     let for_commands = async {
-        let opened = open(config.health.path(), HEALTH_MODE).await;
+        let opened = open(config.health.socket.as_deref(), HEALTH_MODE).await;
         let Some(socket) = or_warn("only root and its group can read the verdict", opened) else { return };
         let (state, stopped) = (Arc::clone(&state), stopped.clone());
         let answer = move |request: Request| {
@@ -106,7 +106,7 @@ pub(super) async fn serve_health(config: Arc<Config>, state: Arc<AppState>, stop
         log_failure(control::serve(socket, answer, stopped).await);
     };
     let for_nvrx = async {
-        let opened = open(config.health.nvrx_path(), HEALTH_MODE).await;
+        let opened = open(config.health.nvrx_socket.as_deref(), HEALTH_MODE).await;
         let Some(socket) = or_warn("NVRx cannot check this node", opened) else { return };
         log_failure(nvrx::serve(socket, Arc::clone(&state), stopped.clone()).await);
     };

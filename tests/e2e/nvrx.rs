@@ -166,5 +166,5 @@ fn the_socket_is_off_by_default() {
     let node = Setup::new("tests/scenarios/still-1xh200.toml").with("HEALTH__NVRX_SOCKET", "").start();
     node.wait_ready();
     assert!(node.health_socket().exists() && !node.nvrx_socket().exists());
-    assert!(settings::Health::default().nvrx_path().is_none());
+    assert!(settings::Health::default().nvrx_socket.is_none());
 }

@@ -44,12 +44,12 @@ const MAX_RESOURCES: usize = 64;
 const MAX_CLAIMS: usize = 4096;
 
 pub(crate) fn run(context: Context, pods: Arc<Pods>, runtime: Runtime) {
-    let socket = &context.config().owners.kubelet_socket;
-    if socket.as_os_str().is_empty() {
+    let configured = context.config().owners.kubelet_socket.clone();
+    let is_relayed = configured != Config::default().owners.kubelet_socket;
+    let Some(socket) = configured else {
         pods.set_status(KubeletStatus::Off);
         return context.switched_off(CollectorName::Kubelet, "owners.kubelet_socket");
-    }
-    let is_relayed = *socket != Config::default().owners.kubelet_socket;
+    };
     let socket = Host::new(&context.config().host.root).path(socket);
     let mut collector = KubeletCollector {
         is_relayed,

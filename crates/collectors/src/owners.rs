@@ -55,7 +55,8 @@ pub(crate) fn run(context: Context, work: View<GpuWork>, pods: Arc<Pods>) {
     }
     let config = &context.config();
     let host = Arc::new(Host::new(&config.host.root));
-    let hpc_jobs = HpcJobs::new(&config.dcgm.hpc_job_dir, &host, config.owners.read_timeout, &context.stop);
+    let jobs = |dir: &PathBuf| HpcJobs::new(dir, &host, config.owners.read_timeout, &context.stop);
+    let hpc_jobs = config.dcgm.hpc_job_dir.as_ref().map(jobs);
     let collector = OwnersCollector {
         hpc_jobs,
         allocations: Allocations::new(&config.owners, &host, &context.stop),

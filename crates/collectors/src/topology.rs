@@ -136,7 +136,7 @@ impl TopologyCollector<'_> {
     fn publish(&mut self) -> Option<String> {
         let known = self.known.as_ref()?;
         let changed = compare::differences(self.first_seen.or_is(&known.topology), &known.topology);
-        let declared = declared(&self.context.config().topology.expected_file);
+        let declared = declared(self.context.config().topology.expected_file.as_deref());
         let against_declared = declared.as_ref().ok().and_then(Option::as_ref);
         let against_declared = against_declared.map(|it| compare::differences(it, &known.topology));
         let topology = Arc::new(known.topology.clone());
@@ -171,10 +171,8 @@ enum DeclaredTopology {
 }
 
 /// Reads the declared topology from a file. Returns `None` if no file is configured.
-pub fn declared(file: &Path) -> Result<Option<Topology>, String> {
-    if file.as_os_str().is_empty() {
-        return Ok(None);
-    }
+pub fn declared(file: Option<&Path>) -> Result<Option<Topology>, String> {
+    let Some(file) = file else { return Ok(None) };
     let said = |why: &dyn std::fmt::Display| format!("topology.expected_file {}: {why}", file.display());
     let bytes = plain_file::read(file, MOST).map_err(|error| said(&error))?;
     match serde_json::from_slice(&bytes) {
@@ -313,21 +311,21 @@ mod tests {
     fn both_forms_are_read_and_other_files_are_errors() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("declared.json");
-        assert_eq!(declared(Path::new("")), Ok(None));
-        assert!(declared(&file).unwrap_err().contains("declared.json"));
+        assert_eq!(declared(None), Ok(None));
+        assert!(declared(Some(&file)).unwrap_err().contains("declared.json"));
         let machine = machine(&[("0-3", &["0-3"])]);
         let bare = serde_json::to_value(&machine).unwrap();
         for text in [bare.to_string(), serde_json::json!({"gpus": [], "topology": bare}).to_string()] {
             std::fs::write(&file, text).unwrap();
-            assert_eq!(declared(&file), Ok(Some(machine.clone())));
+            assert_eq!(declared(Some(&file)), Ok(Some(machine.clone())));
         }
         for text in ["", "{}", "[1]", "\u{0}"] {
             std::fs::write(&file, text).unwrap();
-            assert!(declared(&file).unwrap_err().contains("not a topology"), "{text}");
+            assert!(declared(Some(&file)).unwrap_err().contains("not a topology"), "{text}");
         }
         let pipe = dir.path().join("pipe.json");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert!(declared(&pipe).unwrap_err().contains("is a FIFO"), "no reader waits for a writer");
-        assert!(declared(dir.path()).unwrap_err().contains("is a folder"));
+        assert!(declared(Some(&pipe)).unwrap_err().contains("is a FIFO"), "no reader waits for a writer");
+        assert!(declared(Some(dir.path())).unwrap_err().contains("is a folder"));
     }
 }

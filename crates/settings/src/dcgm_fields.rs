@@ -9,11 +9,11 @@ impl Loaded {
     /// reports errors in single rows.
     pub fn dcgm_fields(&self) -> Result<FieldList, ConfigErrors> {
         let settings = &self.config.dcgm;
-        if settings.fields_file.as_os_str().is_empty() {
+        let Some(file) = &settings.fields_file else {
             return Ok(FieldList::default_of(settings.release));
-        }
-        FieldList::read(&settings.fields_file, settings.release).map_err(|error| {
-            let file = settings.fields_file.display();
+        };
+        FieldList::read(file, settings.release).map_err(|error| {
+            let file = file.display();
             ConfigErrors(vec![
                 self.error("dcgm.fields_file", format_args!("{file}: {error}; correct the path")),
             ])
@@ -23,7 +23,7 @@ impl Loaded {
     /// Returns a warning for every row of the list that the page omits, followed by a summary, and a warning if the list
     /// contains profiling fields while GPM is disabled.
     pub fn dcgm_warnings(&self, fields: &FieldList) -> Vec<String> {
-        let file = self.config.dcgm.fields_file.as_path();
+        let Some(file) = &self.config.dcgm.fields_file else { return Vec::new() };
         let line = |problem: &Problem| format!("{}: {problem}", file.display());
         let mut lines: Vec<String> = fields.problems.iter().map(line).collect();
         let served = fields.columns.len() + fields.labels.len();
@@ -34,7 +34,7 @@ impl Loaded {
                 format_args!("{}: {count} problems; {served} fields are served", file.display()),
             )),
         }
-        if !self.config.gpm.enabled && !file.as_os_str().is_empty() {
+        if !self.config.gpm.enabled {
             let names: Vec<&str> = fields.profiling().map(|column| column.name.as_str()).collect();
             if !names.is_empty() {
                 let (names, next) = (names.join(", "), "set the key to true, or remove the fields");
@@ -48,7 +48,7 @@ impl Loaded {
 
     /// Returns the error if the list has no field that can be served.
     pub fn dcgm_error(&self, fields: &FieldList) -> Option<String> {
-        let file = self.config.dcgm.fields_file.display();
+        let file = self.config.dcgm.fields_file.as_ref()?.display();
         let why = "no row can be served, so the page is empty; correct the file";
         fields.is_empty().then(|| self.error("dcgm.fields_file", format_args!("{file}: {why}")))
     }

@@ -17,7 +17,6 @@ mod underscore;
 mod value;
 
 use std::collections::HashSet;
-use std::path::Path;
 
 use model::catalog::{METRICS, MetricGroup, MetricId, gpu_pcie_throughput_bytes_per_second};
 
@@ -54,27 +53,4 @@ impl Metrics {
         let any = |patterns: &[glob::Pattern]| patterns.iter().any(|pattern| pattern.matches(name));
         any(&self.include) && !any(&self.exclude)
     }
-}
-
-impl Control {
-    /// Returns the path of the control socket, or `None` if the socket is disabled.
-    pub fn path(&self) -> Option<&Path> {
-        named(&self.socket)
-    }
-}
-
-impl Health {
-    /// Returns the path of the health socket for all users, or `None` if the socket is disabled.
-    pub fn path(&self) -> Option<&Path> {
-        named(&self.socket)
-    }
-
-    /// Returns the path of the health socket for NVRx, or `None` if the socket is disabled.
-    pub fn nvrx_path(&self) -> Option<&Path> {
-        named(&self.nvrx_socket)
-    }
-}
-
-fn named(path: &Path) -> Option<&Path> {
-    (!path.as_os_str().is_empty()).then_some(path)
 }

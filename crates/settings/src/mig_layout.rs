@@ -4,7 +4,6 @@
 //! contains its index and `device-filter` contains its PCI ids.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use model::plain_file::read_text;
 use serde::Deserialize;
@@ -124,9 +123,8 @@ impl Loaded {
     /// Reads the declared layout. Returns `None` if the configuration names no file.
     pub fn declared_layout(&self) -> Result<Option<DeclaredLayout>, ConfigErrors> {
         let mig = &self.config.mig;
-        let path: &Path = &mig.layout_file;
         let error = |key: &str, message: String| ConfigErrors(vec![self.error(key, message)]);
-        if path.as_os_str().is_empty() {
+        let Some(path) = &mig.layout_file else {
             return match mig.layout.as_str() {
                 "" => Ok(None),
                 name => Err(error(
@@ -134,7 +132,7 @@ impl Loaded {
                     format!("{} needs a file; set mig.layout_file too", quoted(name)),
                 )),
             };
-        }
+        };
         let file = path.display();
         let text = read_text(path, MAX_BYTES).map_err(|e| {
             let next = "correct the path, or set \"\" for no declared layout";

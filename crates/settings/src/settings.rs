@@ -12,7 +12,7 @@ use glob::Pattern;
 use tracing::Level;
 
 use super::key::{Key, Section, settings};
-use super::value::PathRule::{Optional, Required, Socket};
+use super::value::PathRule::{Plain, Socket};
 use super::value::TextRule::{Any, HostName, LabelValue, OneOf, UrlPath};
 use super::value::{HideOwners, Listen, Setting};
 use dcgm::fields::Release;
@@ -40,7 +40,7 @@ settings! {
         /// TLS, client certificates and passwords for both listeners: a web configuration file of the Prometheus
         /// exporter-toolkit, as used by node_exporter. "" means plain HTTP that anyone can read. The next
         /// connection loads a changed file and changed certificates. docs/access.md has examples.
-        web_config_file: PathBuf = PathBuf::new(), Optional;
+        web_config_file: Option<PathBuf> = None, Plain;
         /// Paths that anyone can read without a password, a client certificate or a rate limit, for probes. If the
         /// list is empty, the TLS handshake fails for a client without a required certificate.
         open_paths: Vec<String> = vec!["/livez".into(), "/health".into()], (0.., UrlPath);
@@ -69,7 +69,7 @@ settings! {
         /// Fields to serve instead of the default fields: the CSV or YAML file of dcgm-exporter, the manifest of a
         /// ConfigMap, or the directory of a mounted ConfigMap; "" for the default fields. The exporter reports and
         /// omits rows that it cannot serve.
-        @live fields_file: PathBuf = PathBuf::new(), Optional;
+        @live fields_file: Option<PathBuf> = None, Plain;
         /// "faithful": the same values as dcgm-exporter; "corrected": without the known faults of dcgm-exporter,
         /// which docs/migrating.md lists.
         @live values: Values = Values::Faithful;
@@ -85,7 +85,7 @@ settings! {
         @live jobs: bool = false;
         /// Directory of the files that the hooks of a scheduler write for the HPC job mapping of dcgm-exporter. The
         /// label hpc_job has the jobs of these files. "" for none. Requires owners.enabled.
-        hpc_job_dir: PathBuf = PathBuf::new(), Optional;
+        hpc_job_dir: Option<PathBuf> = None, Plain;
         /// Time window of DCGM_EXP_XID_ERRORS_COUNT, which counts Xid errors.
         @live xid_window: Duration = minutes(5), secs(1)..=hours(24);
         /// Time window of DCGM_EXP_CLOCK_EVENTS_COUNT, which counts clock events.
@@ -112,7 +112,7 @@ settings! {
     /// The process that calls the driver. docs/METRICS.md lists the tier of every metric.
     sampler: Sampler {
         /// NVML library; "" for the default search of the loader for libnvidia-ml.so.1.
-        nvml_library: PathBuf = PathBuf::new(), Optional;
+        nvml_library: Option<PathBuf> = None, Plain;
         /// Interval of the fast tier.
         @live fast_interval: Duration = ms(100), ms(10)..=secs(10);
         /// Interval of the normal tier.
@@ -157,7 +157,7 @@ settings! {
     mig: Mig {
         /// File with MIG layouts in the format of nvidia-mig-parted; "" for none. The metric gpu_mig_layout_matches
         /// compares the GPUs with the layout.
-        @live layout_file: PathBuf = PathBuf::new(), Optional;
+        @live layout_file: Option<PathBuf> = None, Plain;
         /// Name of the layout for this node. Required if the file has several layouts.
         @live layout: String = String::new(), Any;
     }
@@ -203,10 +203,10 @@ settings! {
         /// driver call can wedge a GPU.
         @live kill_after: Duration = minutes(5), secs(1)..=minutes(60);
         /// CUDA driver library, named libcuda.so.1 or libcuda.so; "" for the default search of the loader.
-        cuda_library: PathBuf = PathBuf::new(), Optional;
+        cuda_library: Option<PathBuf> = None, Plain;
         /// Lock file of a canary run. No canary runs while another process holds the lock, as in `flock
         /// /run/gpu-node-exporter/canary.lock dcgmi diag -r 2`.
-        lock_file: PathBuf = "/run/gpu-node-exporter/canary.lock".into(), Required;
+        lock_file: PathBuf = "/run/gpu-node-exporter/canary.lock".into(), Plain;
     }
 
     /// Topology of the host around the GPUs.
@@ -218,7 +218,7 @@ settings! {
         @live interval: Duration = minutes(1), secs(1)..=hours(24);
         /// File with the topology that the host should have, written by `gpu-node-exporter topology --format json`;
         /// "" for none.
-        @live expected_file: PathBuf = PathBuf::new(), Optional;
+        @live expected_file: Option<PathBuf> = None, Plain;
     }
 
     /// Counters of the network devices nearest to the GPUs.
@@ -235,7 +235,7 @@ settings! {
         enabled: bool = true;
         /// Pod-resources socket of the kubelet; "" for none. If the socket at the default path is missing, the node
         /// has no kubelet. If a socket at another path is missing, the kubelet is unresponsive, and no canary runs.
-        kubelet_socket: PathBuf = "/var/lib/kubelet/pod-resources/kubelet.sock".into(), Socket;
+        kubelet_socket: Option<PathBuf> = Some("/var/lib/kubelet/pod-resources/kubelet.sock".into()), Socket;
         /// Time for which the exporter keeps the counters of an owner after the owner has ended. Must be longer
         /// than any scrape interval.
         @live retention: Duration = minutes(15), secs(1)..=hours(24);
@@ -289,7 +289,7 @@ settings! {
     windows: Windows {
         /// Directory of window files (NAME.toml), in which `gpu-node-exporter window` creates its own files; "" for
         /// none.
-        @live dir: PathBuf = "/etc/gpu-node-exporter/windows.d".into(), Optional;
+        @live dir: Option<PathBuf> = Some("/etc/gpu-node-exporter/windows.d".into()), Plain;
         /// Maximum duration of a window. The exporter shortens longer windows.
         @live max_duration: Duration = hours(7 * 24), minutes(1)..=hours(28 * 24);
     }
@@ -309,11 +309,11 @@ settings! {
         @live expected_gpus: u32 = 0, 0..=64;
         /// Unix socket on which every local user can request the verdict with `gpu-node-exporter health`, and
         /// nothing else; "" for none. Root and members of the exporter's group use `control.socket`.
-        socket: PathBuf = "/run/gpu-node-exporter/health.sock".into(), Socket;
+        socket: Option<PathBuf> = Some("/run/gpu-node-exporter/health.sock".into()), Socket;
         /// Unix socket on which every local user can request the verdict with the protocol of NVRx's node health
         /// check (gRPC), such as "/run/gpu-node-exporter/nvrx.sock". This is the endpoint for ft_launcher. "" for
         /// none.
-        nvrx_socket: PathBuf = PathBuf::new(), Socket;
+        nvrx_socket: Option<PathBuf> = None, Socket;
     }
 
     /// Expected state of the NVIDIA driver.
@@ -326,7 +326,7 @@ settings! {
     state: State {
         /// Directory for small state files. The unit file permits writes only to /var/lib/gpu-node-exporter: for
         /// another directory, add ReadWritePaths= with `systemctl edit`.
-        dir: PathBuf = "/var/lib/gpu-node-exporter".into(), Required;
+        dir: PathBuf = "/var/lib/gpu-node-exporter".into(), Plain;
     }
 
     /// The flight recorder, which writes the last minutes at full rate to a file after a fault that pages.
@@ -335,7 +335,7 @@ settings! {
         enabled: bool = true;
         /// Directory of the recordings; "" for `recordings` in `state.dir`. The unit file permits writes only below
         /// `state.dir`: for another directory, add ReadWritePaths= with `systemctl edit`.
-        dir: PathBuf = PathBuf::new(), Optional;
+        dir: Option<PathBuf> = None, Plain;
         /// Maximum size of all recordings in bytes. The exporter deletes the oldest recordings first.
         max_bytes: u32 = 64 << 20, 1 << 20..=u32::MAX;
         /// Maximum number of recordings. The exporter deletes the oldest recordings first.
@@ -354,13 +354,13 @@ settings! {
     host: Host {
         /// Directory with /proc, /sys, /dev/kmsg, /run and /etc of the host: "/", or in a container the mount point
         /// of the host's root.
-        root: PathBuf = "/".into(), Required;
+        root: PathBuf = "/".into(), Plain;
     }
 
     /// The local control socket.
     control: Control {
         /// Unix socket of the daemon for `gpu-node-exporter snapshot` and other commands; "" for none.
-        socket: PathBuf = "/run/gpu-node-exporter/control.sock".into(), Socket;
+        socket: Option<PathBuf> = Some("/run/gpu-node-exporter/control.sock".into()), Socket;
     }
 
     /// Log lines on standard error.

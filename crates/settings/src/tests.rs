@@ -109,7 +109,7 @@ fn the_environment_holds_every_type() {
         ["gpu_power_*", "gpu_ecc_*"]
     );
     assert_eq!(config.canary.max_duty_ratio, 0.05);
-    assert_eq!(config.control.path(), None);
+    assert_eq!(config.control.socket, None);
     assert_eq!(config.state.dir.to_str(), Some("007"));
 }
 

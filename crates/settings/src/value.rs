@@ -172,8 +172,7 @@ fn one_of<'a>(words: impl Iterator<Item = &'a str>) -> String {
 
 /// Rule for the paths that a setting accepts.
 pub(super) enum PathRule {
-    Required,
-    Optional,
+    Plain,
     Socket,
 }
 
@@ -182,19 +181,14 @@ impl Setting for PathBuf {
 
     fn expected(rule: &PathRule) -> String {
         match rule {
-            PathRule::Required => "a path".into(),
-            PathRule::Optional => r#"a path, or """#.into(),
-            PathRule::Socket => format!(r#"a path of at most {SOCKET_PATH_BYTES} bytes, or """#),
+            PathRule::Plain => "a path".into(),
+            PathRule::Socket => format!("a path of at most {SOCKET_PATH_BYTES} bytes"),
         }
     }
 
     fn parse(text: &str, rule: &PathRule) -> Option<Self> {
-        let allowed = match rule {
-            PathRule::Required => !text.is_empty(),
-            PathRule::Optional => true,
-            PathRule::Socket => text.len() <= SOCKET_PATH_BYTES,
-        };
-        allowed.then(|| text.into())
+        let fits = matches!(rule, PathRule::Plain) || text.len() <= SOCKET_PATH_BYTES;
+        (fits && !text.is_empty()).then(|| text.into())
     }
 
     fn text(&self) -> String {
@@ -239,15 +233,15 @@ impl FromStr for Listen {
 }
 
 /// An empty text means `None`.
-impl Setting for Option<Listen> {
-    type Rule = ();
+impl<T: Setting> Setting for Option<T> {
+    type Rule = T::Rule;
 
-    fn expected(_: &()) -> String {
-        format!(r#"{}; "" for none"#, Listen::expected(&()))
+    fn expected(rule: &Self::Rule) -> String {
+        format!(r#"{}; "" for none"#, T::expected(rule))
     }
 
-    fn parse(text: &str, _: &()) -> Option<Self> {
-        if text.is_empty() { Some(None) } else { Listen::parse(text, &()).map(Some) }
+    fn parse(text: &str, rule: &Self::Rule) -> Option<Self> {
+        if text.is_empty() { Some(None) } else { T::parse(text, rule).map(Some) }
     }
 
     fn text(&self) -> String {

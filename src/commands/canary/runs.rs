@@ -45,7 +45,7 @@ impl<'a> Runner<'a> {
             stderr: Stderr::Null,
             ..run_settings(config, Arc::default())
         };
-        Runner { config, stop, settings, left: Vec::new(), seed, daemon: config.control.path() }
+        Runner { config, stop, settings, left: Vec::new(), seed, daemon: config.control.socket.as_deref() }
     }
 
     /// Returns true if a process of an earlier run still exists. A GPU never gets a second one.
@@ -103,7 +103,7 @@ impl<'a> Runner<'a> {
     /// Reports wrong results to the daemon, which keeps the GPUs unhealthy.
     pub fn report_wrong_results<'o>(&self, outcomes: impl Iterator<Item = &'o Outcome>) {
         for outcome in outcomes.filter(|outcome| outcome.wrong_result().is_some()) {
-            let reported = match self.config.control.path() {
+            let reported = match &self.config.control.socket {
                 Some(socket) => orders::report_wrong_result(socket, outcome),
                 None => Err(io::Error::other("control.socket is empty")),
             };

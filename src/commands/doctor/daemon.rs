@@ -28,7 +28,7 @@ pub(crate) struct Daemon {
 impl Daemon {
     /// Requests the snapshot of the daemon.
     pub fn connect(config: &Config) -> Daemon {
-        let Some(socket) = config.control.path() else {
+        let Some(socket) = &config.control.socket else {
             return Daemon { snapshot: Value::Null, trouble: None };
         };
         match control::fetch(socket, "snapshot json").and_then(|json| Ok(serde_json::from_slice(&json)?)) {

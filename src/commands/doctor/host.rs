@@ -168,7 +168,7 @@ pub fn owners(host: &Host, config: &Config) -> Vec<Finding> {
             Finding::note("control groups", text)
         }
     };
-    let pods = pods(host, &config.owners.kubelet_socket);
+    let pods = pods(host, config.owners.kubelet_socket.as_deref());
     [processes, groups, pods].into_iter().chain(slurm(host, config)).collect()
 }
 
@@ -214,11 +214,11 @@ pub fn unread_environments(why: &str) -> Finding {
 
 /// Checks the kubelet's socket, which maps devices to pods, and its log directories, whose paths contain the
 /// names of pods.
-fn pods(host: &Host, socket: &Path) -> Finding {
+fn pods(host: &Host, socket: Option<&Path>) -> Finding {
     let topic = "kubelet";
-    if socket.as_os_str().is_empty() {
+    let Some(socket) = socket else {
         return Finding::well(topic, "not queried, because owners.kubelet_socket is empty");
-    }
+    };
     let socket = host.path(socket);
     let at = socket.display();
     let found = kubelet::look(&socket);
@@ -378,7 +378,7 @@ mod tests {
         make("sys/fs/cgroup");
         assert_eq!(verdicts(&host, &config), [Well, Well, Well]);
         make("kubelet");
-        config.owners.kubelet_socket = "/kubelet/sock".into();
+        config.owners.kubelet_socket = Some("/kubelet/sock".into());
         let _listener = UnixListener::bind(dir.path().join("kubelet/sock")).unwrap();
         assert_eq!(verdicts(&host, &config), [Well, Well, Note], "no names");
         make("var/log/pods");
@@ -410,7 +410,7 @@ mod tests {
         let text = |name| fs::read_to_string(shipped.join(name)).unwrap();
         let (relay, drop_in) = (text(files[0]), text(files[1]));
         let socket = drop_in.split_once("KUBELET_SOCKET=").unwrap().1.trim_end();
-        let kubelet = Config::default().owners.kubelet_socket;
+        let kubelet = Config::default().owners.kubelet_socket.unwrap();
         assert!(relay.contains(&format!("pod relay {socket} {}\n", kubelet.display())), "{relay}");
         assert!(drop_in.contains("Wants=gpu-node-exporter-kubelet.service"));
     }

@@ -20,8 +20,8 @@ use settings::Config;
 /// Returns the settings for runs of the daemon.
 pub fn run_settings(config: &Config, children: Arc<ChildSet>) -> RunSettings {
     RunSettings {
-        nvml_library: config.sampler.nvml_library.clone(),
-        cuda_library: config.canary.cuda_library.clone(),
+        nvml_library: config.sampler.nvml_library.clone().unwrap_or_default(),
+        cuda_library: config.canary.cuda_library.clone().unwrap_or_default(),
         lock_file: config.canary.lock_file.clone(),
         memory_mib: config.canary.max_memory_mib,
         hung_after: config.canary.progress_timeout,

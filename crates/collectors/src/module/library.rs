@@ -43,7 +43,7 @@ pub struct DriverLibrary {
 
 /// Returns the configured management library, or all that are installed.
 pub fn find(host: &Host, config: &Config) -> Vec<DriverLibrary> {
-    let configured = &config.sampler.nvml_library;
+    let configured = config.sampler.nvml_library.as_deref().unwrap_or(Path::new(NVML));
     // The loader searches for a name without a directory, as it does without a setting.
     if configured.components().count() < 2 {
         return search(host, NVML);

@@ -148,7 +148,7 @@ pub fn end_all(samplers: &mut Vec<SamplerProcess>, deadline: Mono, deadlines: Ca
 pub fn sampler_config(config: &Config) -> SamplerConfig {
     let s = &config.sampler;
     SamplerConfig {
-        library: (!s.nvml_library.as_os_str().is_empty()).then(|| s.nvml_library.clone()),
+        library: s.nvml_library.clone(),
         root: config.host.root.clone(),
         gpm: config.gpm.enabled,
         canary_lock: config.canary.lock_file.clone(),

@@ -36,12 +36,10 @@ pub(super) struct HpcJobs {
 }
 
 impl HpcJobs {
-    /// Creates the reader of this directory of the host. Returns `None` for an empty path.
-    pub(super) fn new(folder: &Path, host: &Host, timeout: Duration, stop: &Arc<Stop>) -> Option<HpcJobs> {
-        let reader = || DeadlineReader::new("hpc-reader", timeout, Arc::clone(stop));
-        let jobs =
-            || HpcJobs { folder: host.path(folder), reader: reader(), jobs: BTreeMap::new(), failed: false };
-        (!folder.as_os_str().is_empty()).then(jobs)
+    /// Creates the reader of this directory of the host.
+    pub(super) fn new(folder: &Path, host: &Host, timeout: Duration, stop: &Arc<Stop>) -> HpcJobs {
+        let reader = DeadlineReader::new("hpc-reader", timeout, Arc::clone(stop));
+        HpcJobs { folder: host.path(folder), reader, jobs: BTreeMap::new(), failed: false }
     }
 
     /// Reads the files. Jobs of unreadable files count as ended.
@@ -121,8 +119,7 @@ mod tests {
         std::os::unix::fs::symlink("0", folder.join("3")).unwrap();
         let timeout = Duration::from_secs(20);
         let host = Host::new(root.path());
-        assert!(HpcJobs::new(Path::new(""), &host, timeout, &Arc::default()).is_none());
-        let mut jobs = HpcJobs::new(Path::new("/jobs"), &host, timeout, &Arc::default()).unwrap();
+        let mut jobs = HpcJobs::new(Path::new("/jobs"), &host, timeout, &Arc::default());
         jobs.round();
         let gpus = (0..4).map(|gpu| (Gpu { gpu, uuid: format!("GPU-{gpu}").into() }, Some(gpu)));
         let work = GpuWork { gpus: gpus.collect(), ..GpuWork::default() };

@@ -40,9 +40,8 @@ pub struct WindowStore {
 impl WindowStore {
     /// Opens the configured directory. An empty path means a directory without windows.
     pub fn new(config: &Config) -> WindowStore {
-        let dir = &config.windows.dir;
-        let dir =
-            if dir.as_os_str().is_empty() { PathBuf::new() } else { Host::new(&config.host.root).path(dir) };
+        let dir = config.windows.dir.as_ref().map(|dir| Host::new(&config.host.root).path(dir));
+        let dir = dir.unwrap_or_default();
         WindowStore { dir, max_duration: config.windows.max_duration, files: BTreeMap::new() }
     }
 
@@ -290,7 +289,7 @@ mod tests {
     fn store(root: &Path) -> WindowStore {
         let mut config = Config::default();
         config.host.root = root.to_owned();
-        config.windows.dir = "/etc/windows.d".into();
+        config.windows.dir = Some("/etc/windows.d".into());
         config.windows.max_duration = Duration::from_secs(7200);
         WindowStore::new(&config)
     }
