@@ -175,16 +175,15 @@ impl TopologyState {
         up: bool,
         last_work: Option<Mono>,
     ) {
-        if let Some(port) = device.port {
-            b.add(&m::gpu_host_pcie_port_max_generation, gpu, (), f64::from(port.generation));
-            b.add(&m::gpu_host_pcie_port_max_width_lanes, gpu, (), f64::from(port.lanes));
-        }
+        let Some(port) = device.port else { return };
+        b.add(&m::gpu_host_pcie_port_max_generation, gpu, (), f64::from(port.generation));
+        b.add(&m::gpu_host_pcie_port_max_width_lanes, gpu, (), f64::from(port.lanes));
         // The driver's values of a GPU that does not answer are withdrawn.
         let read = |metric| moment.intake.value_of(gpu, metric, None, moment.now).filter(|_| up);
         let (most, current) = (device.link.map(|link| link.most), device.link.map(|link| link.now));
         let own = read(m::gpu_pcie_link_max_width_lanes.id()).or(most.map(|most| f64::from(most.lanes)));
         let lanes = read(m::gpu_pcie_link_width_lanes.id()).or(current.map(|now| f64::from(now.lanes)));
-        if let (Some(own), Some(lanes), Some(port)) = (own, lanes, device.port) {
+        if let (Some(own), Some(lanes)) = (own, lanes) {
             let matches = lanes >= own.min(f64::from(port.lanes));
             b.flag(&m::gpu_host_pcie_link_matches, gpu, (LinkAspect::Width,), matches);
         }
@@ -192,7 +191,7 @@ impl TopologyState {
         let asked = moment.intake.fresh(gpu, Tier::Slow, moment.now).map(|stored| stored.taken);
         let generation = read(m::gpu_pcie_link_generation.id()).zip(asked);
         let generation = generation.or(current.map(|now| f64::from(now.generation)).zip(self.updated));
-        if let (Some(own), Some(generation), Some(port)) = (own, generation, device.port) {
+        if let (Some(own), Some(generation)) = (own, generation) {
             let wanted = own.min(f64::from(port.generation));
             let speed = self.speeds.entry(Arc::clone(&gpu.uuid)).or_default();
             if let Some(matches) = speed.judge(generation, wanted, last_work, moment.now) {

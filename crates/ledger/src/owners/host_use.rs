@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use super::accounts::Accounts;
 use crate::builder::Builder;
-use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, CpuTimeMode};
 use model::owners::{CpuTime, OwnerReading};
 
@@ -28,15 +27,9 @@ impl Amounts {
 
     fn publish(&self, b: &mut Builder<'_>, owner: &Arc<str>, known: Known) {
         let entity = m::Owner { owner: Arc::clone(owner) };
-        if known.kills {
-            b.add(&m::gpu_owner_host_oom_kills_total, &entity, (), self.kills);
-        }
-        for mode in CpuTimeMode::ALL.iter().filter(|_| known.cpu) {
-            let seconds = match mode {
-                CpuTimeMode::User => self.cpu.user,
-                CpuTimeMode::System => self.cpu.system,
-            };
-            b.add(&m::gpu_owner_cpu_seconds_total, &entity, (*mode,), seconds);
+        b.add_known(&m::gpu_owner_host_oom_kills_total, &entity, (), known.kills.then_some(self.kills));
+        for (mode, seconds) in [(CpuTimeMode::User, self.cpu.user), (CpuTimeMode::System, self.cpu.system)] {
+            b.add_known(&m::gpu_owner_cpu_seconds_total, &entity, (mode,), known.cpu.then_some(seconds));
         }
     }
 }
@@ -165,10 +158,8 @@ impl HostUse {
     pub fn publish(&self, b: &mut Builder<'_>, accounts: &Accounts, without_series: &BTreeSet<Arc<str>>) {
         for (owner, of) in self.of.iter().filter(|(owner, _)| accounts.has_series(owner)) {
             of.own.publish(b, owner, of.known);
-            if let Some(start) = of.start {
-                let entity = m::Owner { owner: Arc::clone(owner) };
-                b.add(&m::gpu_owner_start_timestamp_seconds, &entity, (), start);
-            }
+            let entity = m::Owner { owner: Arc::clone(owner) };
+            b.add_known(&m::gpu_owner_start_timestamp_seconds, &entity, (), of.start);
         }
         let any = !without_series.is_empty();
         let known = Known { kills: any || self.other.kills > 0.0, cpu: any || self.other.cpu.total() > 0.0 };

@@ -218,25 +218,19 @@ fn publish_sums(
     let sums = &account.sums;
     let has = |place, what: fn(&Tracks) -> bool| tracks.get(&(key.gpu.clone(), place)).is_some_and(what);
     // Without the instance's share of the GPU, nothing can be counted.
-    let counted = |sum: f64| sum > 0.0 || key.place.is_none_or(|instance| facts.share(instance).is_some());
-    if counted(sums.allocated) {
-        b.add(&m::gpu_owner_allocated_seconds_total, entity, (), sums.allocated);
-    }
-    let measured = sums.busy > 0.0 || has(key.place, |tracks| tracks.has_work);
-    if measured && counted(sums.busy) {
-        b.add(&m::gpu_owner_busy_seconds_total, entity, (), sums.busy);
-    }
-    if has(None, |tracks| tracks.has_power) && counted(sums.joules) {
-        b.add(&m::gpu_owner_energy_joules_total, entity, (), sums.joules);
-    }
+    let shared = key.place.is_none_or(|instance| facts.share(instance).is_some());
+    let counted = |sum: f64| (sum > 0.0 || shared).then_some(sum);
+    let allocated = counted(sums.allocated);
+    let busy = counted(sums.busy).filter(|busy| *busy > 0.0 || has(key.place, |tracks| tracks.has_work));
+    let joules = counted(sums.joules).filter(|_| has(None, |tracks| tracks.has_power));
+    let steps = Some(account.pulse.steps()).filter(|steps| *steps > 0.0);
+    b.add_known(&m::gpu_owner_allocated_seconds_total, entity, (), allocated);
+    b.add_known(&m::gpu_owner_busy_seconds_total, entity, (), busy);
+    b.add_known(&m::gpu_owner_energy_joules_total, entity, (), joules);
+    b.add_known(&m::gpu_owner_steps_total, entity, (), steps);
     b.add(&m::gpu_owner_ended_at_full_memory_total, entity, (), sums.ended_full);
-    let classes = GpuTimeClass::ALL.iter().zip(sums.classes);
-    for (class, seconds) in classes.filter(|_| counted(sums.allocated)) {
+    for (class, seconds) in GpuTimeClass::ALL.iter().zip(sums.classes).filter(|_| allocated.is_some()) {
         b.add(&m::gpu_owner_gpu_seconds_total, entity, (*class,), seconds);
-    }
-    let steps = account.pulse.steps();
-    if steps > 0.0 {
-        b.add(&m::gpu_owner_steps_total, entity, (), steps);
     }
 }
 
