@@ -215,8 +215,8 @@ impl Ledger {
             }
             // The ledger's own metric, which is absent without a declared layout.
             unsupported.remove(&m::gpu_mig_layout_matches.id());
-            // A metric that is switched off may still be read for another one, and nobody misses a metric that is in
-            // no scrape.
+            // A metric that is switched off may still be read for another one, and a metric that is in no scrape cannot
+            // be missing from it.
             unsupported.retain(|id| !b.is_off(*id) && m::def(*id).is_some_and(|def| !def.json_only));
             for metric in unsupported {
                 *lacking.entry(metric).or_default() += 1;

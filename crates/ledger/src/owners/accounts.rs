@@ -145,7 +145,7 @@ pub(crate) struct Accounts {
     with_series: BTreeMap<Arc<str>, QuotaKey>,
     /// Owners without series at the last settled time of each GPU, and that time.
     unlisted: BTreeMap<Gpu, (Mono, Vec<Unlisted>)>,
-    /// Owner that stands for all owners without series.
+    /// Owner that represents all owners without series.
     pub other: Arc<Owner>,
     most: usize,
 }

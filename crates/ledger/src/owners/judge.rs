@@ -206,7 +206,7 @@ impl OwnerState {
         for one in facts {
             let held = HELD.map(|event| accounting.clock_event_seconds(&one.gpu, &[event]));
             let faulted = self.unhealthy.contains(&one.gpu.uuid);
-            // Includes places without an owner, whose measurements belong to nobody.
+            // Includes places without an owner, whose measurements belong to no owner.
             let of_gpu = self.tracks.keys().filter(|(gpu, _)| *gpu == one.gpu);
             let mut places: BTreeSet<InstanceId> = of_gpu.map(|(_, place)| *place).collect();
             let accounts = self.accounts.all.iter_mut().filter(|(key, _)| key.gpu == one.gpu);
