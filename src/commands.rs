@@ -82,7 +82,7 @@ enum Command {
 
 /// Global options that a command uses, by its name. A subcommand without an entry uses the options of
 /// its parent, and `serve` and `check-config` use all options.
-const USED_OPTIONS: [(&str, &[&str]); 20] = [
+const USED_OPTIONS: [(&str, &[&str]); 19] = [
     ("assess", &["root"]),
     ("assets", &[]),
     ("canary", &["config", "nvml_library", "cuda_library", "state_dir", "root"]),
@@ -93,7 +93,6 @@ const USED_OPTIONS: [(&str, &[&str]); 20] = [
     ("driver", &["config"]),
     ("gpm", &["config"]),
     ("health", &["config"]),
-    ("help", &[]),
     ("manual", &[]),
     ("metrics", &[]),
     ("nvswitch", &["config"]),

@@ -81,11 +81,8 @@ pub fn examine(config: &Config, config_errors: &[String]) -> Report {
     // If the driver responds, missing files are no problem.
     let missing = if responds { Verdict::Note } else { Verdict::Wrong };
     let mut findings = vec![host::user()];
-    findings.extend(
-        config_errors
-            .iter()
-            .map(|error| Finding::wrong("configuration", error).fix("gpu-node-exporter check-config")),
-    );
+    let fix = "gpu-node-exporter check-config";
+    findings.extend(config_errors.iter().map(|error| Finding::wrong("configuration", error).fix(fix)));
     findings.extend(daemon.findings());
     findings.push(kernel_module(&module, missing));
     findings.extend(libraries(&host, config, &module, missing));
@@ -181,12 +178,11 @@ fn libraries(host: &Host, config: &Config, module: &ModuleState, missing: Verdic
 /// Checks the answers of the driver.
 fn driver(answers: &DriverAnswers, config: &Config) -> Vec<Finding> {
     let topic = "driver";
-    let wrong = |topic, text: String| Finding::wrong(topic, text);
-    let mut findings = Vec::new();
-    for hung in &answers.hung {
+    let hangs = |hung| {
         let text = format!("{}, so the driver hangs", does_not_return(hung));
-        findings.push(wrong(topic, text).fix(KERNEL_MESSAGES));
-    }
+        Finding::wrong(topic, text).fix(KERNEL_MESSAGES)
+    };
+    let mut findings: Vec<Finding> = answers.hung.iter().map(hangs).collect();
     if let Some(pid) = answers.left {
         let text = format!("process {pid} of doctor remains in that call and exits when the call returns");
         findings.push(Finding::note(topic, text));
@@ -200,14 +196,13 @@ fn driver(answers: &DriverAnswers, config: &Config) -> Vec<Finding> {
             Some(DriverError::NoPermission) => Some("sudo nvidia-modprobe -c 0 -u"),
             _ => None,
         };
-        let finding = wrong(topic, format!("does not respond: {text}"));
+        let finding = Finding::wrong(topic, format!("does not respond: {text}"));
         findings.push(Finding { fix: fix.map(str::to_owned), ..finding });
         return findings;
     }
     if !answers.up {
-        if answers.hung.is_empty() {
-            findings.push(wrong(topic, "does not respond in time".into()));
-        }
+        let late = answers.hung.is_empty().then(|| Finding::wrong(topic, "does not respond in time"));
+        findings.extend(late);
         return findings;
     }
     let info = |label| answers.driver_info(label).unwrap_or_else(|| "unknown".into());
@@ -222,10 +217,10 @@ fn driver(answers: &DriverAnswers, config: &Config) -> Vec<Finding> {
     }
     let expected = config.health.expected_gpus as usize;
     findings.push(match answers.devices() {
-        None => wrong("GPUs", "the driver does not report their number".into()),
+        None => Finding::wrong("GPUs", "the driver does not report their number"),
         Some(listed) if listed < expected => {
             let text = format!("the driver lists {listed}, but health.expected_gpus is {expected}");
-            wrong("GPUs", text).fix("lspci -d 10de: -nn")
+            Finding::wrong("GPUs", text).fix("lspci -d 10de: -nn")
         }
         Some(0) => Finding::note("GPUs", "the driver lists no GPU"),
         Some(listed) => Finding::well("GPUs", format!("the driver lists {listed}")),

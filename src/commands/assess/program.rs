@@ -14,7 +14,8 @@ use assess::recording::{RunCounts, SystemCounts};
 use host::Host;
 use host::terminal::progress;
 use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::Signal::{self, *};
+use nix::sys::signal::kill;
 use nix::sys::time::TimeValLike;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
@@ -169,15 +170,7 @@ fn wait(mut child: Child, program: &RunningProgram) -> io::Result<ExitStatus> {
 }
 
 /// Signals that would end this command before its program.
-const PASSED: [Signal; 7] = [
-    Signal::SIGTERM,
-    Signal::SIGHUP,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-    Signal::SIGALRM,
-    Signal::SIGINT,
-    Signal::SIGQUIT,
-];
+const PASSED: [Signal; 7] = [SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGALRM, SIGINT, SIGQUIT];
 /// Time during which a signal belongs to the program that has just exited, because a signal to the whole
 /// process group may arrive here after the exit that it caused. A later signal is meant for this command.
 const GRACE: Duration = Duration::from_millis(500);
@@ -243,7 +236,7 @@ async fn next(handlers: &mut [(tokio::signal::unix::Signal, Signal)]) -> Signal 
 fn pass(signal: Signal, program: &RunningProgram) {
     let pid = program.pid.load(Ordering::SeqCst);
     if pid > 0 {
-        let by_key = matches!(signal, Signal::SIGINT | Signal::SIGQUIT);
+        let by_key = matches!(signal, SIGINT | SIGQUIT);
         let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
         // The terminal has already sent the signal to the program.
         if !(by_key && is_in_foreground(&stat)) {

@@ -146,10 +146,7 @@ pub fn owners(host: &Host, config: &Config) -> Vec<Finding> {
     // Process 1 belongs to another user.
     let path = host.path("/proc/1/cgroup");
     let processes = match File::open(&path).and_then(|mut file| file.read(&mut [0; 4096])) {
-        Ok(_) => {
-            let text = "the control groups of other users' processes can be read";
-            Finding::well(topic, text)
-        }
+        Ok(_) => Finding::well(topic, "the control groups of other users' processes can be read"),
         Err(error) => {
             let text =
                 format!("{}: {error}. The owner of processes on GPUs is then `unknown`", path.display());
@@ -191,16 +188,10 @@ fn slurm(host: &Host, config: &Config) -> Option<Finding> {
             unread_environments(&format!("{}: permission denied to {}", path.display(), user_name()))
         }
         Ok(_) => {
-            let text = format!(
-                "{} can read the environments of jobs, which contain their GPUs and accounts",
-                user_name()
-            );
-            Finding::well(topic, text)
+            let user = user_name();
+            Finding::well(topic, format!("{user} can read the environments of jobs: their GPUs and accounts"))
         }
-        Err(_) => {
-            let text = format!("opening {} timed out", path.display());
-            Finding::note(topic, text)
-        }
+        Err(_) => Finding::note(topic, format!("opening {} timed out", path.display())),
     })
 }
 
@@ -236,7 +227,7 @@ fn pods(host: &Host, socket: Option<&Path>) -> Finding {
         // Either directory is sufficient. By default all users can read the first one.
         Ok(true) if logs.contains(&true) => Finding::well(
             topic,
-            format!("this user may open {at} and the log directories, which contain the names of pods"),
+            format!("this user may open {at} and the logs, which contain the names of pods"),
         ),
         Ok(true) => {
             let text = format!(
