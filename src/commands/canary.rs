@@ -22,7 +22,7 @@ use canary::baseline::BaselineStore;
 use canary::gate::{Allows, RunCondition};
 use canary::interlock::{self, HeldLock};
 use canary::judge;
-use devices::{DeviceList, ListedDevice};
+use devices::{DeviceList, ListedDevice, choose};
 use host::state::Store;
 use host::stop::Stop;
 use host::terminal::{progress, stdout_has_colours};
@@ -61,7 +61,7 @@ fn test_gpus(config: &Config, arguments: &CanaryArguments) -> Result<Report, Str
     lifecycle::stop_at_signals(Arc::clone(&stop)).map_err(|error| error.to_string())?;
     progress("querying the driver");
     let listed = DeviceList::query(config)?;
-    let chosen = listed.choose(&arguments.gpu)?;
+    let chosen = choose(&listed.devices, &arguments.gpu)?;
     if arguments.explain {
         let explain = |device| RunRecord::new(device, listed.conditions(config, device), None, None);
         return Ok(Report::new(chosen.iter().map(explain).collect()));

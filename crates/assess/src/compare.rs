@@ -15,11 +15,14 @@ pub enum ComparedFigure {
     Utilization,
 }
 
-const COMPARED: [(ComparedFigure, &str, &str); 4] = [
-    (ComparedFigure::Wall, "wall", "wall time"),
-    (ComparedFigure::Items, "items", "items/s"),
-    (ComparedFigure::LlcHit, "llc_hit", "LLC hit ratio"),
-    (ComparedFigure::Utilization, "utilization", "CPU utilization"),
+type FigureFormat = fn(f64) -> String;
+
+/// Name, title and format of every figure, in the order of [`ComparedFigure`].
+const COMPARED: [(ComparedFigure, &str, &str, FigureFormat); 4] = [
+    (ComparedFigure::Wall, "wall", "wall time", seconds),
+    (ComparedFigure::Items, "items", "items/s", number),
+    (ComparedFigure::LlcHit, "llc_hit", "LLC hit ratio", percent),
+    (ComparedFigure::Utilization, "utilization", "CPU utilization", percent),
 ];
 
 impl ComparedFigure {
@@ -31,14 +34,6 @@ impl ComparedFigure {
             ComparedFigure::Items => figures.items_per_second,
             ComparedFigure::LlcHit => figures.llc_hit_ratio,
             ComparedFigure::Utilization => figures.utilization_ratio,
-        }
-    }
-
-    fn show(self, value: f64) -> String {
-        match self {
-            ComparedFigure::Wall => seconds(value),
-            ComparedFigure::Items => number(value),
-            ComparedFigure::LlcHit | ComparedFigure::Utilization => percent(value),
         }
     }
 }
@@ -64,8 +59,8 @@ impl std::str::FromStr for CompareTarget {
             (None, Some((name, value))) => (name, false, value),
             _ => return Err("write NAME>=VALUE or NAME<=VALUE, for example wall<=-20%".into()),
         };
-        let known = COMPARED.iter().find(|(_, known, _)| *known == name.trim());
-        let Some((figure, _, _)) = known else {
+        let known = COMPARED.iter().find(|(_, known, ..)| *known == name.trim());
+        let Some((figure, ..)) = known else {
             return Err("the names are wall, items, llc_hit and utilization".into());
         };
         let (number, percent) = match value.trim().strip_suffix('%') {
@@ -206,7 +201,7 @@ pub fn compare(before: &[RunCounts], after: &[RunCounts], targets: &[CompareTarg
             targets: targets.map(|target| JudgedTarget { target: *target, met: met(target) }).collect(),
         }
     };
-    let rows: Vec<ComparedRow> = COMPARED.iter().map(|(figure, _, _)| row(*figure)).collect();
+    let rows: Vec<ComparedRow> = COMPARED.iter().map(|(figure, ..)| row(*figure)).collect();
     let subject = |runs: &[RunCounts]| runs.first().map_or(String::new(), |run| run.subject.clone());
     RecordingDiff {
         before: subject(before),
@@ -225,12 +220,12 @@ pub fn text(diff: &RecordingDiff, colours: bool) -> String {
     out += &format!("  after   {}\n\n", fit(&printable(&diff.after), 90));
     out += &format!("  {:<16} {:>26} {:>26} {:>9}\n", "", "before", "after", "change");
     for row in &diff.rows {
-        let (_, name, title) = COMPARED[row.figure as usize];
+        let (_, name, title, format_value) = COMPARED[row.figure as usize];
         let show = |spread: Option<FigureSpread>| match spread {
             None => "not measured".to_owned(),
-            Some(FigureSpread { mean, deviation: None, .. }) => format!("{} (1 run)", row.figure.show(mean)),
+            Some(FigureSpread { mean, deviation: None, .. }) => format!("{} (1 run)", format_value(mean)),
             Some(FigureSpread { mean, deviation: Some(deviation), runs, .. }) => {
-                format!("{} ± {} ({runs})", row.figure.show(mean), row.figure.show(deviation))
+                format!("{} ± {} ({runs})", format_value(mean), format_value(deviation))
             }
         };
         let change = row.change.map_or("-".into(), |change| format!("{:+.1} %", change * 100.0));

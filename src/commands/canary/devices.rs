@@ -64,7 +64,7 @@ pub(crate) struct DeviceList {
     answers: DriverAnswers,
     daemon: Daemon,
     pub at: Mono,
-    devices: Vec<ListedDevice>,
+    pub devices: Vec<ListedDevice>,
 }
 
 impl DeviceList {
@@ -81,11 +81,6 @@ impl DeviceList {
         }
         let devices = devices(&answers);
         Ok(DeviceList { answers, daemon, at: Mono::now(), devices })
-    }
-
-    /// Returns the selected devices without duplicates, in order.
-    pub fn choose(&self, words: &[String]) -> Result<Vec<ListedDevice>, String> {
-        choose(&self.devices, words)
     }
 
     /// Returns the current conditions for a run.
@@ -111,7 +106,8 @@ impl DeviceList {
     }
 }
 
-fn choose(devices: &[ListedDevice], words: &[String]) -> Result<Vec<ListedDevice>, String> {
+/// Returns the selected devices without duplicates, in order.
+pub fn choose(devices: &[ListedDevice], words: &[String]) -> Result<Vec<ListedDevice>, String> {
     if devices.is_empty() {
         return Err("the driver lists no GPU".into());
     }

@@ -29,9 +29,9 @@ pub fn text(report: &Report, colours: bool) -> String {
         Exit::Healthy if report.runs.iter().all(|record| record.outcome.is_none()) => return out,
         Exit::Healthy => "Nothing is wrong with what was run.",
         Exit::NothingRun => "Nothing was run.",
-        Exit::Degraded => "Something is degraded: see the lines with !.",
-        Exit::Fault => "Something is broken: see the lines with ✕.",
-        Exit::CouldNotRun => "Something could not be run: see the lines with i.",
+        Exit::Degraded => "Some GPU is degraded. See the lines marked !.",
+        Exit::Fault => "Some GPU is faulty. See the lines marked ✕.",
+        Exit::CouldNotRun => "Some runs were not possible. See the lines marked i.",
     };
     out += &format!("{}\n", paint.bold(sum));
     out

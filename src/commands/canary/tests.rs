@@ -89,7 +89,7 @@ fn the_table_has_a_line_a_check_and_says_what_is_wrong_below_it() {
     for part in ["✓", "125.90 FMA/clk/SM", "98.4 %", "100.00 %", "ok"] {
         assert!(rate.contains(part), "{rate}");
     }
-    assert!(text.ends_with("Something is degraded: see the lines with !.\n"), "{text}");
+    assert!(text.ends_with("Some GPU is degraded. See the lines marked !.\n"), "{text}");
     assert!(!text.contains('\x1b') && table::text(&report, true).contains("\x1b[33m!\x1b[0m"));
     let broken = table::text(&Report::new(vec![made(place(), fault())]), false);
     assert!(broken.contains("  driver_fault: cuLaunchKernel failed in step sm_rate"), "{broken}");
