@@ -1,8 +1,8 @@
-//! The control socket: what people and commands on the node ask of the running daemon.
+//! Control socket, over which users and commands on the node reach the running daemon.
 //!
-//! One request a connection. The client sends a line; the answer is the line `ok` and a payload, or the
-//! line `error: TEXT`; then the connection ends. Whatever changes the daemon's state goes through here
-//! and never through the network, so the file's mode (0660) decides who may.
+//! A connection carries one request. The client sends a line; the response is the line `ok` and a payload, or the line
+//! `error: TEXT`, and then the connection closes. All changes to the daemon's state go through this socket and never
+//! through the network, so the file mode (0660) controls access.
 
 pub(crate) mod orders;
 
@@ -23,46 +23,46 @@ use exposition::http::AppState;
 use model::clock::Mono;
 use model::text;
 
-/// Longest request line, its newline included.
+/// Maximum length of a request line, including its newline.
 const MAX_REQUEST: u64 = 4096;
-/// Who may give orders: the socket's owner and group.
+/// Mode of the socket. Its owner and group may change the state of the daemon.
 pub(crate) const MODE: u32 = 0o660;
-/// Requests that read files at one time, on a disk that may hang: fewer than connections, and than there are threads for
-/// blocking work.
+/// Maximum number of concurrent requests that read files, because a disk may hang. It is below the number of
+/// connections and of threads for blocking work.
 pub(crate) const MAX_BLOCKING: usize = MAX_CONNECTIONS / 2;
-/// Timeout of such a request: shorter than that of the client.
+/// Timeout of a request that reads files. It is shorter than the client's timeout.
 pub(crate) const BLOCKING_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// A request, and the process that made it, as the kernel knows that process.
+/// Request and the identity of its client according to the kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
-    /// The line.
+    /// Request line without its newline.
     pub(crate) line: String,
-    /// User id of the client.
+    /// User ID of the client.
     pub(crate) uid: u32,
-    /// Process id of the client; none if it is of another process namespace.
+    /// Process ID of the client; `None` if it belongs to another PID namespace.
     pub(crate) pid: Option<i32>,
 }
 
 impl Request {
-    /// Logs an order with its author. What only reads is not worth a line of the journal.
+    /// Logs a request that changes state, with its client.
     fn log(&self) {
         if orders::is_order(&self.line) {
             let (uid, pid) = (self.uid, self.pid);
-            tracing::info!(uid, pid, request = %text::clean(&self.line, 200), "order on the control socket");
+            tracing::info!(uid, pid, request = %text::clean(&self.line, 200), "received an order on the control socket");
         }
     }
 }
 
 impl std::fmt::Display for Request {
-    /// The client, as `uid 0, process 4711`.
+    /// Formats the client as `uid 0, process 4711`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "uid {}", self.uid)?;
         self.pid.map_or(Ok(()), |pid| write!(f, ", process {pid}"))
     }
 }
 
-/// Answers requests with `handler` until `stop` is true or its sender is gone. What the handler returns is the payload, or
+/// Answers requests with `handler` until `stop` is true or its sender is dropped. The handler returns the payload, or
 /// the text of the error.
 pub(crate) async fn serve<H, F>(
     socket: LocalSocket,
@@ -91,7 +91,7 @@ where
             handler(request).await
         }
         Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err(format!("no request within {} s", DEADLINE.as_secs())),
+        Err(_) => Err(format!("no request arrived within {} s", DEADLINE.as_secs())),
     };
     phase.answer();
     let send = async {
@@ -100,7 +100,7 @@ where
                 writing.write_all(b"ok\n").await?;
                 writing.write_all(&payload).await?;
             }
-            // One line, whatever the text.
+            // The response is one line, whatever the text.
             Err(text) => {
                 writing.write_all(format!("error: {}\n", text.replace('\n', " ")).as_bytes()).await?
             }
@@ -115,12 +115,12 @@ async fn request(reading: tokio::net::unix::OwnedReadHalf) -> io::Result<String>
     BufReader::new(reading.take(MAX_REQUEST)).read_line(&mut line).await?;
     match line.strip_suffix('\n') {
         Some(request) => Ok(request.trim().to_owned()),
-        None => Err(io::Error::other(format!("no request line of at most {MAX_REQUEST} bytes"))),
+        None => Err(io::Error::other(format!("the request is not a line of at most {MAX_REQUEST} bytes"))),
     }
 }
 
-/// Runs a request that reads files on a thread that may wait for a disk. A disk that hangs holds up as many of them as
-/// `free` has permits, and no other request.
+/// Runs a request that reads files on a helper thread. A hanging disk can block only as many requests as `free` has
+/// permits.
 pub(crate) async fn run_blocking(
     free: &Arc<Semaphore>,
     timeout: Duration,
@@ -136,13 +136,13 @@ pub(crate) async fn run_blocking(
     };
     tokio::time::timeout(timeout, response).await.unwrap_or_else(|_| {
         Err(format!(
-            "the files of the request (in state.dir, windows.dir, /sys/fs/cgroup) have not answered within {} s",
+            "files needed for the request (in state.dir, windows.dir or /sys/fs/cgroup) did not respond within {} s",
             timeout.as_secs()
         ))
     })
 }
 
-/// Answers the requests that only read: `snapshot json|text|openmetrics`, `status` and `health [GPU...]`.
+/// Answers the requests that only read, such as `snapshot json` and `health GPU`.
 pub(crate) async fn read(request: &str, state: &AppState) -> Result<Bytes, String> {
     let words: Vec<&str> = request.split_whitespace().collect();
     let format = match words[..] {
@@ -174,25 +174,25 @@ pub(crate) async fn read(request: &str, state: &AppState) -> Result<Bytes, Strin
     response.map(|response| response.bytes).map_err(|error| error.to_string())
 }
 
-/// Asks the daemon behind `socket`, and returns the payload of its answer. Waits at most 5 s.
-/// Errors say what to do.
+/// Sends a request to the daemon behind `socket` and returns the payload of its response. Waits at most 5 s. Errors
+/// include the next step.
 pub fn fetch(socket: &Path, request: &str) -> io::Result<Vec<u8>> {
     fetch_within(DEADLINE, socket, request)
 }
 
-/// The same with another limit for connecting and the whole answer together.
+/// Does the same with another limit for connecting and reading the response together.
 pub(crate) fn fetch_within(deadline: Duration, socket: &Path, request: &str) -> io::Result<Vec<u8>> {
     let late = format!("the daemon did not answer within {}", humantime::format_duration(deadline));
     let explained = |error: io::Error| {
         let hint = match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                "is the daemon running? If it has another configuration, name it with --config; \
-                 control.socket and health.socket are set there"
+                "is the daemon running? If it uses another configuration file, pass the file with --config, because \
+                 it sets control.socket and health.socket"
             }
             io::ErrorKind::PermissionDenied => "run this as root or as a member of the socket's group",
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => &late,
             io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
-                "the daemon closed the connection: it is ending, or too many ask at once"
+                "the daemon closed the connection; it is stopping, or there are too many clients"
             }
             _ => return io::Error::new(error.kind(), format!("{}: {error}", socket.display())),
         };
@@ -371,7 +371,7 @@ mod tests {
                 Ok(Bytes::new())
             };
             let error = run_blocking(&free, Duration::from_millis(50), hang).await.unwrap_err();
-            assert!(error.contains("have not answered"), "{error}");
+            assert!(error.contains("did not respond"), "{error}");
         }
         assert_eq!(free.available_permits(), 0, "a request without a permit waits on no thread");
         drop(release);

@@ -1,4 +1,4 @@
-//! What dcgm-exporter's page has, by the settings and on this node.
+//! Configuration of dcgm-exporter's page for this node.
 
 use dcgm::list::FieldList;
 use dcgm::page::PageConfig;
@@ -8,7 +8,7 @@ use model::sample::{Gap, Missing};
 use model::snapshot::{GpuView, Snapshot};
 use settings::Dcgm;
 
-/// The page that the settings ask for.
+/// Builds the configuration of the page from the settings.
 pub(crate) fn page(settings: &Dcgm, fields: FieldList) -> PageConfig {
     let milliseconds = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     PageConfig {
@@ -26,22 +26,23 @@ pub(crate) fn page(settings: &Dcgm, fields: FieldList) -> PageConfig {
     }
 }
 
-/// Says once which profiling fields of the list some GPU of the node has not.
+/// Profiling fields that some GPUs of the node may lack. They are logged once.
 #[derive(Debug, Default)]
 pub(crate) struct Profiling {
-    /// Their names; empty once there is nothing left to say.
+    /// Names of the fields; empty once they are checked.
     names: Vec<String>,
 }
 
 impl Profiling {
-    /// The profiling fields that someone asks for: of a list of one's own, or at the listener that speaks as dcgm-exporter.
+    /// Collects the profiling fields if they are requested, either by a custom list of fields or by a listener for
+    /// dcgm-exporter's page.
     pub(crate) fn new(settings: &Dcgm, fields: &FieldList, has_listener: bool) -> Profiling {
         let asked = has_listener || settings.fields_file.is_some();
         let names = fields.profiling().filter(|_| asked).map(|column| column.name.clone());
         Profiling { names: names.collect() }
     }
 
-    /// Looks whether the GPUs have the counters, until it is known of each.
+    /// Logs the fields that are missing as soon as the support of all GPUs is known.
     pub(crate) fn check(&mut self, snapshot: &Snapshot) {
         if self.names.is_empty() || !snapshot.ready || snapshot.gpus.is_empty() {
             return;
@@ -53,17 +54,17 @@ impl Profiling {
         }
         let (which, whose) = match gpus.len() == snapshot.gpus.len() {
             true => ("no GPU of this node has".to_owned(), ""),
-            false => (format!("GPUs {} have no", gpus.join(", ")), " of theirs"),
+            false => (format!("GPUs {} have no", gpus.join(", ")), " for them"),
         };
         let (count, names) = (names.len(), names.join(", "));
         tracing::warn!(
             count,
-            "{which} profiling counters (GPM), which begin with Hopper: the page of dcgm-exporter is without {names}{whose}"
+            "{which} profiling counters (GPM), which require Hopper or later; dcgm-exporter's page lacks {names}{whose}"
         );
     }
 }
 
-/// The GPUs that lack the counters; `None` before it is known of each.
+/// Returns the GPUs without profiling counters; `None` until the support of all GPUs is known.
 fn without_profiling(snapshot: &Snapshot) -> Option<Vec<String>> {
     let mut lacking = Vec::new();
     for GpuView { gpu, gaps, .. } in &snapshot.gpus {

@@ -1,11 +1,11 @@
-//! The daemon and its commands: everything between the libraries in `crates/` and the command line.
+//! The daemon and its commands, between the libraries in `crates/` and the command line.
 //!
-//! - [`serve`]: wiring of the daemon
-//! - [`drop_in`]: what dcgm-exporter's page has, by the settings
-//! - [`local_socket`]: sockets for clients on the node; [`control`], [`nvrx`]: what is spoken there
+//! - [`serve`]: the daemon
+//! - [`drop_in`]: configuration of dcgm-exporter's page
+//! - [`local_socket`]: sockets for clients on the node, used by [`control`] and [`nvrx`]
 //! - [`lifecycle`]: signals and systemd · [`listeners`]: sockets for HTTP
-//! - [`recorder`]: the minutes before a fault, written to a file · [`redaction`]: no secret leaves the node
-//! - [`commands`]: everything the command line does beside serving
+//! - [`recorder`]: flight recorder · [`redaction`]: removal of secrets
+//! - [`commands`]: the other commands
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Signals and systemd: when to end, and telling the service manager how things are.
+//! Signals, and notifications to systemd.
 
 use std::io;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use host::stop::Stop;
 
-/// The signals of the daemon. While it has them, none ends the process by itself.
+/// Signal handlers of the daemon. While they exist, none of these signals ends the process.
 #[derive(Debug)]
 pub(crate) struct Signals {
     term: Signal,
@@ -27,7 +27,7 @@ impl Signals {
         })
     }
 
-    /// Waits for SIGTERM or SIGINT. SIGUSR1 calls `release`, SIGHUP `reload`.
+    /// Waits for SIGTERM or SIGINT and returns its name. SIGUSR1 calls `release`, and SIGHUP calls `reload`.
     pub(crate) async fn wait_for_end(mut self, release: impl Fn(), reload: impl Fn()) -> &'static str {
         loop {
             tokio::select! {
@@ -40,10 +40,10 @@ impl Signals {
     }
 }
 
-/// Stops at the first SIGTERM or SIGINT: for a command, which has no runtime of its own.
+/// Sets `stop` at the first SIGTERM or SIGINT, for commands without a runtime of their own.
 pub(crate) fn stop_at_signals(stop: Arc<Stop>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    // The handlers are in place when this returns.
+    // The handlers are installed before this function returns.
     let handlers =
         async { io::Result::Ok((signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)) };
     let (mut term, mut int) = runtime.block_on(handlers)?;
@@ -56,9 +56,9 @@ pub(crate) fn stop_at_signals(stop: Arc<Stop>) -> io::Result<()> {
     host::thread::spawn("signals", 256, wait).map(drop)
 }
 
-/// Tells systemd, if it started us.
+/// Notifies systemd if it started the daemon.
 pub(crate) fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!(%error, "cannot notify systemd");
+        tracing::warn!(%error, "failed to notify systemd");
     }
 }

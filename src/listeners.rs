@@ -1,4 +1,4 @@
-//! The sockets for HTTP: the service manager's, by name, else those of the settings.
+//! Sockets for HTTP: the named sockets of the service manager, otherwise the addresses of the settings.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -7,44 +7,46 @@ use exposition::http::{self, Listeners};
 use host::activation;
 use settings::{Config, Listen};
 
-/// Names of the service manager's sockets (`FileDescriptorName=` of a socket unit): the settings that they stand for.
+/// Names of the service manager's sockets (`FileDescriptorName=` of a socket unit), which are the settings that they
+/// replace.
 const HTTP: &str = "http.listen";
 const DCGM: &str = "dcgm.listen";
 
-/// Why there is no socket to serve on.
+/// Reason why no socket could be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ListenError {
-    /// The address cannot be served on.
+    /// The address of `http.listen` cannot be used.
     #[error("{0}; choose another with --listen, http.listen in the file, or GPU_NODE_EXPORTER__HTTP__LISTEN")]
     Http(io::Error),
-    /// The second address cannot be served on.
+    /// The address of `dcgm.listen` cannot be used.
     #[error(
         "{0}; choose another with dcgm.listen in the file, or GPU_NODE_EXPORTER__DCGM__LISTEN; \"\" for none"
     )]
     Dcgm(io::Error),
-    /// What the service manager passes cannot be served on.
+    /// A socket of the service manager cannot be used.
     #[error("socket of the service manager: {0}")]
     Passed(io::Error),
-    /// The service manager passes a socket without use.
+    /// A socket of the service manager has an unknown name.
     #[error(
-        "socket of the service manager: the name {0:?} is neither {HTTP} nor {DCGM}; set FileDescriptorName= in its socket unit"
+        "socket of the service manager: the name {0} is neither {HTTP} nor {DCGM}; set FileDescriptorName= in its socket unit"
     )]
     Name(String),
 }
 
-/// Where this daemon listens.
+/// Addresses of this daemon.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Listening {
-    /// The addresses of `http.listen`.
+    /// Addresses that serve everything.
     pub(crate) main: Vec<SocketAddr>,
-    /// Those of `dcgm.listen`.
+    /// Addresses that serve only dcgm-exporter's page.
     pub(crate) dcgm: Vec<SocketAddr>,
-    /// Settings without effect: the service manager passes their sockets.
+    /// Settings that are ignored because the service manager passes their sockets.
     passed: Vec<&'static str>,
 }
 
 impl Listening {
-    /// Why a restart with this configuration could not listen. The daemon's own addresses are free by then.
+    /// Returns the reasons why a restart with this configuration could not listen. The daemon's own addresses count as
+    /// free.
     pub(crate) fn problems(&self, wanted: &Config) -> Vec<String> {
         let is_own =
             |wanted: Listen| self.main.iter().chain(&self.dcgm).any(|own| Listen(*own).overlaps(wanted));
@@ -59,7 +61,7 @@ impl Listening {
     }
 }
 
-/// Opens them. A setting whose socket the service manager passes is not listened at.
+/// Opens the sockets. A setting whose socket the service manager passes is ignored.
 pub(crate) fn open(config: &Config) -> Result<(Listeners, Listening), ListenError> {
     let mut passed = Listeners::default();
     let mut names = Vec::new();

@@ -1,5 +1,5 @@
-//! A Unix socket of the daemon: its file's mode says who may connect, a bounded number of clients at once, and the client
-//! that keeps us waiting for longest goes first.
+//! Unix socket of the daemon. The file mode controls access, the number of clients is bounded, and the client that has
+//! blocked for longest is dropped first.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -17,14 +17,14 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::AbortHandle;
 
-/// Time for a request to come, and for its answer to be taken.
+/// Time limit for a request to arrive, and for its response to be read.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(5);
-/// Connections at the same time.
+/// Maximum number of connections.
 pub(crate) const MAX_CONNECTIONS: usize = 8;
-/// Pause after a failed accept: the reason, as too few file descriptors, lasts.
+/// Pause after a failed accept, because reasons such as a lack of file descriptors persist.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-/// The daemon's end. Removes its file when dropped.
+/// Listening socket. Dropping it removes its file.
 #[derive(Debug)]
 pub(crate) struct LocalSocket {
     listener: UnixListener,
@@ -32,8 +32,8 @@ pub(crate) struct LocalSocket {
 }
 
 impl LocalSocket {
-    /// Opens the socket for everyone that `mode` allows, and its folder if there is none. A socket left behind by a daemon that
-    /// is gone is replaced; one that answers, or a file of another kind, is not.
+    /// Opens the socket with this file mode and creates its directory if necessary. A socket left behind by a dead
+    /// daemon is replaced; a socket that answers, or a file of another kind, is an error.
     pub(crate) fn bind(path: &Path, mode: u32) -> io::Result<LocalSocket> {
         let named =
             |error: io::Error| io::Error::new(error.kind(), format!("socket {}: {error}", path.display()));
@@ -45,7 +45,7 @@ impl LocalSocket {
             std::fs::create_dir_all(parent)?;
         }
         refuse_if_in_use(path)?;
-        // Made under another name, so that under its own it never has another mode.
+        // The socket is created under a temporary name, so that its final name never has another mode.
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".{}", std::process::id()));
         let made = PathBuf::from(name);
@@ -56,7 +56,7 @@ impl LocalSocket {
         Ok(LocalSocket { listener, path: path.to_owned() })
     }
 
-    /// Has `converse` talk to each client until `stop` is true or its sender is gone.
+    /// Runs `converse` for every client until `stop` is true or its sender is dropped.
     pub(crate) async fn serve<C, F>(self, converse: C, mut stop: watch::Receiver<bool>) -> io::Result<()>
     where
         C: Fn(tokio::net::UnixStream, Arc<Phase>) -> F,
@@ -68,12 +68,12 @@ impl LocalSocket {
         let listener = tokio::net::UnixListener::from_std(self.listener.try_clone()?)?;
         loop {
             let stream = tokio::select! {
-                // An error says that the sender is gone, which is a reason to stop as well.
+                // An error means that the sender is dropped, which also stops the server.
                 () = async { drop(stop.wait_for(|stop| *stop).await) } => return Ok(()),
                 accepted = listener.accept() => match accepted {
                     Ok((stream, _)) => stream,
                     Err(error) => {
-                        tracing::warn!(%error, socket = %self.path.display(), "no connection accepted");
+                        tracing::warn!(%error, socket = %self.path.display(), "failed to accept a connection on a local socket");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                         continue;
                     }
@@ -81,12 +81,12 @@ impl LocalSocket {
             };
             let place = match places.clone().try_acquire_owned() {
                 Ok(place) => place,
-                // The connection whose client keeps us waiting for longest goes. Its place is free once its task has ended.
+                // The connection that has waited for longest is dropped. Its permit is free once its task has ended.
                 Err(_) if waiting.end_oldest() => match places.clone().acquire_owned().await {
                     Ok(place) => place,
                     Err(_) => continue,
                 },
-                // Past the limit a connection is closed at once; the client says so.
+                // A connection over the limit is closed at once, which the client reports.
                 Err(_) => continue,
             };
             let phase = Arc::new(Phase::default());
@@ -94,7 +94,7 @@ impl LocalSocket {
             let task = tokio::spawn(async move {
                 let _place = place;
                 if let Err(error) = conversation.await {
-                    tracing::debug!(%error, "local connection ended");
+                    tracing::debug!(%error, "a local connection ended with an error");
                 }
             });
             waiting.add(task.abort_handle(), phase);
@@ -102,7 +102,7 @@ impl LocalSocket {
     }
 }
 
-/// Where a connection is: it waits for its request; the request is worked on; it waits for its answer to be taken.
+/// State of a connection: waiting for its request, working, or waiting for its response to be read.
 #[derive(Debug, Default)]
 pub(crate) struct Phase(AtomicU8);
 
@@ -120,7 +120,7 @@ impl Phase {
     }
 }
 
-/// Connections, the oldest first, each with its phase.
+/// Connections with their states, the oldest first.
 #[derive(Default)]
 struct WaitingConnections(VecDeque<(AbortHandle, Arc<Phase>)>);
 
@@ -130,8 +130,8 @@ impl WaitingConnections {
         self.0.push_back((task, phase));
     }
 
-    /// Ends the oldest one without a request, else the oldest one whose client has not taken its answer; false if there
-    /// is none. What is worked on goes on.
+    /// Ends the oldest connection without a request, otherwise the oldest one whose response is unread. Returns false
+    /// if there is none. Connections with a request in work continue.
     fn end_oldest(&mut self) -> bool {
         self.0.retain(|(task, _)| !task.is_finished());
         let in_phase = |wanted| self.0.iter().position(|(_, phase)| phase.0.load(Relaxed) == wanted);
@@ -146,7 +146,7 @@ impl WaitingConnections {
 impl Drop for LocalSocket {
     fn drop(&mut self) {
         if let Err(error) = remove_if_there(&self.path) {
-            tracing::warn!(%error, path = %self.path.display(), "socket stays behind");
+            tracing::warn!(%error, path = %self.path.display(), "failed to remove a local socket");
         }
     }
 }
@@ -177,8 +177,8 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Connects, and sets the time after which connecting, reading and writing fail. A daemon that is frozen
-/// no longer accepts: connecting to it would wait for ever, so the limit is set before.
+/// Connects with this limit for connecting, reading and writing. The limit is set before connecting, because connecting
+/// to a frozen daemon would block forever.
 pub(crate) fn connect(path: &Path, deadline: Duration) -> io::Result<UnixStream> {
     let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     let timeval = TimeVal::microseconds(i64::try_from(deadline.as_micros()).unwrap_or(i64::MAX));

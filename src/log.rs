@@ -1,5 +1,6 @@
-//! The log: lines on standard error. The same warning comes at most once an hour: what warns with each visit would bury
-//! the rest. Events, which have a kind, are spared: each is another fault, also where its line has the same words.
+//! Log on standard error. The same warning is logged at most once an hour, because repeated warnings would bury other
+//! lines. Events, which have the field `kind`, are always logged, because every event is a separate fault even if the
+//! words are the same.
 
 use std::collections::HashMap;
 use std::fmt::{Debug, Write};
@@ -17,28 +18,28 @@ use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt, registry, reload};
 
-/// How long the same warning is silent.
+/// Time for which a repeated warning is suppressed.
 const SILENCE: Duration = Duration::from_secs(3600);
-/// The field that lines of events have, and no other warning.
+/// Field that only the lines of events have.
 const KIND: &str = "kind";
-/// Warnings that are known. With more of them the oldest is forgotten, and may come again.
+/// Maximum number of remembered warnings. The oldest is forgotten first and may then be logged again.
 const MAX_KNOWN: usize = 256;
 
-/// Sets the level, once there is a log.
+/// Function that changes the level, once the log is set up.
 static SET_LEVEL: OnceLock<Box<dyn Fn(Level) + Send + Sync>> = OnceLock::new();
 
-/// Logs lines of this level and above from now on.
+/// Changes the log level.
 pub(crate) fn set_level(level: Level) {
     if let Some(set) = SET_LEVEL.get() {
         set(level);
     }
 }
 
-/// Logs lines of this level and above.
+/// Sets up the log with this level.
 pub(crate) fn to_stderr(level: Level) {
     let layer = fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal()).with_target(false);
     let lines = Lines { level, warnings: Mutex::default() };
-    // The types of the two differ by the format.
+    // The two layers have different types.
     macro_rules! log_by {
         ($layer:expr) => {{
             let (lines, handle) = reload::Layer::new(lines);
@@ -50,15 +51,15 @@ pub(crate) fn to_stderr(level: Level) {
     debug_assert!(first.is_ok(), "there is one log");
 }
 
-/// The journal stamps each line itself. `JOURNAL_STREAM` alone proves nothing: every program started from a
-/// desktop inherits it, also where standard error has been sent elsewhere.
+/// Returns whether standard error is the journal, which adds time stamps itself. `JOURNAL_STREAM` is not sufficient,
+/// because every program in a desktop session inherits it, even with a redirected standard error.
 fn stderr_is_the_journal() -> bool {
     let stream = std::env::var("JOURNAL_STREAM").ok();
     let stderr = std::fs::metadata("/proc/self/fd/2").ok();
     stream.zip(stderr).is_some_and(|(stream, file)| stream == format!("{}:{}", file.st_dev(), file.st_ino()))
 }
 
-/// The lines that are logged.
+/// Filter by level and repetition.
 struct Lines {
     level: Level,
     warnings: Mutex<Warnings>,
@@ -83,7 +84,7 @@ impl<S: Subscriber> Filter<S> for Lines {
     }
 }
 
-/// Message and fields of an event.
+/// Message and fields of a log line.
 struct Text(String);
 
 impl Visit for Text {
@@ -93,12 +94,12 @@ impl Visit for Text {
     }
 }
 
-/// When each warning was logged last.
+/// Time at which every warning was last logged.
 #[derive(Default)]
 struct Warnings(HashMap<String, Mono>);
 
 impl Warnings {
-    /// Whether a warning is to be logged now; it counts as logged then.
+    /// Returns whether a warning must be logged now, and marks it as logged if so.
     fn is_due(&mut self, text: String, now: Mono) -> bool {
         if self.0.get(&text).is_some_and(|at| now.since(*at) < SILENCE) {
             return false;

@@ -1,10 +1,10 @@
-//! NVRx's node health check: `nvhcd.HealthCheckService/RunHealthCheck`, gRPC without TLS on a Unix socket, which `ft_launcher
-//! --ft-node-health-check-endpoint` asks before each rendezvous. The arguments of a request are those of a script that is
-//! not run here, and are ignored.
+//! Node health check of NVRx: `nvhcd.HealthCheckService/RunHealthCheck`, gRPC without TLS on a Unix socket, which
+//! `ft_launcher --ft-node-health-check-endpoint` calls before every rendezvous. The arguments of a request belong to a
+//! script that does not exist here, and are ignored.
 //!
-//! What NVRx makes of an answer (0.6 and 0.7): a node is unhealthy if `success` is false, or if `fail_count` in the JSON of
-//! `output` is not 0; 0.6 wants that number to be there. A call that fails leaves the node in: so the answer without a
-//! verdict is a failed call, with the reason.
+//! NVRx 0.6 and 0.7 treat a node as unhealthy if `success` is false, or if `fail_count` in the JSON of `output` is not
+//! 0; version 0.6 requires that number. They keep the node if the call fails. If there is no verdict, the call
+//! therefore fails with the reason.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -33,37 +33,37 @@ use exposition::api::health::HealthAnswer;
 use exposition::http::AppState;
 use model::health::{HealthLevel, HealthStatus};
 
-/// The one method.
+/// Path of the only method.
 pub const METHOD: &str = "/nvhcd.HealthCheckService/RunHealthCheck";
-/// Longest life of a connection: NVRx opens one for each call.
+/// Maximum life of a connection. NVRx opens one per call.
 const CONNECTION: Duration = Duration::from_secs(10);
-/// Most calls at a time on one connection.
+/// Maximum number of concurrent calls on one connection.
 const MAX_STREAMS: u32 = 4;
-/// Largest request; NVRx's default arguments have 50 bytes.
+/// Maximum size of a request. The default arguments of NVRx have 50 bytes.
 const MAX_REQUEST: usize = 16 << 10;
 
-/// A request: field numbers of `nvhcd.proto`.
+/// Request with the field numbers of `nvhcd.proto`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct HealthCheckRequest {
     #[prost(string, repeated, tag = "1")]
     pub args: Vec<String>,
 }
 
-/// An answer.
+/// Response with the field numbers of `nvhcd.proto`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct HealthCheckResponse {
     #[prost(bool, tag = "1")]
     pub success: bool,
     #[prost(int32, tag = "2")]
     pub exit_code: i32,
-    /// JSON, read where `success` is true: [`HealthAnswer`] with `fail_count` and `failed_checks`.
+    /// JSON of [`HealthAnswer`] with `fail_count` and `failed_checks`. NVRx reads it if `success` is true.
     #[prost(string, tag = "3")]
     pub output: String,
     #[prost(string, tag = "4")]
     pub error: String,
 }
 
-/// Answers until `stop` is true or its sender is gone.
+/// Answers calls until `stop` is true or its sender is dropped.
 pub(crate) async fn serve(
     socket: LocalSocket,
     state: Arc<AppState>,
@@ -85,9 +85,10 @@ async fn converse(stream: UnixStream, state: Arc<AppState>) -> io::Result<()> {
     tokio::time::timeout(CONNECTION, connection).await?.map_err(io::Error::other)
 }
 
-/// What a client sends, with an authority that h2 accepts. Since 1.57 the clients of gRPC's C core, NVRx's among them, name the
-/// socket's path as the authority of a request, with `%2F` for each `/`. That is none by RFC 3986, and h2 resets the stream. It
-/// comes uncompressed, and nothing else in a call that is answered whatever it asks has these bytes: so `%` becomes `-` there.
+/// Reader that turns the client's authority into one that h2 accepts. Since version 1.57, clients of gRPC's C core,
+/// including NVRx, send the socket path as the authority, with `%2F` for every `/`. RFC 3986 does not allow that, and
+/// h2 resets the stream. The authority is not compressed and no other part of a call contains these bytes, so `%` is
+/// replaced by `-`.
 struct ValidAuthority(OwnedReadHalf);
 
 impl AsyncRead for ValidAuthority {
@@ -111,7 +112,7 @@ impl AsyncRead for ValidAuthority {
 async fn handle(request: hyper::Request<Incoming>, state: &AppState) -> hyper::Response<Body> {
     let answer = match request.uri().path() {
         METHOD => response(HealthAnswer::of(state.fresh(), &[])),
-        path => Err(Status::unimplemented(format!("there is no {path}; there is {METHOD}"))),
+        path => Err(Status::unimplemented(format!("unknown method {path}; the only method is {METHOD}"))),
     };
     let codec: ProstCodec<HealthCheckResponse, HealthCheckRequest> = ProstCodec::default();
     Grpc::new(codec).max_decoding_message_size(MAX_REQUEST).unary(Fixed(answer), request).await
@@ -134,7 +135,7 @@ fn response(health: HealthAnswer) -> Result<HealthCheckResponse, Status> {
         faulty.map(|reason| format!("{}: {}", of.health.name(), reason.text))
     });
     let mut failed: Vec<String> = of_gpus.collect();
-    // As a driver that is missing, or a GPU that was never seen.
+    // This is the case for a missing driver or a GPU that was never seen.
     if !success && failed.is_empty() {
         failed.push(health.text.clone());
     }
@@ -145,7 +146,7 @@ fn response(health: HealthAnswer) -> Result<HealthCheckResponse, Status> {
     Ok(HealthCheckResponse { success, exit_code, output, error })
 }
 
-/// A service that has one answer.
+/// Service that returns a fixed response.
 struct Fixed(Result<HealthCheckResponse, Status>);
 
 impl tower_service::Service<Request<HealthCheckRequest>> for Fixed {

@@ -1,5 +1,5 @@
-//! The flight recorder in the daemon: what passes goes into the ring, and after a fault a short-lived thread writes the
-//! file. A disk that hangs holds up that thread alone; until it ends no other one begins.
+//! Flight recorder of the daemon. Batches go into the ring, and after a fault a short-lived thread writes the file. A
+//! disk that hangs blocks only that thread; no other one starts until it ends.
 
 pub(crate) mod folder;
 
@@ -23,7 +23,7 @@ use recorder::ring::{Frozen, Ring};
 use recorder::trigger::{FaultKey, RecordedFault, RecordingPace, SHORTEST, Trigger};
 use settings::Config;
 
-/// The documents of a recording, as `/api/v1` serves them.
+/// Documents of a recording, in the formats of `/api/v1`.
 const DOCUMENTS: [(&str, ResponseFormat); 4] = [
     ("events", ResponseFormat::Events),
     ("owners", ResponseFormat::Owners),
@@ -31,7 +31,7 @@ const DOCUMENTS: [(&str, ResponseFormat); 4] = [
     ("snapshot", ResponseFormat::Json),
 ];
 
-/// The recorder.
+/// Ring of the last minutes, its trigger and its writer.
 #[derive(Debug)]
 pub(crate) struct FlightRecorder {
     ring: Ring,
@@ -39,18 +39,18 @@ pub(crate) struct FlightRecorder {
     folder: RecordingFolder,
     build: BuildInfo,
     inbox: Arc<Inbox>,
-    /// Gives back the memory that a recording took.
+    /// Returns the memory of a recording to the system.
     trim_heap: fn(),
     writing: Arc<AtomicBool>,
-    /// Faults whose recordings could not be written.
+    /// Faults whose recordings were not written.
     unwritten: Arc<Mutex<Vec<FaultKey>>>,
-    /// The thread that writes, or wrote last.
+    /// Current or last writer thread.
     writer: Option<JoinHandle<()>>,
     ended: bool,
 }
 
 impl FlightRecorder {
-    /// The recorder that the settings ask for.
+    /// Creates the recorder if the settings enable it.
     pub(crate) fn new(
         config: &Config,
         build: BuildInfo,
@@ -59,7 +59,8 @@ impl FlightRecorder {
     ) -> Option<FlightRecorder> {
         let settings = &config.recorder;
         settings.enabled.then(|| FlightRecorder {
-            // Written some time after the fault: what follows it, or the pause to the recording before.
+            // A recording is written some time after the fault, to include its aftermath or to keep the interval to the
+            // previous recording.
             ring: Ring::new(settings.duration + settings.after.max(SHORTEST)),
             trigger: Trigger::new(RecordingPace { after: settings.after, pause: settings.pause }),
             folder: RecordingFolder::new(config),
@@ -73,17 +74,17 @@ impl FlightRecorder {
         })
     }
 
-    /// Takes a batch on its way to the ledger.
+    /// Records a batch on its way to the ledger.
     pub(crate) fn record(&mut self, batch: &Batch) {
         self.ring.record(batch);
     }
 
-    /// Looks at a new snapshot, and starts to write when a recording is due.
+    /// Checks a new snapshot for faults, and starts a recording if one is due.
     pub(crate) fn inspect(&mut self, snapshot: &Arc<Snapshot>) {
         if self.ended {
             return;
         }
-        // Its stack is free once the thread can no longer be waited for.
+        // The stack of a finished thread is released when its handle is dropped.
         self.writer.take_if(|writer| writer.is_finished());
         self.trigger.forget(&std::mem::take(&mut *lock(&self.unwritten)));
         let due = self.trigger.look(snapshot);
@@ -95,7 +96,7 @@ impl FlightRecorder {
         }
     }
 
-    /// Begins to write what waits, at the end of the daemon. Gives the thread to wait for.
+    /// Starts the pending recording when the daemon ends. Returns the thread to wait for.
     pub(crate) fn end(&mut self, snapshot: &Arc<Snapshot>) -> Option<JoinHandle<()>> {
         self.ended = true;
         let (faults, keys) = self.trigger.end();
@@ -107,7 +108,7 @@ impl FlightRecorder {
 
     fn write(&mut self, snapshot: &Arc<Snapshot>, faults: Vec<RecordedFault>, keys: Vec<FaultKey>) {
         if self.writing.swap(true, Relaxed) {
-            tracing::warn!("a fault was not recorded: the recording before is still being written");
+            tracing::warn!("a fault was not recorded; the previous recording is still being written");
             self.count(RecordingOutcome::Suppressed, faults.len() as u64);
             self.trigger.forget(&keys);
             return;
@@ -128,14 +129,16 @@ impl FlightRecorder {
         };
         let trim_heap = self.trim_heap;
         let started = host::thread::spawn("recording", 512, move || {
-            // As a whole: alone, its outcome would be a copy.
+            // The closure must capture the whole value, because capturing only the outcome would copy it.
             let mut end = end;
             end.outcome = job.run();
             trim_heap();
         });
         match started {
             Ok(writer) => self.writer = Some(writer),
-            Err(error) => tracing::warn!(%error, "no thread: a fault was not recorded"),
+            Err(error) => {
+                tracing::warn!(%error, "failed to start the recording thread; a fault was not recorded")
+            }
         }
     }
 
@@ -144,7 +147,7 @@ impl FlightRecorder {
     }
 }
 
-/// Counts a recording and lets the next one begin, however its thread ends.
+/// Counts a recording and allows the next one, however the thread ends.
 struct WriteEnd {
     outcome: RecordingOutcome,
     keys: Vec<FaultKey>,
@@ -163,14 +166,14 @@ impl Drop for WriteEnd {
     }
 }
 
-/// The time so many seconds after 1970; `None` beyond the year 9999, which RFC 3339 does not have.
+/// Returns the time this many seconds after 1970; `None` beyond the year 9999, the limit of RFC 3339.
 pub(crate) fn time_of(unix_seconds: f64) -> Option<SystemTime> {
     const END: Duration = Duration::from_secs(253_402_300_799);
     let since = Duration::try_from_secs_f64(unix_seconds.max(0.0)).ok().filter(|since| *since < END)?;
     UNIX_EPOCH.checked_add(since)
 }
 
-/// One recording to write.
+/// Data of one recording.
 struct WriteJob {
     folder: RecordingFolder,
     build: BuildInfo,
@@ -184,13 +187,13 @@ impl WriteJob {
         match self.folder.store(&self.what(), |file| self.encode(file)) {
             Ok(path) => {
                 let faults = self.faults.len();
-                tracing::info!(path = %path.display(), faults, "the minutes before a fault are recorded");
+                tracing::info!(path = %path.display(), faults, "recorded the minutes before a fault");
                 RecordingOutcome::Written
             }
             Err(error) => {
-                // The log has the same warning once an hour.
+                // The log suppresses repeated warnings for an hour.
                 let dir = self.folder.dir().display();
-                tracing::warn!(%dir, %error, "a fault was not recorded");
+                tracing::warn!(%dir, %error, "failed to write a recording; a fault was not recorded");
                 RecordingOutcome::Failed
             }
         }
@@ -207,14 +210,27 @@ impl WriteJob {
         file::encode(&header, &self.frozen, documents, out)
     }
 
-    /// Its time, and the first fault: as 20261123T101500Z-gpu3-Lost in `recording-20261123T101500Z-gpu3-Lost.json.gz`.
+    /// Returns the time and the first fault for the file name, such as `20261123T101500Z-gpu3-no-driver` in
+    /// `recording-20261123T101500Z-gpu3-no-driver.json.gz`.
     fn what(&self) -> String {
         let time = time_of(self.snapshot.unix_seconds).map(humantime::format_rfc3339_seconds);
         let time = time.map_or("-".to_owned(), |time| time.to_string().replace(['-', ':'], ""));
         let fault = self.faults.first();
         let gpu = fault.and_then(|fault| fault.gpu).map_or("node".to_owned(), |gpu| format!("gpu{gpu}"));
-        format!("{time}-{gpu}-{}", fault.map_or("fault", |fault| &fault.fault))
+        format!("{time}-{gpu}-{}", fault.map_or_else(|| "fault".to_owned(), |fault| kebab_case(&fault.fault)))
     }
+}
+
+/// Converts the name of a condition to words: `NoDriver` to `no-driver`.
+fn kebab_case(name: &str) -> String {
+    let mut words = String::new();
+    for letter in name.chars() {
+        if letter.is_ascii_uppercase() && !words.is_empty() {
+            words.push('-');
+        }
+        words.push(letter.to_ascii_lowercase());
+    }
+    words
 }
 
 #[cfg(test)]
@@ -241,6 +257,11 @@ mod tests {
         assert!(!writing.load(Relaxed) && lock(&unwritten).len() == 1);
         let events = inbox.wait_until(Mono(0)).unwrap().events;
         assert_eq!(events, [LedgerEvent::Recording(RecordingOutcome::Failed, 1)]);
+    }
+
+    #[test]
+    fn file_names_have_the_words_of_a_condition() {
+        assert_eq!(["NoDriver", "Lost", "xid"].map(kebab_case), ["no-driver", "lost", "xid"]);
     }
 
     #[test]

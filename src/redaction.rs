@@ -1,13 +1,13 @@
-//! Texts that leave the node: no secret stays in them.
+//! Removes secrets from texts that leave the node.
 
 use std::sync::LazyLock;
 
 use regex_lite::Regex;
 
-/// What a key is called whose value may be a secret.
+/// Pattern of keys whose values may be secret.
 const KEY: &str = r"[\w.-]*(?:passw(?:or)?d|passphrase|secret|token|credential|api[_-]?key|private[_-]?key|authorization)[\w.-]*";
-/// A value, of TOML, YAML, JSON or a log line, with the scheme of a header. A quote that nothing closes on its line takes
-/// the rest of the line, and an escaped one as well: where it ends depends on what is around it.
+/// Pattern of a value in TOML, YAML, JSON or a log line, including the scheme of a header. An unclosed quote extends to
+/// the end of the line, and so does an escaped quote, because its end depends on the text around it.
 const VALUE: &str = concat!(
     r#"(?:"""(?s:.*?)(?:"""|\z)|'''(?s:.*?)(?:'''|\z)"#,
     r#"|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|(?:"|'|\\+["'])[^\n]*"#,
@@ -16,23 +16,23 @@ const VALUE: &str = concat!(
     r"|(?:(?:bearer|basic|negotiate)\s+)?[^\s,;}]+)",
 );
 
-/// One of an HTTP header.
+/// Pattern of a parameter in an HTTP header.
 const PARAMETER: &str = r#"\w+=(?:\\*"[^"\\\n]*\\*"|[^\s,"\\]+)"#;
 
-/// A text without secrets.
+/// Returns the text without secrets.
 pub(crate) fn without_secrets(text: &str) -> String {
     static SECRETS: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         let rules = [
-            // `password: x y`, a line of YAML or a header, to its end.
+            // `password: x y`: a line of YAML or a header, up to its end.
             (format!(r#"(?im)^([ \t-]*{KEY}:[ \t]+)[^"'|>\[\s][^\n]*"#), "${1}\"[removed]\""),
-            // `Digest username="x", response=y`, within a text of JSON, too.
+            // `Digest username="x", response=y`, also within JSON.
             (format!(r"(?i)\b(digest)\s+{PARAMETER}(?:\s*,\s*{PARAMETER})*"), "${1} [removed]"),
             // `password = "x"`, `api-key: x`, `"token":"x"`, `secret => x`.
             (format!(r#"(?i)({KEY}\\*["']?\s*[:=]+>?\s*){VALUE}"#), "${1}\"[removed]\""),
             // `--password x`.
             (format!(r#"(?i)(--{KEY}["']?[ \t,]+){VALUE}"#), "${1}\"[removed]\""),
             (r"(?i)\b(bearer|basic)\s+[A-Za-z0-9+/=._~-]{8,}".to_owned(), "${1} [removed]"),
-            // User and password in an address: up to the last @, as a password may have one.
+            // User and password in an address, up to the last @, because a password may contain one.
             (r#"://[^/\s"]+@"#.to_owned(), "://[removed]@"),
             (
                 r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\z)"
@@ -43,7 +43,7 @@ pub(crate) fn without_secrets(text: &str) -> String {
         ];
         rules.into_iter().filter_map(|(rule, with)| Some((Regex::new(&rule).ok()?, with))).collect()
     });
-    // Most texts of a recording have none of these.
+    // Most texts of a recording contain none of these.
     let lower = text.to_ascii_lowercase();
     let marks = ["pass", "secret", "token", "cred", "key", "auth", "bearer", "basic", "digest", "://", "$2"];
     let mut text = text.to_owned();

@@ -1,5 +1,5 @@
-//! The configuration while the daemon runs: loaded at the start, on SIGHUP, and when a file that it is made of has
-//! changed. What cannot be used leaves the one before in use, as a whole.
+//! Configuration of the running daemon, loaded at startup, on SIGHUP, and when one of its files has changed. If a new
+//! configuration is invalid, the current one stays in use as a whole.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,32 +23,33 @@ use model::clock::unix_seconds;
 use settings::mig_layout::DeclaredLayout;
 use settings::{ChangedKeys, Config, ConfigErrors, DEFAULT_FILE, Loaded, Overrides};
 
-/// How often the files are looked at.
+/// Time between two checks of the files.
 const LOOK: Duration = Duration::from_secs(1);
-/// How many looks pass until a configuration is tried again that failed by more than its files, as by an address in use.
+/// Number of checks until a configuration is retried that failed for a reason outside its files, such as an address in
+/// use.
 const RETRY_LOOKS: u32 = 30;
-/// Most entries of a directory that are looked at.
+/// Maximum number of checked entries per directory.
 const MAX_ENTRIES: usize = 256;
 
-/// A configuration, and what its files say.
+/// Configuration with the content of the files that it names.
 #[derive(Clone, Debug)]
 pub(crate) struct Configuration {
     pub(crate) loaded: Loaded,
-    /// The MIG layout that the GPUs should have.
+    /// Declared MIG layout of the GPUs.
     pub(crate) declared: Option<DeclaredLayout>,
     /// Fields of dcgm-exporter's page.
     pub(crate) fields: FieldList,
-    /// Its files just before they were read.
+    /// State of the files just before they were read.
     pub(crate) files: Files,
 }
 
 impl Configuration {
-    /// Loads it from its files, the environment and flags.
+    /// Loads the configuration from its files, the environment and flags.
     pub(crate) fn load(overrides: &Overrides) -> Result<Configuration, ConfigErrors> {
         Configuration::load_noting(overrides, &mut TriedFiles::default())
     }
 
-    /// The same. Notes the files, also of what cannot be used.
+    /// Does the same, and also records the files of an invalid configuration.
     fn load_noting(overrides: &Overrides, tried: &mut TriedFiles) -> Result<Configuration, ConfigErrors> {
         let mut files = look([main_file(overrides)]);
         tried.files.extend(files.clone());
@@ -61,7 +62,7 @@ impl Configuration {
         Ok(Configuration { loaded, declared, fields, files })
     }
 
-    /// Logs what is wrong with it and does not keep it from being used.
+    /// Logs problems that do not make the configuration invalid.
     pub(crate) fn warn(&self) {
         for warning in
             settings::environment_warnings().into_iter().chain(self.loaded.dcgm_warnings(&self.fields))
@@ -74,7 +75,7 @@ impl Configuration {
     }
 }
 
-/// The settings, each of them checked, without the files that they name.
+/// Loads and checks the settings without the files that they name.
 pub(crate) fn load_checked(overrides: &Overrides) -> Result<Loaded, ConfigErrors> {
     match load_known(overrides) {
         (loaded, errors) if errors.is_empty() => Ok(loaded),
@@ -82,8 +83,8 @@ pub(crate) fn load_checked(overrides: &Overrides) -> Result<Loaded, ConfigErrors
     }
 }
 
-/// As [`load_checked`], and with errors the settings that are right, over the defaults: for who asks a running daemon,
-/// which keeps the configuration before.
+/// Loads the settings like [`load_checked`]. On errors it also returns the valid settings over the defaults, for
+/// commands that contact a running daemon, which keeps its previous configuration.
 pub(crate) fn load_known(overrides: &Overrides) -> (Loaded, Vec<String>) {
     let (loaded, mut errors) = settings::load(overrides);
     let names: Vec<_> = METRICS.iter().map(|metric| metric.name).collect();
@@ -91,55 +92,56 @@ pub(crate) fn load_known(overrides: &Overrides) -> (Loaded, Vec<String>) {
     (loaded, errors)
 }
 
-/// The web configuration, where there is to be one.
+/// Opens the web configuration, if one is configured.
 pub(crate) fn web_config(config: &Config) -> Result<Option<Access>, ConfigErrors> {
     let optional_certificates = !config.http.open_paths.is_empty();
     let opened = config.http.web_config_file.as_ref().map(|file| Access::open(file, optional_certificates));
     opened.transpose().map_err(ConfigErrors)
 }
 
-/// The files of a configuration that was to be loaded.
+/// Files of an attempted load.
 #[derive(Debug, Default)]
 struct TriedFiles {
-    /// Those that it names.
+    /// Files that the configuration names.
     named: Vec<PathBuf>,
-    /// All of them just before they were read.
+    /// State of all files just before they were read.
     files: Files,
 }
 
-/// A load that failed.
+/// Attempt to load the configuration that failed.
 #[derive(Debug, Default)]
 pub(crate) struct FailedLoad {
     /// Files that its configuration names.
     named: Vec<PathBuf>,
     errors: Vec<String>,
-    /// Looks until the next try; `None`: only its files matter.
+    /// Checks until the next attempt; `None` if only a changed file can help.
     retry: Option<u32>,
 }
 
-/// Called with a new configuration that is in use now, and what it was loaded from.
+/// Function that is called with every new configuration and its source.
 pub(crate) type Applied = Box<dyn FnMut(&Config, &Configuration) + Send>;
 
-/// Loads the configuration again.
+/// Thread that reloads the configuration.
 pub(crate) struct Reloader {
     pub(crate) overrides: Overrides,
-    /// The configuration in use, for the collectors.
+    /// Current configuration, shared with the collectors.
     pub(crate) live: Arc<LiveConfig>,
     pub(crate) inbox: Arc<Inbox>,
-    /// Wakes the collectors.
+    /// Handle that wakes the collectors after a reload.
     pub(crate) stop: Arc<Stop>,
     pub(crate) applied: Applied,
     pub(crate) listening: Listening,
-    /// The files as they were when the configuration was loaded last.
+    /// State of the files at the last load.
     pub(crate) files: Files,
-    /// Whether the configuration in use has a main file.
+    /// Whether the current configuration has a main file.
     pub(crate) has_file: bool,
-    /// The last load, if it failed.
+    /// Last load, if it failed.
     pub(crate) failed: Option<FailedLoad>,
 }
 
 impl Reloader {
-    /// Starts the thread, which ends with the sender of `signals`. Each of them loads the configuration.
+    /// Starts the thread. Every message of `signals` reloads the configuration, and dropping the sender ends the
+    /// thread.
     pub(crate) fn start(mut self, signals: Receiver<()>) -> io::Result<JoinHandle<()>> {
         let mut last = self.files.clone();
         host::thread::spawn("reload", 1024, move || {
@@ -155,22 +157,22 @@ impl Reloader {
         })
     }
 
-    /// Looks at the files, and loads the configuration if they have changed. Gives the files as they are now.
+    /// Checks the files and reloads the configuration if they have changed. Returns the current state of the files.
     fn turn(&mut self, last: &Files) -> Files {
         let now = self.look();
-        // A file that is being written is another one at the next look.
+        // A file that is still being written differs at the next check.
         if now == *last && now != self.files {
             self.reload("a file has changed");
         } else if let Some(looks) = self.failed.as_mut().and_then(|failed| failed.retry.as_mut()) {
             *looks = looks.saturating_sub(1);
             if *looks == 0 {
-                self.reload("the last one failed");
+                self.reload("the last attempt failed");
             }
         }
         now
     }
 
-    /// The files that the configuration in use is made of, and those of one that failed after it, as they are now.
+    /// Returns the current state of the files of the configuration in use and of a later one that failed.
     fn look(&self) -> Files {
         let failed = self.failed.iter().flat_map(|failed| failed.named.clone());
         look([main_file(&self.overrides)].into_iter().chain(named_files(&self.live.load())).chain(failed))
@@ -180,38 +182,39 @@ impl Reloader {
         let before = self.failed.take();
         let mut tried = TriedFiles { named: Vec::new(), files: self.look() };
         let loaded = Configuration::load_noting(&self.overrides, &mut tried);
-        // Beyond its files, it depends on what else there is on this machine.
+        // Once the files are valid, the outcome depends on the rest of the machine.
         let retry = loaded.is_ok().then_some(RETRY_LOOKS);
         let ConfigErrors(errors) = match loaded.and_then(|new| self.compare(new)) {
             Ok((config, new, changed)) => return self.apply(config, &new, &changed, why),
             Err(errors) => errors,
         };
-        // What is tried again and again fails alike.
+        // Repeated attempts fail with the same errors, which are logged once.
         if retry.is_none() || before.is_none_or(|before| before.retry != Some(0) || before.errors != errors) {
             for error in &errors {
                 tracing::error!("{error}");
             }
-            tracing::error!(why, "the configuration cannot be used: the one before stays in use");
+            tracing::error!(why, "failed to load the configuration; the previous one stays in use");
         }
         self.files = tried.files;
         self.failed = Some(FailedLoad { named: tried.named, errors, retry });
         self.inbox.event(LedgerEvent::Reloaded(None, unix_seconds()));
     }
 
-    /// What comes of a new configuration, if a restart could serve as it says.
+    /// Checks a new configuration against the running daemon. Returns the resulting configuration if a restart could
+    /// serve it.
     fn compare(&self, new: Configuration) -> Result<(Config, Configuration, ChangedKeys), ConfigErrors> {
         if self.has_file && !new.loaded.has_file {
             let file = main_file(&self.overrides);
-            let next = "put it back, or restart for a configuration without it";
+            let next = "restore it, or restart the daemon to run without it";
             return Err(ConfigErrors(vec![format!(
-                "the configuration file {} is gone; {next}",
+                "the configuration file {} does not exist; {next}",
                 file.display()
             )]));
         }
         let mut config = Config::clone(&self.live.load());
         let changed = config.apply(&new.loaded.config);
         let wanted = &new.loaded.config;
-        // The file in use has a state and a metric of its own.
+        // The file in use reports its own problems and has its own metric.
         if wanted.http.web_config_file != config.http.web_config_file {
             web_config(wanted)?;
         }
@@ -223,13 +226,11 @@ impl Reloader {
 
     fn apply(&mut self, config: Config, new: &Configuration, changed: &ChangedKeys, why: &str) {
         crate::log::set_level(config.log.level);
-        tracing::info!(why, applied = changed.applied.join(" "), "the configuration was loaded");
+        tracing::info!(why, applied = changed.applied.join(" "), "loaded the configuration");
         if !changed.waiting.is_empty() {
-            // Not a warning: the same one is silent for an hour, and each load is another.
-            tracing::info!(
-                keys = changed.waiting.join(" "),
-                "these keys have new values, which need a restart"
-            );
+            // Logged as information, because a repeated warning would be suppressed for an hour although every load is
+            // new.
+            tracing::info!(keys = changed.waiting.join(" "), "some keys have new values that need a restart");
         }
         new.warn();
         self.files = new.files.clone();
@@ -243,21 +244,21 @@ impl Reloader {
     }
 }
 
-/// The files of a configuration. Two of the same name differ in device, number, size, or the time of the last change.
+/// Files of a configuration with device, inode, size and modification time, which identify a version of the file.
 pub(crate) type Files = BTreeMap<PathBuf, (u64, u64, u64, i64, i64)>;
 
-/// The configuration file, which need not be there without `--config`.
+/// Returns the path of the configuration file. Without `--config` the file is optional.
 pub(crate) fn main_file(overrides: &Overrides) -> PathBuf {
     overrides.config.clone().unwrap_or_else(|| DEFAULT_FILE.into())
 }
 
-/// The files that a configuration names and that are read with it.
+/// Returns the files that a configuration names and that are read with it.
 fn named_files(config: &Config) -> impl Iterator<Item = PathBuf> + use<> {
     [&config.dcgm.fields_file, &config.mig.layout_file].map(Clone::clone).into_iter().flatten()
 }
 
 fn look(files: impl IntoIterator<Item = PathBuf>) -> Files {
-    // A ConfigMap is a directory of links, which stay while their target changes.
+    // A ConfigMap is a directory of links, which stay the same when their target changes.
     let entries = |path: &PathBuf| fs::read_dir(path).into_iter().flatten().flatten().take(MAX_ENTRIES);
     let with_entries = |path: PathBuf| {
         let entries: Vec<PathBuf> = entries(&path).map(|entry| entry.path()).collect();
@@ -299,7 +300,7 @@ mod tests {
             files: Files::default(),
         };
         let error = reloader.compare(new(false)).map(drop).unwrap_err().to_string();
-        assert!(error.contains(DEFAULT_FILE) && error.contains("is gone"), "{error}");
+        assert!(error.contains(DEFAULT_FILE) && error.contains("does not exist"), "{error}");
         assert!(reloader.compare(new(true)).is_ok());
     }
 

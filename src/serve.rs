@@ -86,7 +86,7 @@ struct Daemon {
     recorder: Option<Arc<Mutex<FlightRecorder>>>,
     listening: Listening,
     threads: Threads,
-    /// Requests a reload.
+    /// Channel for requests to reload the configuration.
     reload: Sender<()>,
 }
 

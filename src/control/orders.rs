@@ -1,5 +1,5 @@
-//! Requests on the local socket that change something, and the commands that make them:
-//! `driver release|resume|status`, `gpm off|on`, `canary clear` and `nvswitch clear`.
+//! Requests on the control socket that change state, and the commands that send them: `driver release|resume|status`,
+//! `gpm off|on`, `canary clear` and `nvswitch clear`.
 
 use std::io;
 use std::path::Path;
@@ -23,24 +23,24 @@ use model::snapshot::Snapshot;
 use model::snapshot_cell::SnapshotCell;
 use model::text;
 
-/// Longest wait for the end of the sampler. It ends within 2 s, or is killed if it is in no driver call.
+/// Maximum wait for the end of the sampler. It ends within 2 s, or is killed if it is in no driver call.
 const RELEASE_DEADLINE: Duration = Duration::from_secs(10);
-/// Longest wait until the ledger has cleared what an order names; shorter than [`super::BLOCKING_TIMEOUT`].
+/// Maximum wait until the ledger has applied a request. It is shorter than [`super::BLOCKING_TIMEOUT`].
 const CLEAR_DEADLINE: Duration = Duration::from_secs(3);
-/// Longest reason and longest text of a finding, in characters: a request line holds them.
+/// Maximum length in characters of a reason or finding, so that it fits into a request line.
 const MAX_TEXT: usize = 500;
-/// Time between two looks while waiting.
+/// Time between two checks during a wait.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Whether a request changes something, and is logged with who made it.
+/// Returns whether a request changes state and is therefore logged.
 pub(crate) fn is_order(request: &str) -> bool {
     let words: Vec<&str> = request.split_whitespace().collect();
     !matches!(words[..], ["snapshot" | "status" | "health", ..] | [_, "status"])
 }
 
-/// Handles a request that changes the state of the driver, or asks for it: the answer is the [`DriverStatus`] as JSON.
-/// A manual canary announces when it has a GPU, `canary has|left UUID`, and a wrong result, `canary wrong UUID CHECK
-/// TEXT`. `None` if the request is of another kind.
+/// Handles a request about the use of the driver and answers with the [`DriverStatus`] as JSON. Also handles the
+/// messages of a manual canary: `canary has|left UUID` when it starts or stops using a GPU, and `canary wrong UUID
+/// CHECK TEXT` for a wrong result. Returns `None` for other requests.
 pub(crate) fn handle_request(request: &str, switch: &Switch, inbox: &Inbox) -> Option<Result<Bytes, String>> {
     let words: Vec<&str> = request.split_whitespace().collect();
     match words[..] {
@@ -50,14 +50,14 @@ pub(crate) fn handle_request(request: &str, switch: &Switch, inbox: &Inbox) -> O
         ["gpm", "off"] => switch.gpm(false),
         ["gpm", "on"] => switch.gpm(true),
         ["canary", word @ ("has" | "left"), uuid] => {
-            // The ledger knows GPUs by their UUID alone. The GPU's work is no job's meanwhile.
+            // The ledger identifies the GPU by its UUID. Its work then belongs to no job.
             let gpu = Gpu { gpu: 0, uuid: uuid.into() };
             inbox.event(LedgerEvent::Canary(CanaryEvent::Peer(gpu, word == "has")));
             return Some(Ok(Bytes::new()));
         }
         ["canary", "wrong", uuid, check, ..] => {
             let Some(check) = CanaryCheck::ALL.iter().find(|known| known.known() == check) else {
-                return Some(Err(format!("there is no check {check}")));
+                return Some(Err(format!("unknown check {check}")));
             };
             let gpu = Gpu { gpu: 0, uuid: uuid.into() };
             let text = words[4..].join(" ");
@@ -69,37 +69,37 @@ pub(crate) fn handle_request(request: &str, switch: &Switch, inbox: &Inbox) -> O
     Some(json(&switch.status(Mono::now())))
 }
 
-/// Tells the running daemon that a manual canary has a GPU, or has it no longer.
+/// Notifies the running daemon that a manual canary starts or stops using a GPU.
 pub(crate) fn announce_manual_canary(socket: &Path, uuid: &str, has: bool) -> io::Result<()> {
     let word = if has { "has" } else { "left" };
     fetch(socket, &format!("canary {word} {uuid}")).map(drop)
 }
 
-/// Tells the running daemon of a wrong result that a manual canary found.
+/// Reports a wrong result of a manual canary to the running daemon.
 pub(crate) fn report_wrong_result(socket: &Path, outcome: &Outcome) -> io::Result<()> {
     let Some((check, text)) = outcome.wrong_result() else { return Ok(()) };
     let (uuid, text) = (&outcome.place.gpu.uuid, one_line(text));
     fetch(socket, &format!("canary wrong {uuid} {} {text}", check.known())).map(drop)
 }
 
-/// Asks the running daemon to clear the wrong result of a GPU, by its index or UUID. Gives what to say.
+/// Requests the running daemon to clear the wrong result of a GPU, given by index or UUID. Returns the text to print.
 pub(crate) fn clear_wrong_result(socket: &Path, gpu: &str, reason: &str) -> io::Result<String> {
     let answer = fetch(socket, &format!("canary clear {gpu} {}", one_line(reason)))?;
     String::from_utf8(answer).map_err(io::Error::other)
 }
 
-/// Asks the running daemon to end the faults of the NVSwitches. Gives what to say.
+/// Requests the running daemon to clear the faults of the NVSwitches. Returns the text to print.
 pub(crate) fn clear_switch_faults(socket: &Path, reason: &str) -> io::Result<String> {
     let answer = fetch(socket, &format!("nvswitch clear {}", one_line(reason)))?;
     String::from_utf8(answer).map_err(io::Error::other)
 }
 
-/// Whether a reason says something and has room in a request.
+/// Validates a reason: it must not be empty and must fit into a request.
 pub(crate) fn is_reason(text: &str) -> Result<String, String> {
     match text.trim().chars().count() {
-        0 => Err("a reason is needed".to_owned()),
+        0 => Err("a reason is required".to_owned()),
         1..=MAX_TEXT => Ok(text.trim().to_owned()),
-        _ => Err(format!("at most {MAX_TEXT} characters")),
+        _ => Err(format!("the reason is longer than {MAX_TEXT} characters")),
     }
 }
 
@@ -116,14 +116,14 @@ pub(crate) fn handle_clear(
 ) -> Result<Bytes, String> {
     let words: Vec<&str> = request.line.split_whitespace().collect();
     match words[..] {
-        ["canary", "clear", _] | ["nvswitch", "clear"] => Err("a reason is needed".to_owned()),
+        ["canary", "clear", _] | ["nvswitch", "clear"] => Err("a reason is required".to_owned()),
         ["canary", "clear", gpu, ref reason @ ..] => {
             clear_result(gpu, format!("{request}: {}", reason.join(" ")), inbox, snapshots)
         }
         ["nvswitch", "clear", ref reason @ ..] => {
             clear_switches(format!("{request}: {}", reason.join(" ")), inbox, snapshots)
         }
-        _ => Err("canary clear GPU REASON, nvswitch clear REASON".to_owned()),
+        _ => Err("use canary clear GPU REASON or nvswitch clear REASON".to_owned()),
     }
 }
 
@@ -153,7 +153,7 @@ fn clear_result(named: &str, text: String, inbox: &Inbox, snapshots: &SnapshotCe
 fn clear_switches(text: String, inbox: &Inbox, snapshots: &SnapshotCell) -> Result<Bytes, String> {
     let snapshot = snapshots.current();
     let is_over = |snapshot: &Snapshot| snapshot.series(&m::gpu_nvswitch_fault_active).is_empty();
-    // The event is sent even if no fault is visible: the metric may be switched off.
+    // The event is sent even if no fault is visible, because the metric may be switched off.
     inbox.event(LedgerEvent::SwitchesCleared(text));
     if is_over(&snapshot) {
         return Err("no NVSwitch has a known fault to clear".to_owned());
@@ -164,7 +164,7 @@ fn clear_switches(text: String, inbox: &Inbox, snapshots: &SnapshotCell) -> Resu
     }
 }
 
-/// Waits until a snapshot has what was ordered; gives whether one has in time.
+/// Waits until a snapshot satisfies `has`. Returns whether one did in time.
 fn becomes(mut snapshot: Arc<Snapshot>, snapshots: &SnapshotCell, has: impl Fn(&Snapshot) -> bool) -> bool {
     let deadline = Mono::now() + CLEAR_DEADLINE;
     while !has(&snapshot) {
@@ -176,23 +176,23 @@ fn becomes(mut snapshot: Arc<Snapshot>, snapshots: &SnapshotCell, has: impl Fn(&
     true
 }
 
-/// An answer as JSON.
+/// Encodes a response as JSON.
 pub(crate) fn json(answer: &impl Serialize) -> Result<Bytes, String> {
     let mut bytes = serde_json::to_vec(answer).map_err(|error| error.to_string())?;
     bytes.push(b'\n');
     Ok(bytes.into())
 }
 
-/// Makes a request and reads the answer.
+/// Sends a request about the driver and parses the response.
 pub(crate) fn ask(socket: &Path, request: &str) -> io::Result<DriverStatus> {
     Ok(serde_json::from_slice(&fetch(socket, request)?)?)
 }
 
-/// Releases the driver and waits until no process of the daemon has it open. Gives what to say; an error
-/// says what still holds it.
+/// Releases the driver and waits until no process of the daemon has it open. Returns the text to print; the error names
+/// the processes that still hold the driver.
 pub(crate) fn release(socket: &Path, interlock: &Path) -> io::Result<String> {
     let mut status = ask(socket, "driver release")?;
-    // The daemon knows its own canaries; a manual one has the driver open as well.
+    // The daemon tracks only its own canaries, and a manual one has the driver open as well.
     let mut manual = gpu_holder(interlock);
     let pause = Stop::default();
     let started = Mono::now();
@@ -209,50 +209,52 @@ pub(crate) fn release(socket: &Path, interlock: &Path) -> io::Result<String> {
     progress("");
     match status.driver {
         Use::Released if manual.is_some() => Err(io::Error::other(format!(
-            "the daemon has released the driver, but {} of a canary has it open; wait for its end, and look \
-             for `gpu-node-exporter canary` that still runs",
+            "the daemon has released the driver, but {} of a canary has it open; wait until it ends, or stop \
+             the running `gpu-node-exporter canary`",
             manual.unwrap_or_default()
         ))),
         Use::Released => Ok(format!("the driver is released. {RESUMES}")),
         Use::Releasing => Err(io::Error::other(format!(
             "the driver is not released yet: {}. A process in a driver call is never killed, because that \
-             can wedge a GPU; it ends when its call returns, or with the node. `gpu-node-exporter driver \
-             status` shows its state, `gpu-node-exporter driver resume` takes the release back",
+             can wedge a GPU; it ends when its call returns or the node reboots. `gpu-node-exporter driver \
+             status` shows its state, and `gpu-node-exporter driver resume` cancels the release",
             holders(&status.holders)
         ))),
-        Use::InUse => Err(io::Error::other("another client has resumed the use of the driver")),
+        Use::InUse => Err(io::Error::other(
+            "the release was cancelled, because another client resumed the use of the driver",
+        )),
     }
 }
 
-const RESUMES: &str = "Nothing is measured until the kernel module was unloaded and is loaded again, or \
-    `gpu-node-exporter driver resume`.";
+const RESUMES: &str = "Nothing is measured until the kernel module has been unloaded and loaded again, or \
+    until `gpu-node-exporter driver resume`.";
 
-/// The state of the driver's use, as text.
+/// Describes the use of the driver as text.
 pub(crate) fn describe(status: &DriverStatus) -> String {
     let module = match status.module_loaded {
         Some(true) => "The kernel module is loaded.",
         Some(false) => "The kernel module is not loaded.",
-        None => "Whether the kernel module is loaded is unknown.",
+        None => "The state of the kernel module is unknown.",
     };
     let since = status.released_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let since = since.map(text::duration).unwrap_or_default();
     match status.driver {
         Use::InUse if status.holders.is_empty() => {
-            format!("The driver is to be used, but no process has it open now. {module}")
+            format!("The driver is in use, but no process has it open now. {module}")
         }
         Use::InUse => format!("The driver is in use: {}. {module}", holders(&status.holders)),
         Use::Releasing => format!(
-            "The driver is not released yet, asked for {since} ago: {}. {module}",
+            "The release of the driver was requested {since} ago and is not complete: {}. {module}",
             holders(&status.holders)
         ),
-        Use::Released => format!("The driver is released, asked for {since} ago. {module} {RESUMES}"),
+        Use::Released => format!("The driver is released, as requested {since} ago. {module} {RESUMES}"),
     }
 }
 
 fn holders(holders: &[Holder]) -> String {
     let each: Vec<String> = holders.iter().map(Holder::to_string).collect();
     match each.is_empty() {
-        true => "the daemon has not said what holds it".into(),
+        true => "the process that has it open is unknown".into(),
         false => each.join("; "),
     }
 }
@@ -292,7 +294,10 @@ mod tests {
             gpm: true,
         };
         let text = describe(&status);
-        assert!(text.contains("2 min ago: process 5 is stuck in nvmlInit for 61 s."), "{text}");
+        assert!(
+            text.contains("2 min ago and is not complete: process 5 is stuck in nvmlInit for 61 s."),
+            "{text}"
+        );
         let free = DriverStatus { driver: Use::Released, holders: Vec::new(), module_loaded: None, ..status };
         assert!(describe(&free).contains("is released") && describe(&free).contains("is unknown"));
     }

@@ -1,4 +1,4 @@
-//! The directory of the recordings: bounded by bytes and files, the oldest go first.
+//! Directory of the recordings, bounded by bytes and number of files. The oldest recordings are removed first.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -10,14 +10,14 @@ use settings::Config;
 
 const PREFIX: &str = "recording-";
 const ENDING: &str = ".json.gz";
-/// What is being written; left behind by a daemon that was killed meanwhile.
+/// Ending of a file that is being written. A killed daemon may leave such a file behind.
 const UNFINISHED: &str = ".new";
 
 fn name_of(what: &str) -> String {
     format!("{PREFIX}{what}{ENDING}")
 }
 
-/// The directory.
+/// Directory of the recordings with its limits.
 #[derive(Clone, Debug)]
 pub(crate) struct RecordingFolder {
     dir: PathBuf,
@@ -25,7 +25,7 @@ pub(crate) struct RecordingFolder {
     max_files: usize,
 }
 
-/// A recording in it.
+/// Recording in the directory.
 #[derive(Debug)]
 pub(crate) struct RecordingFile {
     modified: SystemTime,
@@ -34,7 +34,7 @@ pub(crate) struct RecordingFile {
 }
 
 impl RecordingFolder {
-    /// The directory that the settings name.
+    /// Uses the directory and limits of the settings.
     pub(crate) fn new(config: &Config) -> RecordingFolder {
         let settings = &config.recorder;
         let dir = settings.dir.clone().unwrap_or_else(|| config.state.dir.join("recordings"));
@@ -46,14 +46,14 @@ impl RecordingFolder {
         &self.dir
     }
 
-    /// The recordings, the oldest first. Other files are left alone.
+    /// Returns the recordings, the oldest first. Other files are ignored.
     pub(crate) fn list(&self) -> io::Result<Vec<RecordingFile>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.dir)? {
             let entry = entry?;
             let name = entry.file_name();
             let name = name.to_string_lossy();
-            // Links are not followed: `metadata` of an entry is the link's own.
+            // Links are not followed: `metadata` of an entry describes the link itself.
             let Ok(about) = entry.metadata() else { continue };
             if about.is_file() && name.starts_with(PREFIX) && name.ends_with(ENDING) {
                 let modified = about.modified().unwrap_or(SystemTime::UNIX_EPOCH);
@@ -64,8 +64,8 @@ impl RecordingFolder {
         Ok(found)
     }
 
-    /// Stores a recording, named after what it is about. `write` fills the file. The oldest ones make room only for one
-    /// that is written; but on a full disk the oldest one goes first, and `write` is called once more.
+    /// Stores a recording. `what` becomes part of its name, and `write` fills the file. Old recordings are removed only
+    /// after the new one is written. On a full disk the oldest one is removed first, and `write` is called once more.
     pub(crate) fn store(
         &self,
         what: &str,
@@ -86,7 +86,7 @@ impl RecordingFolder {
         stored
     }
 
-    /// Gives a written file its room and its name.
+    /// Makes room for a written file and renames it.
     fn finish(&self, unfinished: &Path, what: &str, bytes: u64) -> io::Result<PathBuf> {
         if bytes > self.max_bytes {
             let text = format!("{bytes} bytes, recorder.max_bytes is {}", self.max_bytes);
@@ -99,7 +99,7 @@ impl RecordingFolder {
         Ok(path)
     }
 
-    /// A path that no file has: after a step of the clock the same second, GPU and fault come again.
+    /// Returns an unused path. After a change of the clock, the same second, GPU and fault may occur again.
     fn free_path(&self, what: &str) -> PathBuf {
         let (mut path, mut count) = (self.dir.join(name_of(what)), 1);
         while path.symlink_metadata().is_ok() {
@@ -109,7 +109,7 @@ impl RecordingFolder {
         path
     }
 
-    /// Removes what was begun, and the oldest recording; gives whether there was one.
+    /// Removes the unfinished file and the oldest recording. Returns whether there was a recording.
     fn remove_oldest(&self, unfinished: &Path) -> io::Result<bool> {
         let _ = fs::remove_file(unfinished);
         let oldest = self.list()?.into_iter().next();
@@ -131,7 +131,7 @@ impl RecordingFolder {
     }
 }
 
-/// Writes a new file down to the disk: a fault is often followed by a reset of the machine. Gives its bytes.
+/// Writes a new file and syncs it, because a reset of the machine often follows a fault. Returns its size in bytes.
 fn write_new(path: &Path, write: impl Fn(&mut File) -> io::Result<()>) -> io::Result<u64> {
     let _ = fs::remove_file(path);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
@@ -140,7 +140,7 @@ fn write_new(path: &Path, write: impl Fn(&mut File) -> io::Result<()>) -> io::Re
     Ok(file.metadata()?.len())
 }
 
-/// Whether there is no room on the disk, or none left for this user.
+/// Returns whether the disk is full or the quota of the user is used up.
 fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

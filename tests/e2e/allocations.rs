@@ -162,5 +162,5 @@ fn allocations_have_at_most_the_series_of_owners() {
     let pods = (0..40).map(|n| pod(&format!("pod-{n}"), share(n))).collect();
     let _kubelet = Kubelet::start(&node.root(), pods, share(0));
     node.wait_metrics("some", |m| allocations(m, &[]) == 3);
-    node.wait_said(&["allocations without series", "37"]);
+    node.wait_said(&["some allocations have no series", "37"]);
 }

@@ -104,7 +104,7 @@ fn devices_of_claims_have_their_pods_and_what_is_not_certain_is_counted() {
     assert_eq!(places(&m, "gpu_allocation_info", "namespace"), expected);
     let counts = [("name", 1.0), ("no_device", 1.0), ("disagreement", 1.0), ("other_driver", 1.0)];
     assert_eq!(unresolved(&m), counts.map(|(reason, count)| (reason.to_owned(), count)));
-    node.wait_said(&["a claim is not resolved", "gpu-0-mig-what"]);
+    node.wait_said(&["failed to resolve a dynamic claim", "gpu-0-mig-what"]);
 
     node.sim().open_gate("made").unwrap();
     let m = node.wait_metrics("the instance made for a claim", |m| {

@@ -205,7 +205,7 @@ fn a_changed_file_is_loaded_without_a_signal() {
     );
     node.wait_metrics("in another rack", |m| in_rack(m, "r2"));
     node.wait_metrics("loaded later", |m| m.value(SUCCESS_TIME, &[]).is_some_and(|at| at > loaded));
-    let line = node.wait_said(&["the configuration was loaded"]);
+    let line = node.wait_said(&["loaded the configuration"]);
     assert!(line.contains("node.rack") && line.contains("canary.mode") && !line.contains("cpu."), "{line}");
     node.wait_said(&["need a restart", "cpu.per_owner"]);
     assert!(line.contains("log.level"), "{line}");
@@ -245,7 +245,7 @@ fn a_listener_that_cannot_be_used_refuses_the_file() {
     );
     signal(node.pid(), Signal::SIGHUP);
     node.wait_said(&["web.yml"]);
-    node.wait_said(&["the one before stays in use"]);
+    node.wait_said(&["the previous one stays in use"]);
     assert_eq!(expected(&node.metrics()), None, "nothing of the file is in use");
     // One that could be used waits for a restart, and the rest applies.
     let free = taken.local_addr().unwrap();

@@ -89,7 +89,7 @@ fn a_file_that_is_set_aside_shows_until_it_is_taken_away() {
     let node = Setup::new("tests/scenarios/still-1xh200.toml").with_state_in(state.path().to_owned()).start();
     let writable = |m: &Metrics| m.value("gpu_exporter_state_writable", &[]);
     node.wait_metrics("it shows", |m| writable(m) == Some(0.0));
-    node.wait_said(&["not all of state.dir is kept", "history.corrupt"]);
+    node.wait_said(&["some state in state.dir will not survive a restart", "history.corrupt"]);
     let doctor = node.command(&["doctor"]).output().unwrap();
     let said = String::from_utf8_lossy(&doctor.stdout).into_owned();
     assert_eq!(doctor.status.code(), Some(1), "{said}");

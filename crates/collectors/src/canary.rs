@@ -23,6 +23,7 @@ use canary::schedule::{Due, ScheduleSettings};
 use host::state::Keeper;
 use ledger::inbox::LedgerEvent;
 use model::canary::{CanaryEvent, Place};
+use model::catalog::schema::KnownLabel;
 use model::catalog::{CanaryMode, CanarySkip, CollectorName, Gpu};
 use model::clock::{Mono, unix_seconds};
 use model::sample::SWITCHED_OFF;
@@ -213,7 +214,7 @@ impl CanaryCollector {
 
     /// Publishes that a due run is postponed.
     fn refused(&self, place: &Place, reason: CanarySkip, text: &str) {
-        tracing::debug!(%place, ?reason, text, "a canary is put off");
+        tracing::debug!(%place, reason = reason.known(), text, "postponed a canary run");
         self.tell(CanaryEvent::Skipped(place.clone(), reason));
     }
 
@@ -272,7 +273,7 @@ impl CanaryCollector {
             }
             if look.alive {
                 let pid = process.reported.pid;
-                tracing::warn!(pid, "left behind in a driver call; the canary ends when the call returns");
+                tracing::warn!(pid, "left a canary behind in a driver call; it ends when the call returns");
             }
         }
     }

@@ -65,7 +65,7 @@ pub(crate) fn run(
     let host = Host::new(&context.config().host.root);
     match Simulated::of_host(&host) {
         Some(kernel) => {
-            tracing::warn!("the CPU events are those of a simulated host: nothing is counted");
+            tracing::warn!("the CPU events come from a simulated host; nothing is counted");
             read_until_stopped(&context, topology, owners, host, kernel);
         }
         None => {
@@ -191,7 +191,12 @@ impl<K: CounterBackend> CpuCollector<'_, K> {
     fn say_outcomes(&mut self) {
         let outcomes = &self.machine.outcomes;
         if self.said.0 != *outcomes {
-            tracing::info!(?outcomes, "events counted on the CPUs");
+            let counted: Vec<&str> = self.machine.working().iter().map(|event| event.known()).collect();
+            let refused = outcomes.iter().filter_map(|(event, outcome)| Some((event, outcome.err()?)));
+            let refused: Vec<String> =
+                refused.map(|(event, why)| format!("{} ({why})", event.known())).collect();
+            let (counted, refused) = (counted.join(" "), refused.join(", "));
+            tracing::info!(counted, refused, "changed the events that are counted on the CPUs");
             self.said.0 = outcomes.clone();
         }
     }
@@ -199,7 +204,15 @@ impl<K: CounterBackend> CpuCollector<'_, K> {
     fn say_left(&mut self, left: Uncounted) {
         if self.said.1 != left {
             if left != Uncounted::default() {
-                tracing::warn!(?left, most = MOST_OWNED, "owners whose CPU events are not counted");
+                let refused = left.refused.iter().map(|(owner, why)| format!("{owner} ({why})"));
+                let refused = refused.collect::<Vec<_>>().join(", ");
+                let without_room = left.without_room.join(" ");
+                tracing::warn!(
+                    without_room,
+                    refused,
+                    max_counters = MOST_OWNED,
+                    "the CPU events of some owners are not counted"
+                );
             }
             self.said.1 = left;
         }

@@ -54,7 +54,7 @@ pub(crate) fn run(context: Context) {
     let (overruns, facts, changed, sent) = (0, 0, true, Mono(0));
     let mut log = KernelLog { context, path, position, records, overruns, facts, changed, sent };
     if let Err(error) = log.run() {
-        tracing::error!(%error, "the kernel log cannot be watched");
+        tracing::error!(%error, "failed to watch the kernel log; faults are reported only by the driver");
         log.context.idle(CollectorName::Kmsg, error.to_string());
     }
     log.position.finish();
@@ -85,7 +85,7 @@ impl KernelLog {
             let Err(error) = ended else { continue };
             let why = explained(&error);
             if said.as_ref() != Some(&why) {
-                tracing::info!("the kernel log is not read: {why}");
+                tracing::info!("failed to read the kernel log: {why}");
                 self.context.unavailable(CollectorName::Kmsg, Some(why.clone()));
                 said = Some(why);
             }
@@ -221,7 +221,7 @@ fn explained(error: &io::Error) -> String {
         io::ErrorKind::PermissionDenied => {
             "not permitted: needs CAP_SYSLOG and read access to /dev/kmsg".into()
         }
-        _ => format!("cannot be read: {error}"),
+        _ => format!("failed to read /dev/kmsg: {error}"),
     }
 }
 

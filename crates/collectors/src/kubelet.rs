@@ -169,7 +169,7 @@ impl KubeletCollector<'_> {
     fn set_unavailable(&mut self, why: Option<String>) {
         if self.unavailable != why {
             if let Some(why) = &why {
-                tracing::warn!(%why, "the kubelet");
+                tracing::warn!(error = %why, "failed to read the devices that the kubelet has assigned");
             }
             self.context.unavailable(CollectorName::Kubelet, why.clone());
             self.unavailable = why;

@@ -217,6 +217,6 @@ pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(CollectorName,
 /// one.
 fn put_row<E: Entity, L: LabelSet>(rows: &mut Rows, of: &E, metric: &Metric<E, L>, labels: L, value: f64) {
     if rows.entity(of).record(metric, labels, value).is_err() {
-        tracing::warn!(metric = metric.def().name, value, "value out of range");
+        tracing::warn!(metric = metric.def().name, value, "dropped a value outside the limits of its unit");
     }
 }

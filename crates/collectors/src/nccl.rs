@@ -11,7 +11,7 @@ use super::{Context, put_row};
 use crate::views::View;
 use attribution::nccl::questions::Questions;
 use attribution::nccl::{
-    GREETINGS, MOST_BYTES, QUESTION, RankCounts, RankPlace, Reply, Status, join, reply, status,
+    GREETINGS, MOST_BYTES, NcclVersion, QUESTION, RankCounts, RankPlace, Reply, Status, join, reply, status,
 };
 use attribution::proc;
 use host::Host;
@@ -95,7 +95,7 @@ impl NcclCollector {
                 match outcome {
                     RasOutcome::NoSocket => self.questions.found_none(),
                     RasOutcome::Old => {
-                        tracing::info!("a job's NCCL is before 2.28.7: its RAS socket is not asked");
+                        tracing::info!("a job uses NCCL before 2.28.7; its RAS socket is not queried");
                         self.questions.refused();
                     }
                     // Version 2.28.9 answers like this while a rank is missing.
@@ -115,7 +115,8 @@ impl NcclCollector {
         let here = status.ranks.iter().filter(|rank| is_here(&rank.host)).count();
         let joined = join(&status.ranks, places, &self.own_pids(places), is_here);
         if !self.questions.answered(status, &joined, here) {
-            tracing::info!(version = ?status.version, "a job's NCCL is not asked again: see docs/nccl.md");
+            let NcclVersion(major, minor, patch) = status.version;
+            tracing::info!("a job's NCCL {major}.{minor}.{patch} is not queried again; see docs/nccl.md");
         }
         if status.is_old() {
             return RasOutcome::Old;

@@ -59,7 +59,7 @@ pub(crate) fn run(context: Context, topology: View<Option<Arc<Topology>>>) {
             context.send(CollectorName::Network, taken, turns.config.network.interval, rows);
             if why != unavailable {
                 if let Some(why) = &why {
-                    tracing::warn!("network: {why}");
+                    tracing::warn!("failed to read network devices: {why}");
                 }
                 context.unavailable(CollectorName::Network, why.clone());
                 unavailable = why;
@@ -134,7 +134,7 @@ impl NetworkCollector {
             }
         }
         let late: Vec<&str> = self.late.keys().map(|nic| &**nic).collect();
-        let why = format!("no counters of {} within {} s", late.join(", "), DEADLINE.as_secs());
+        let why = format!("no counters from {} within {} s", late.join(", "), DEADLINE.as_secs());
         (rows, (!late.is_empty()).then_some(why))
     }
 }
@@ -319,13 +319,13 @@ mod tests {
         let rows = |rows: &Rows| rows.groups().iter().map(|(_, rows)| rows.len()).sum::<usize>();
         let (read_rows, why) = collector.visit(&nics, read.clone());
         assert_eq!(rows(&read_rows), 1, "the one that is well");
-        assert_eq!(why, Some(format!("no counters of {} within 1 s", names.join(", "))));
+        assert_eq!(why, Some(format!("no counters from {} within 1 s", names.join(", "))));
         let mut releases = releases.into_iter();
         drop(releases.next());
         wait_back(&collector, "dead0");
         let (read_rows, why) = collector.visit(&nics, read);
         assert_eq!(rows(&read_rows), 2, "and the one that is back");
-        assert_eq!(why, Some(format!("no counters of {} within 1 s", names[1..].join(", "))));
+        assert_eq!(why, Some(format!("no counters from {} within 1 s", names[1..].join(", "))));
     }
 
     #[test]
@@ -349,7 +349,7 @@ mod tests {
         for _ in 0..2 {
             let (rows, why) = collector.visit(&nics, read.clone());
             assert_eq!(rows.groups().iter().map(|(_, rows)| rows.len()).sum::<usize>(), 1);
-            assert_eq!(why.as_deref(), Some("no counters of sick within 1 s"));
+            assert_eq!(why.as_deref(), Some("no counters from sick within 1 s"));
         }
         assert_eq!(*asked.lock().unwrap(), ["sick", "well", "well"], "not asked again");
         drop(release);

@@ -117,7 +117,7 @@ impl Supervisor {
         let wanted = self.switch.take_requests(Mono::now());
         if wanted.gpm != self.gpm {
             self.gpm = wanted.gpm;
-            tracing::info!(read = self.gpm, "profiling counters");
+            tracing::info!("{} the profiling counters", if self.gpm { "reading" } else { "stopped reading" });
             if let Some(serving) = &mut self.serving {
                 serving.child.send(&ToSampler::Gpm(self.gpm));
             }
@@ -134,12 +134,12 @@ impl Supervisor {
         self.released = wanted.released;
         match &self.released {
             Some(_) => {
-                tracing::info!("the driver is released: the sampler ends, and none is started");
+                tracing::info!("releasing the driver; the sampler ends and no other one starts");
                 self.abandon(None);
                 self.say_pause();
             }
             None => {
-                tracing::info!("driver resumed");
+                tracing::info!("resumed the use of the driver");
                 self.next_start = Mono(0);
                 self.last_pause = None;
                 self.context.inbox.event(LedgerEvent::Resumed);
@@ -158,7 +158,7 @@ impl Supervisor {
         if settings != sampler_settings(&self.config)
             && let Some(serving) = &mut self.serving
         {
-            tracing::info!(pid = serving.pid(), "the sampler has new settings");
+            tracing::info!(pid = serving.pid(), "sent new settings to the sampler");
             serving.child.send(&ToSampler::Settings(settings));
         }
         self.config = config;
@@ -195,13 +195,14 @@ impl Supervisor {
         let (inbox, sender) = (&self.context.inbox, &self.sender);
         match SamplerProcess::start(self.generation, log_level, Stderr::Inherit, config, inbox, sender) {
             Ok(sampler) => {
-                tracing::debug!(pid = sampler.pid(), generation = self.generation, "sampler started");
+                tracing::debug!(pid = sampler.pid(), generation = self.generation, "started a sampler");
                 self.context.inbox.event(LedgerEvent::SamplerStarted);
                 self.serving = Some(sampler);
             }
             Err(error) => {
                 let wait = self.backoff.failed_after(Duration::ZERO).max(Duration::from_secs(1));
-                tracing::error!(%error, "no sampler could be started; next try in {wait:?}");
+                let wait_seconds = wait.as_secs_f64();
+                tracing::error!(%error, wait_seconds, "failed to start a sampler; retrying after the wait");
                 self.context.inbox.event(LedgerEvent::NoSampler { text: error.to_string() });
                 self.next_start = now + wait;
             }
@@ -219,7 +220,7 @@ impl Supervisor {
                 self.context.inbox.event(LedgerEvent::DriverUp);
             }
             Ok(FromSampler::DriverAway { error, text }) => {
-                tracing::warn!(%text, "the driver is away");
+                tracing::warn!(error = %text, "the driver is not available");
                 let epoch = first_epoch(serving.generation + 1);
                 self.context.inbox.event(LedgerEvent::DriverAway { error, text, epoch });
                 self.abandon(None);
@@ -235,7 +236,7 @@ impl Supervisor {
             // The receiver has already sent these to the ledger.
             Ok(FromSampler::Batch(_) | FromSampler::Fact(_)) => {}
             Err((end, text)) => {
-                tracing::warn!(%text, "the sampler is abandoned");
+                tracing::warn!(reason = %text, "abandoned the sampler");
                 self.abandon(Some(end));
             }
         }
@@ -311,7 +312,13 @@ impl Supervisor {
             if decision == Decision::Replace {
                 let reason =
                     if stopped || health.stuck.is_empty() { SamplerEnd::Stopped } else { SamplerEnd::Stuck };
-                tracing::warn!(stuck = ?health.stuck, late = health.late, "the sampler is replaced");
+                let calls: Vec<&str> = health.stuck.iter().map(|call| &*call.call).collect();
+                let calls = calls.join(" ");
+                tracing::warn!(
+                    calls,
+                    late_workers = health.late,
+                    "replacing the sampler, whose calls do not return"
+                );
                 self.abandon(Some(reason));
             }
         }
@@ -319,7 +326,7 @@ impl Supervisor {
         self.say_stalls(stuck);
         if driver_stuck != self.last_stuck {
             if driver_stuck {
-                tracing::error!("the driver is stuck: its calls do not return");
+                tracing::error!("the driver is stuck; its calls do not return");
             }
             self.last_stuck = driver_stuck;
             self.context.inbox.event(LedgerEvent::DriverStuck(driver_stuck));
@@ -361,8 +368,8 @@ impl Supervisor {
         }
         if stalls != self.last_stalls {
             for new in stalls.iter().filter(|s| !self.last_stalls.contains(s)) {
-                let (gpu, call, overdue) = (&new.gpu, &new.call, new.overdue);
-                tracing::warn!(?gpu, %call, overdue, "a driver call does not return");
+                let gpu = new.gpu.as_ref().map(|gpu| gpu.gpu);
+                tracing::warn!(gpu, call = %new.call, overdue = new.overdue, "a driver call does not return");
             }
             self.last_stalls = stalls.clone();
             self.context.inbox.event(LedgerEvent::Stalls(stalls));
@@ -396,7 +403,7 @@ impl Supervisor {
         end_all(&mut self.abandoned, Mono::now() + SHUTDOWN, self.deadlines);
         for sampler in &self.abandoned {
             let pid = sampler.pid();
-            tracing::warn!(pid, "left behind in a driver call; it ends when the call returns");
+            tracing::warn!(pid, "left a sampler behind in a driver call; it ends when the call returns");
         }
     }
 }

@@ -38,7 +38,7 @@ pub(crate) fn run(context: Context, parts: Parts) {
             let taken = Mono::now();
             let mut rows = Rows::default();
             if let Err(error) = serve(&mut rows) {
-                tracing::warn!(%error, "cannot read /proc of this process");
+                tracing::warn!(%error, "failed to read /proc of this process; its own metrics are missing");
             }
             children(&parts, &mut rows, &mut published);
             http_server(&parts.http, &mut rows);
@@ -77,17 +77,17 @@ impl StateFolder {
             // A second probe would not help while one hangs.
             let found = match self.reader.read(1, move || store.probe()) {
                 Ok(found) => found.map_err(|error| error.to_string()),
-                Err(_) => Err("it does not answer".to_owned()),
+                Err(_) => Err("the directory does not respond".to_owned()),
             };
             let found = found.and_then(|()| match self.store.unkept() {
                 kinds if kinds.is_empty() => Ok(()),
-                kinds => Err(format!("not saved, or not read at the start: {}", kinds.join(", "))),
+                kinds => Err(format!("not saved, or unreadable at startup: {}", kinds.join(", "))),
             });
             let unkept = found.err();
             if let Some(error) = &unkept
                 && unkept != self.unkept
             {
-                tracing::warn!(%error, "not all of state.dir is kept over restarts");
+                tracing::warn!(%error, "some state in state.dir will not survive a restart");
             }
             self.unkept = unkept;
         }
@@ -145,7 +145,7 @@ fn children(parts: &Parts, rows: &mut Rows, published: &mut PublishedCpu) {
             let ended = (ended - ended_canaries - ended_topology).max(0.0);
             family(rows, Role::Sampler, &samplers, ended, &mut published[0]);
         }
-        Err(error) => tracing::warn!(%error, "cannot read the CPU time of ended samplers"),
+        Err(error) => tracing::warn!(%error, "failed to read the CPU time of ended samplers"),
     }
     family(rows, Role::Canary, &canaries, ended_canaries, &mut published[1]);
     family(rows, Role::Topology, &topology_children, ended_topology, &mut published[2]);

@@ -99,7 +99,7 @@ impl TopologyCollector<'_> {
         };
         if unavailable != self.unavailable {
             if let Some(text) = &unavailable {
-                tracing::warn!("topology: {text}");
+                tracing::warn!("failed to discover the topology: {text}");
             }
             self.context.unavailable(CollectorName::Topology, unavailable.clone());
             self.unavailable = unavailable;
@@ -177,7 +177,9 @@ pub fn declared(file: Option<&Path>) -> Result<Option<Topology>, String> {
     let bytes = plain_file::read(file, MOST).map_err(|error| said(&error))?;
     match serde_json::from_slice(&bytes) {
         Ok(DeclaredTopology::Whole { topology } | DeclaredTopology::Bare(topology)) => Ok(Some(topology)),
-        Err(_) => Err(said(&"not a topology as `gpu-node-exporter topology --format json` prints it")),
+        Err(_) => {
+            Err(said(&"not a topology; create the file with `gpu-node-exporter topology --format json`"))
+        }
     }
 }
 

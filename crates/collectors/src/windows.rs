@@ -28,12 +28,12 @@ pub(crate) fn run(context: Context) {
             let taken = Mono::now();
             let (windows, problems) = store.list(unix_seconds());
             for problem in problems.iter().filter(|problem| !known_problems.contains(*problem)) {
-                tracing::warn!(%problem, "a window of planned work");
+                tracing::warn!(%problem, "a window file is invalid");
             }
             let is_new = |window: &Window| !known.iter().flatten().any(|known| known == window);
             for window in windows.iter().filter(|window| window.cut && is_new(window)) {
                 let end = window::write(window.end);
-                tracing::warn!(window = window.name, end, "longer than windows.max_duration: cut");
+                tracing::warn!(window = window.name, end, "cut a window that exceeds windows.max_duration");
             }
             if known.as_ref() != Some(&windows) {
                 context.inbox.event(LedgerEvent::Windows(windows.clone()));

@@ -102,10 +102,10 @@ impl CanaryCollector {
     /// Returns the reason if the current run must end. Other processes on the GPU are detected by the run itself.
     fn why_end(&self, place: &Place) -> Option<String> {
         if self.context.stop.stopped() {
-            return Some("the daemon ends".into());
+            return Some("the daemon is stopping".into());
         }
         if self.parts.switch.is_released() {
-            return Some("the driver is to be released".into());
+            return Some("the release of the driver was requested".into());
         }
         let published = self.facts.current();
         if let Some(text) = published.maintenance() {
@@ -119,7 +119,7 @@ impl CanaryCollector {
         }
         let known = self.parts.canary.with(|state| state.devices.clone()).unwrap_or_default();
         let there = published.places(&known).get(&place.gpu).is_some_and(|of| of.contains(place));
-        (!there).then(|| "MIG layout changed".into())
+        (!there).then(|| "the MIG layout changed".into())
     }
 
     /// Returns whether the conditions still allow a second attempt.
@@ -175,14 +175,14 @@ struct VisitObserver<'a> {
 
 impl RunObserver for VisitObserver<'_> {
     fn started(&mut self, pid: i32) {
-        tracing::debug!(pid, place = %self.place, "a canary runs");
+        tracing::debug!(pid, place = %self.place, "started a canary");
         self.pid = Some(pid);
         self.collector.parts.switch.canary_started(pid);
         self.collector.count(Some((self.place, pid)));
     }
 
     fn reported(&mut self, report: &ChildReport) {
-        tracing::trace!(?report, "canary");
+        tracing::trace!(?report, "received a report of the canary");
     }
 
     fn why_end(&mut self) -> Option<String> {
@@ -206,19 +206,19 @@ fn say(outcome: &Outcome, end: &RunEnd) {
     let place = &outcome.place;
     match end {
         RunEnd::Finished | RunEnd::Abandoned { .. } => {
-            tracing::debug!(%place, end = outcome.end.known(), text = outcome.text, "a canary has ended");
+            tracing::debug!(%place, end = outcome.end.known(), text = outcome.text, "the canary has ended");
         }
         RunEnd::Unable { .. } => {
-            tracing::info!(%place, text = outcome.text, "a canary could not be run");
+            tracing::info!(%place, text = outcome.text, "failed to run the canary");
         }
         RunEnd::Fault { .. } | RunEnd::Hung { .. } | RunEnd::Broken { .. } => {
-            tracing::warn!(%place, end = outcome.end.known(), text = outcome.text, "a canary has failed");
+            tracing::warn!(%place, end = outcome.end.known(), text = outcome.text, "the canary failed");
         }
     }
     let quiet =
         |verdict| matches!(verdict, CanaryVerdict::Ok | CanaryVerdict::Contended | CanaryVerdict::Skipped);
     for judged in outcome.checks.iter().filter(|judged| *end == RunEnd::Finished && !quiet(judged.verdict)) {
         let (check, verdict) = (judged.check.known(), judged.verdict.known());
-        tracing::warn!(%place, check, verdict, text = judged.text, "canary check failed");
+        tracing::warn!(%place, check, verdict, text = judged.text, "a check of the canary failed");
     }
 }

@@ -12,7 +12,7 @@ use super::cpu_groups::CpuGroups;
 use model::catalog::{CpuGroup, PerfEvent, PerfState};
 use model::cpus::CpuSet;
 
-const NO_ROOM: Refusal = Refusal::NotAsked("more file descriptors than half the limit of open files");
+const NO_ROOM: Refusal = Refusal::NotAsked("the counters need more than half of the limit of open files");
 
 /// Maximum number of counters for all control groups of owners. A counter of a control group also adds work to every
 /// switch between groups on its CPU, which this limit bounds as well.

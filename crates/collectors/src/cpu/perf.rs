@@ -92,7 +92,7 @@ impl Processor {
             }
             // Another core may silently count something else with the same code.
             Processor::Intel { fp: false, .. } => {
-                Err(Refusal::NotAsked("it is not known how this model counts them"))
+                Err(Refusal::NotAsked("the code of this event is unknown for this processor model"))
             }
             Processor::Intel { .. } | Processor::Other => Err(Refusal::Kernel(Errno::ENOENT)),
         }

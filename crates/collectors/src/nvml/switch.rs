@@ -198,7 +198,7 @@ impl Switch {
         state.sight = sight.clone();
         let settle = self.settle;
         if state.requested.released.as_mut().is_some_and(|released| released.sees(sight, now, settle)) {
-            tracing::info!("the kernel module is back: driver resumed");
+            tracing::info!("the kernel module has returned; resumed the use of the driver");
             state.requested.released = None;
         }
     }

@@ -118,10 +118,10 @@ impl Allocations {
     pub(super) fn trouble(&mut self) -> Option<&'static str> {
         self.late.retain(|_, helper| !helper.is_finished());
         if self.unlisted {
-            return Some("the control groups of Slurm's jobs cannot be listed in time");
+            return Some("listing the control groups of Slurm jobs timed out");
         }
         (self.late.len() >= MOST_LATE)
-            .then_some("reading environments of Slurm's jobs does not return: no more are read until it does")
+            .then_some("reading the environments of Slurm jobs hangs; no more are read until it returns")
     }
 
     /// Reads Slurm's jobs if a reading is due. Nothing is read before a GPU is known.
@@ -199,8 +199,8 @@ impl Allocations {
                     Ok(EnvironmentRead::Refused) => {
                         if !std::mem::replace(&mut self.warned, true) {
                             tracing::warn!(
-                                "environments of Slurm's jobs may not be read: their GPUs and accounts stay \
-                                 unknown (docs/install.md, Privileges)"
+                                "no permission to read the environments of Slurm jobs; their GPUs and accounts \
+                                 are unknown (see Privileges in docs/install.md)"
                             );
                         }
                         // If other environments are readable, only this job is affected.
@@ -255,7 +255,7 @@ impl Allocations {
         ranked.sort_unstable();
         let dropped = ranked.len().saturating_sub(most);
         if dropped > 0 && self.dropped == 0 {
-            tracing::warn!(dropped, "allocations without series; raise owners.max_series");
+            tracing::warn!(dropped, "some allocations have no series; raise owners.max_series");
         }
         self.dropped = dropped;
         for (_, device, holder) in ranked.into_iter().take(most) {

@@ -83,7 +83,7 @@ impl DynamicClaims {
             counts[*reason as usize] += 1.0;
             if !self.reported.contains(&(*reason, claim.clone())) {
                 let DynamicClaim { claim, namespace, driver, device, .. } = claim;
-                tracing::info!(%namespace, %claim, %driver, %device, reason = reason.known(), "a claim is not resolved");
+                tracing::info!(%namespace, %claim, %driver, %device, reason = reason.known(), "failed to resolve a dynamic claim to a GPU");
             }
         }
         self.reported = now;

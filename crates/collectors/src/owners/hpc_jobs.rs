@@ -49,7 +49,10 @@ impl HpcJobs {
         let failed = !matches!(read, Ok(Ok(_)));
         self.jobs = read.ok().and_then(Result::ok).unwrap_or_default();
         if failed && !self.failed {
-            tracing::warn!("{}: no jobs are read (dcgm.hpc_job_dir)", self.folder.display());
+            tracing::warn!(
+                "failed to read the job files in {} (dcgm.hpc_job_dir); their jobs are missing",
+                self.folder.display()
+            );
         }
         self.failed = failed;
     }

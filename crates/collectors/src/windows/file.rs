@@ -36,7 +36,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Window, Vec<String>> {
     if bytes.len() > MAX_BYTES {
         return Err(vec![format!("larger than {} KiB", MAX_BYTES / 1024)]);
     }
-    let text = std::str::from_utf8(bytes).map_err(|_| vec!["it is not UTF-8".to_owned()])?;
+    let text = std::str::from_utf8(bytes).map_err(|_| vec!["the file is not UTF-8".to_owned()])?;
     let table: Table = text.parse().map_err(|error: toml::de::Error| {
         let at = error.span().map_or(0, |span| {
             text.as_bytes()[..span.start.min(text.len())].iter().filter(|b| **b == b'\n').count()
@@ -59,7 +59,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Window, Vec<String>> {
         }
     }
     if table.contains_key("end") && table.contains_key("for") {
-        problems.push("keys `end` and `for`: only one of them says when it ends".into());
+        problems.push("keys `end` and `for` are both set; remove one of them".into());
     }
     let end = end.or(start.zip(lasts).map(|(start, lasts)| start + lasts));
     if let (Some(start), Some(end)) = (start, end)
@@ -120,7 +120,7 @@ pub fn kind_of(text: &str) -> Result<WindowKind, String> {
 }
 
 fn text_of(value: &Value) -> Result<String, String> {
-    value.as_str().map(ToOwned::to_owned).ok_or_else(|| "must be a text".into())
+    value.as_str().map(ToOwned::to_owned).ok_or_else(|| "must be a string".into())
 }
 
 fn expected_gpus(value: &Value) -> Result<u32, String> {
@@ -142,19 +142,19 @@ fn point(value: &Value) -> Result<f64, String> {
 /// 1970.
 pub fn timestamp(text: &str) -> Result<f64, String> {
     let parsed = text.trim().parse();
-    unix_seconds(parsed.map_err(|_| "is no timestamp such as 2026-11-22T08:00:00Z (RFC 3339)".to_owned())?)
+    unix_seconds(parsed.map_err(|_| "is not a timestamp such as 2026-11-22T08:00:00Z (RFC 3339)".to_owned())?)
 }
 
 /// Converts a TOML date-time to seconds since 1970.
 fn unix_seconds(mut datetime: Datetime) -> Result<f64, String> {
     let (Some(_), Some(time)) = (datetime.date, &mut datetime.time) else {
-        return Err("must have date and time, as 2026-11-22T08:00:00Z".into());
+        return Err("must have a date and a time, such as 2026-11-22T08:00:00Z".into());
     };
     time.second.get_or_insert(0);
     let minutes = match datetime.offset.replace(Offset::Z) {
         Some(Offset::Z) => 0,
         Some(Offset::Custom { minutes }) => minutes,
-        None => return Err("must say the offset from UTC: end it with Z or, say, +01:00".into()),
+        None => return Err("must end with an offset from UTC, such as Z or +01:00".into()),
     };
     let utc = humantime::parse_rfc3339(&datetime.to_string()).ok();
     let since = utc.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
@@ -163,15 +163,15 @@ fn unix_seconds(mut datetime: Datetime) -> Result<f64, String> {
 }
 
 fn length(value: &Value) -> Result<f64, String> {
-    let text = value.as_str().ok_or("must be a length of time such as \"2h\"")?;
+    let text = value.as_str().ok_or("must be a duration such as \"2h\"")?;
     length_of(text)
 }
 
 /// Parses a duration, such as `2h` or `1day 6h`.
 pub fn length_of(text: &str) -> Result<f64, String> {
     let parsed = humantime::parse_duration(text.trim());
-    let length = parsed.map_err(|_| "is no length of time such as 2h or 90m".to_owned())?;
-    if length.is_zero() { Err("is no time at all".into()) } else { Ok(length.as_secs_f64()) }
+    let length = parsed.map_err(|_| "is not a duration such as 2h or 90m".to_owned())?;
+    if length.is_zero() { Err("must not be zero".into()) } else { Ok(length.as_secs_f64()) }
 }
 
 /// Returns whether this is a valid name of a window. The name becomes a label and a file name.
@@ -220,7 +220,7 @@ mod tests {
         assert!(problems("start = 2026-11-22T08:00:00Z").contains("`end` (or `for`"));
         assert!(problems("a = [\n\n=").contains("line "));
         let both = "start = 2026-11-22T08:00:00Z\nend = 2026-11-22T09:00:00Z\nfor = '1h'";
-        assert!(problems(both).contains("only one"));
+        assert!(problems(both).contains("both set"));
         let back = "start = 2026-11-22T08:00:00Z\nend = 2026-11-22T07:00:00Z";
         assert!(problems(back).contains("not after"));
         assert!(problems("start = 2026-11-22T08:00:00Z\nfor = '0s'").contains("`for`"));
@@ -290,8 +290,8 @@ mod tests {
     fn what_is_no_single_moment_is_refused_and_says_why() {
         for (text, why) in [
             ("2026-11-22T08:00:00", "offset"),
-            ("2026-11-22", "date and time"),
-            ("08:00:00", "date and time"),
+            ("2026-11-22", "date and a time"),
+            ("08:00:00", "date and a time"),
             ("2026-02-29T08:00:00Z", "RFC 3339"),
             ("2026-13-01T08:00:00Z", "RFC 3339"),
             ("2026-11-22T24:00:00Z", "RFC 3339"),

@@ -74,12 +74,12 @@ impl WindowStore {
     /// Starts a window by writing its file. A window without a name gets one.
     pub fn start(&mut self, planned: Window, now: f64) -> Result<Window, String> {
         if self.dir.as_os_str().is_empty() {
-            return Err("windows.dir is empty: set it to a directory".into());
+            return Err("windows.dir is empty; set it to a directory".into());
         }
         let (windows, _) = self.list(now);
         let window = file::cut(planned, self.max_duration);
         if window.end <= now {
-            return Err("it would have ended already; look at --at and --for".into());
+            return Err("the window would already have ended; check --at and --for".into());
         }
         let name = match window.name.as_str() {
             "" => self.free_name(window.kind, window.start),
@@ -124,9 +124,9 @@ impl WindowStore {
         if let Some(name) = name {
             if !current.iter().any(|window| window.name == name) {
                 let known: Vec<&str> = current.iter().map(|window| window.name.as_str()).collect();
-                let known = if known.is_empty() { "there is none".into() } else { known.join(", ") };
+                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
                 let name = text::clean(name, 64);
-                return Err(format!("no window {name} that is open or to come: {known}"));
+                return Err(format!("no window {name} is open or planned; current windows: {known}"));
             }
             current.retain(|window| window.name == name);
         }
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(bench.names(NOW + 3609.0), ["disk"], "published for an hour");
         assert!(bench.names(NOW + 3611.0).is_empty());
         let error = bench.store.end(Some("disk"), NOW + 20.0).unwrap_err();
-        assert!(error.contains("no window disk") && error.contains("there is none"), "{error}");
+        assert!(error.contains("no window disk") && error.contains("current windows: none"), "{error}");
         assert!(bench.store.start(planned("disk", NOW, 60.0), NOW + 20.0).is_ok(), "the name is free again");
     }
 
