@@ -1,8 +1,9 @@
-//! The canary's processes on a GPU, which must not count as work.
+//! Recognises the canary's processes on a GPU, which must not count as work.
 //!
-//! The daemon knows the processes that it has started. A canary that was started by hand holds the lock file of its GPU
-//! before it uses CUDA. Any user may hold that lock: it counts for processes of root and of the daemon's own user alone, so
-//! that no job hides behind it. Neither a name nor a command line counts: a process chooses both, and one that ends has none.
+//! The daemon passes on the processes that it has started. A canary that was started by hand locks the lock
+//! file of its GPU before it uses CUDA. Any user can lock that file, so the lock counts only for processes of
+//! root and of the daemon's own user; otherwise a job could hide behind it. Process names and command lines do
+//! not count, because a process can choose both and loses both when it ends.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -13,29 +14,28 @@ use host::flock;
 
 use crate::wire::CanaryProcess;
 
-/// Foreign processes of one GPU that are remembered; further ones are checked each time.
+/// Maximum number of foreign processes remembered for one GPU; further ones are checked every time.
 const MOST_KNOWN: usize = 4096;
 
-/// The processes on one GPU, as far as known.
+/// Processes seen on one GPU, sorted into canaries and others.
 #[derive(Debug, Default)]
 pub(crate) struct CanaryPids {
-    /// Processes that are not a canary's.
     foreign: HashSet<u32>,
-    /// Canaries that were known by their lock, each with its start: one that ends gives up the lock before the driver
-    /// forgets it.
+    /// Start times of canaries that were recognised by their lock. They are remembered because a canary
+    /// releases the lock before the driver stops listing it.
     by_lock: HashMap<u32, u64>,
-    /// The processes that were listed since the last visit.
     seen: HashSet<u32>,
 }
 
 impl CanaryPids {
-    /// Whether a process is one of the canary's. `started`: those that the daemon has started; `lock`: the lock file of
-    /// the GPU.
+    /// Returns whether a process belongs to the canary. `started` has the processes that the daemon has
+    /// started, and `lock` is the lock file of the GPU.
     pub fn is_canary(&mut self, pid: u32, started: &[CanaryProcess], lock: &Path) -> bool {
         self.seen.insert(pid);
         let of_daemon = started.iter().find(|one| one.pid == pid).map(|one| one.started);
         if let Some(known) = of_daemon.or_else(|| self.by_lock.get(&pid).copied()) {
-            // One that is gone is still listed for a moment; one of another start has only got the id.
+            // The driver lists an ended process for a moment longer. A process with another start time has
+            // reused the id.
             if flock::started(pid as i32).is_none_or(|now| now == known) {
                 return true;
             }
@@ -54,7 +54,7 @@ impl CanaryPids {
         false
     }
 
-    /// Ends a visit: forgets the processes that it has not seen.
+    /// Ends a visit and forgets the processes that were not listed in it.
     pub fn visited(&mut self) {
         let seen = std::mem::take(&mut self.seen);
         self.foreign.retain(|pid| seen.contains(pid));
@@ -62,7 +62,7 @@ impl CanaryPids {
     }
 }
 
-/// The start of the process if it holds the lock and may be a canary.
+/// Returns the start time of the process if it holds the lock and may be a canary.
 fn holds(lock: &Path, pid: u32) -> Option<u64> {
     let file = fs::symlink_metadata(lock).ok().filter(fs::Metadata::is_file)?;
     if flock::holder(&file) != i32::try_from(pid).ok() {

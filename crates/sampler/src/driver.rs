@@ -1,5 +1,5 @@
-//! The driver's library as the workers use it: every call goes through [`Caller`], which notes it in the
-//! in-flight table, measures it, and sorts its outcome.
+//! Calls into the driver's library. Every call goes through [`Caller`], which records it in the in-flight
+//! table, measures its duration and classifies its outcome.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -16,12 +16,11 @@ use model::clock::{Mono, nanos};
 use model::sample::{CallCost, Gap, Missing};
 use model::sync::lock;
 
-/// A driver call by name.
+/// Name of a driver call with its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CallName {
-    /// NVML's C function.
     pub function: &'static str,
-    /// Its arguments, where one function answers several questions.
+    /// Arguments that distinguish several uses of one function.
     pub args: [Option<u32>; 3],
 }
 
@@ -53,21 +52,21 @@ impl std::fmt::Display for CallName {
     }
 }
 
-/// What a failed call means for what comes next.
+/// Failure of a call, by its consequence.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum CallFailure {
-    /// Not asked again with this handle.
+    /// The call is not repeated with this handle.
     Unsupported,
-    /// Asked again at the next visit.
+    /// The call is repeated at the next visit.
     Failed(DriverError, String),
-    /// The GPU is gone: left alone, and its handle asked for again later.
+    /// The GPU is lost. No call is made, and the worker tries to get a new handle later.
     Lost(DriverError, String),
-    /// The driver is gone: the sampler ends.
+    /// The driver is gone, so the sampler ends.
     DriverGone(DriverError, String),
 }
 
 impl CallFailure {
-    /// The gap of a value whose call failed so.
+    /// Returns the gap that explains the missing value.
     pub fn missing(&self) -> Missing {
         match self {
             CallFailure::Unsupported => Missing::Unsupported,
@@ -78,7 +77,6 @@ impl CallFailure {
         }
     }
 
-    /// Kind and text of the error.
     pub fn error(&self) -> (DriverError, String) {
         use CallFailure as F;
         match self {
@@ -89,24 +87,25 @@ impl CallFailure {
         }
     }
 
-    /// Whether the GPU or the driver is gone: neither answers anything more.
+    /// Returns whether the GPU or the driver is gone, so that no further call can succeed.
     pub fn is_final(&self) -> bool {
         matches!(self, CallFailure::Lost(..) | CallFailure::DriverGone(..))
     }
 }
 
-/// A gap: these metrics have no value, by the answer of `call`.
+/// Returns the gap for metrics that `call` left without a value.
 pub fn gap(call: impl Into<CallName>, metrics: &[MetricId], missing: Missing) -> Gap {
     Gap { call: call.into().to_string(), metrics: metrics.to_vec(), missing }
 }
 
-/// Sorts NVML's return codes. Table: NVML header; 2, 5, 7 and 25 would be our mistake, 3, 13 and 26 mean
-/// "not on this device or driver", 9, 12 and 18 (and 1 after a successful start) that the driver is gone.
+/// Classifies NVML's return codes by the table in the NVML header. Codes 2, 5, 7 and 25 would be a mistake of
+/// this program. Codes 3, 13 and 26 mean "not on this device or driver". Codes 9, 12 and 18 (and 1 after a
+/// successful start) mean that the driver is gone.
 pub fn classify(error: &NvmlError) -> CallFailure {
     use DriverError as D;
     let failed = |kind| CallFailure::Failed(kind, error.to_string());
     let gone = |kind| CallFailure::DriverGone(kind, error.to_string());
-    // In the words of `nvidia-smi`, which people search for.
+    // The same words as `nvidia-smi`, because people search for them.
     let lost = |kind, text: &str| CallFailure::Lost(kind, text.to_owned());
     match error {
         NvmlError::NotSupported | NvmlError::FunctionNotFound | NvmlError::FailedToLoadSymbol(_) => {
@@ -120,7 +119,7 @@ pub fn classify(error: &NvmlError) -> CallFailure {
         NvmlError::LibRmVersionMismatch => gone(D::LibRmVersionMismatch),
         NvmlError::GpuLost => lost(D::GpuIsLost, "GPU is lost: it has fallen off the bus or does not answer"),
         NvmlError::ResetRequired => lost(D::ResetRequired, "GPU requires reset"),
-        // 28 is GPU_NOT_FOUND, which the wrapper does not know yet.
+        // 28 is GPU_NOT_FOUND, which the wrapper lacks.
         NvmlError::NotFound | NvmlError::UnexpectedVariant(28) => failed(D::NotFound),
         NvmlError::NoPermission => failed(D::NoPermission),
         NvmlError::InsufficientPower => failed(D::InsufficientPower),
@@ -137,7 +136,8 @@ pub fn classify(error: &NvmlError) -> CallFailure {
     }
 }
 
-/// As the driver's answer: a kernel or a virtual machine without the file does not support it.
+/// Returns a file error as the equivalent driver error. A kernel or virtual machine without the file does not
+/// support the reading.
 pub fn file_error(error: std::io::Error) -> NvmlError {
     use std::io::ErrorKind as E;
     match error.kind() {
@@ -147,7 +147,7 @@ pub fn file_error(error: std::io::Error) -> NvmlError {
     }
 }
 
-/// Loads and initialises the library. A driver without GPUs is a driver.
+/// Loads and initialises the library. A driver without GPUs is not an error.
 pub fn load(library: Option<&Path>) -> Result<Nvml, NvmlError> {
     let mut builder = Nvml::builder();
     if let Some(path) = library {
@@ -156,7 +156,7 @@ pub fn load(library: Option<&Path>) -> Result<Nvml, NvmlError> {
     builder.flags(InitFlags::NO_GPUS).init()
 }
 
-/// Makes driver calls for one worker.
+/// Makes the driver calls of one worker.
 pub(crate) struct Caller {
     slot: SlotWriter,
     allowed: Duration,
@@ -164,17 +164,16 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// A caller that notes its calls in `slot`; a call may take `allowed`.
+    /// Returns a caller that records its calls in `slot` with the deadline `allowed`.
     pub fn new(slot: SlotWriter, allowed: Duration) -> Caller {
         Caller { slot, allowed, costs: Vec::new() }
     }
 
-    /// From now on a call may take `allowed`.
     pub fn set_allowed(&mut self, allowed: Duration) {
         self.allowed = allowed;
     }
 
-    /// Makes a call: noted, measured, sorted.
+    /// Makes a call: records it, measures it and classifies its outcome.
     pub fn call<T>(
         &mut self,
         name: impl Into<CallName>,
@@ -183,7 +182,7 @@ impl Caller {
         self.call_allowing(name, self.allowed, f)
     }
 
-    /// As [`Caller::call`], with a deadline of its own.
+    /// Makes a call as [`Caller::call`] does, with a deadline of its own.
     pub fn call_allowing<T>(
         &mut self,
         name: impl Into<CallName>,
@@ -198,26 +197,28 @@ impl Caller {
         result.map_err(|error| classify(&error))
     }
 
-    /// The calls made since the last `take_costs`.
+    /// Returns the calls made since the last `take_costs`.
     pub fn take_costs(&mut self) -> Vec<CallCost> {
         std::mem::take(&mut self.costs)
     }
 }
 
-/// The node's one permit for expensive visits (calls of 1 ms and more, which delay the cheap calls of every client).
-/// It is given for one visit and revoked at the deadline of that visit, so that a call that never returns does not
-/// keep the other GPUs from their visits. Holds that deadline; 0 while the permit is free.
+/// The node's single permit for expensive visits, whose calls take 1 ms or more and delay the cheap calls of
+/// every client. The permit is issued for one visit and revoked at the deadline of that visit, so that a call
+/// that never returns does not block the visits to the other GPUs. The value is that deadline, or 0 while the
+/// permit is free.
 #[derive(Debug, Default)]
 pub(crate) struct ExpensiveVisits(Mutex<Mono>);
 
-/// The permit, until dropped.
+/// A permit that is released when it is dropped.
 pub(crate) struct Permit<'a> {
     owner: &'a ExpensiveVisits,
     until: Mono,
 }
 
 impl ExpensiveVisits {
-    /// The permit, if it is free or revoked. Never waits: a worker that waited here would miss its cheap visits.
+    /// Returns the permit if it is free or revoked. Never waits, because a waiting worker would miss its cheap
+    /// visits.
     pub fn try_acquire(&self, now: Mono, allowed: Duration) -> Option<Permit<'_>> {
         let mut until = lock(&self.0);
         if now < *until {
@@ -231,7 +232,7 @@ impl ExpensiveVisits {
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
         let mut until = lock(&self.owner.0);
-        // A revoked permit must not release the one that was given after it, which has a later deadline.
+        // A revoked permit must not release its successor, which has a later deadline.
         if *until == self.until {
             *until = Mono(0);
         }

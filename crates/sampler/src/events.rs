@@ -1,5 +1,5 @@
-//! The worker that waits for the driver's events: faults and others, at once instead of at the next visit. Each GPU's own
-//! worker registers it, so that a sick GPU does not delay the others.
+//! The thread that waits for the driver's events, so that faults are reported at once and not at the next
+//! visit. Each GPU is registered by its own worker, so that a sick GPU does not delay the others.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -20,35 +20,34 @@ use model::fact::{DriverFact, EVENT_BITS, Fact, FactKind};
 use model::sample::Missing;
 use model::sync::lock;
 
-/// Longest wait in one go; it also bounds how late the end of the sampler is noticed.
+/// Longest single wait. It also limits how late this thread reacts to a stop.
 const WAIT: Duration = Duration::from_millis(500);
 const WAIT_CALL: &str = "nvmlEventSetWait_v2";
-/// Pause before waiting is tried again after it failed.
+/// Pause after a failed wait.
 const PAUSE: Duration = Duration::from_secs(5);
-/// Most sets in a sampler's life. Sets are never freed, because a worker may register a GPU in one, and each set holds
-/// descriptors.
+/// Maximum number of event sets in a sampler's life. Sets are never freed, because a worker may be registering
+/// a GPU in one, and every set uses file descriptors.
 const MOST_SETS: u64 = 32;
 
-/// The set in which GPUs are registered, and what its events said.
+/// The event set in which GPUs are registered, and what its events reported.
 #[derive(Debug, Default)]
 pub(crate) struct EventSets {
-    /// With its number: a lost GPU spoils the set, and another set replaces it.
+    /// The set with its number. A lost GPU makes the set useless, and a new set replaces it.
     set: Mutex<Option<(u64, EventSet)>>,
-    /// By the number of the device's handle.
+    /// GPU and slot by the number of the device handle.
     gpus: Mutex<HashMap<usize, (Gpu, usize)>>,
     /// GPUs whose MIG configuration has changed.
     pub mig: SlotSet,
-    /// GPUs with any other event: a fault, or its consequences.
+    /// GPUs with any other event, which is a fault or the consequence of one.
     pub faults: SlotSet,
-    /// GPUs in MIG mode: an event of any other GPU is of no instance, whatever ids a driver gives.
+    /// GPUs in MIG mode. An event of any other GPU belongs to no instance, whatever ids the driver reports.
     pub in_mig_mode: SlotSet,
     waiting: Mutex<Waiting>,
 }
 
-/// Whether the driver's events can be waited for.
+/// Result of waiting for the driver's events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Waiting {
-    /// Not tried yet.
     #[default]
     Untried,
     Works,
@@ -58,7 +57,8 @@ enum Waiting {
 }
 
 impl EventSets {
-    /// Notes whether events can be waited for. What the GPUs said about it changes with their next visits, which are due.
+    /// Records whether events can be waited for. A change makes the slow tier of every registered GPU due, so
+    /// that its rows show the new state.
     fn set_waiting(&self, waiting: Waiting) {
         let before = std::mem::replace(&mut *lock(&self.waiting), waiting);
         if before != waiting {
@@ -67,11 +67,11 @@ impl EventSets {
     }
 }
 
-/// Bit of the event that says that the MIG configuration has changed: a hint to read the layout, no fact of its own.
+/// Bit of the event for a changed MIG configuration. It is a hint to read the layout and not a fact of its own.
 const MIG_CONFIG_CHANGE: u64 = 0x100;
 
-/// Registers the GPU, once a set, and adds the row that says whether it is registered. `registered` is the number of the
-/// set that has the GPU, for the life of its handle.
+/// Registers the GPU once per set, and adds the row that shows whether it is registered. `registered` is the
+/// number of the set in which the current handle is registered.
 pub fn register(v: &mut Visit<'_>, registered: &mut Option<u64>, slot: usize) {
     let sets = &v.shared.events;
     let feeds: [MetricId; 2] = [m::gpu_driver_events_registered.id(), m::gpu_driver_events_total.id()];
@@ -89,23 +89,25 @@ pub fn register(v: &mut Visit<'_>, registered: &mut Option<u64>, slot: usize) {
         }
         let gpu = v.gpu.clone();
         let done = v.read("nvmlDeviceRegisterEvents", &feeds, |device| {
-            // Known before the first event can come.
+            // Inserted before the first event can arrive.
             let handle = events::handle_number(device);
             lock(&sets.gpus).insert(handle, (gpu, slot));
             events::register(device, supported & wanted, set)
         });
         *registered = done.map(|()| number);
     }
-    // A GPU whose events are not waited for is not registered.
+    // A GPU counts as registered only while its events are waited for.
     if registered.is_some() && waiting != Waiting::Untried {
         v.rows.entity(v.gpu).flag(&m::gpu_driver_events_registered, (), waiting == Waiting::Works);
     }
 }
 
-/// Makes the set and waits in a thread of its own. A driver without events is a driver.
+/// Creates the set and waits for events in a thread of its own. A driver without events is not an error.
 pub fn start(shared: &Arc<Shared>, nvml: &'static Nvml) {
     if let Err(error) = shared.spawn("events", EVENTS_SLOT, move |shared| run(shared, nvml)) {
-        tracing::error!(%error, "no thread for the driver's events");
+        tracing::error!(
+            "failed to start the event thread: {error}; faults are reported only by the kernel log"
+        );
     }
 }
 
@@ -117,13 +119,13 @@ fn run(shared: &Shared, nvml: &'static Nvml) {
     let Some(mut set) = new_set(shared, nvml, &mut caller, &mut sets) else { return };
     let mut number = 0;
     while !shared.stop.stopped() {
-        // Before a GPU is registered there is nothing to wait for.
+        // Nothing can arrive before a GPU is registered.
         if lock(&shared.events.gpus).is_empty() {
             shared.sleep(slot, Mono::now() + WAIT);
             continue;
         }
-        // No call in flight but a wait that was promised to end: it may last, costs the driver nothing, and
-        // a sampler that is to end is not inside the driver because of it.
+        // The wait is recorded as a promise to be back in time and not as a call: it may last, costs the driver
+        // nothing, and must not delay the end of the sampler.
         slot.expect(Mono::now() + WAIT);
         let answer = events::wait(nvml, set, WAIT.as_millis() as u32);
         if answer.is_ok() {
@@ -137,10 +139,13 @@ fn run(shared: &Shared, nvml: &'static Nvml) {
             Err(error) => match classify(&error) {
                 CallFailure::Unsupported => return lacking(shared, WAIT_CALL),
                 CallFailure::DriverGone(error, text) => return shared.driver_gone(error, text),
-                // A set with a lost GPU in it gives no more events of the other GPUs: their workers register them in the
-                // new set with their next slow visits. The kernel log has the faults meanwhile.
+                // A set that contains a lost GPU delivers no more events of the other GPUs. Their workers
+                // register them in the new set at their next slow visits. Until then the kernel log reports the
+                // faults.
                 CallFailure::Lost(_, text) if sets < MOST_SETS => {
-                    tracing::warn!(reason = %text, "a GPU is lost: the others are registered in a new event set");
+                    tracing::warn!(
+                        "the event set contains a lost GPU: {text}; the other GPUs register in a new set"
+                    );
                     match new_set(shared, nvml, &mut caller, &mut sets) {
                         Some(new) => set = new,
                         None => return,
@@ -149,7 +154,10 @@ fn run(shared: &Shared, nvml: &'static Nvml) {
                 failure => {
                     shared.events.set_waiting(Waiting::Fails);
                     let reason = failure.error().1;
-                    tracing::warn!(call = WAIT_CALL, %reason, "waiting for the driver's events failed");
+                    tracing::warn!(
+                        "failed to wait for driver events ({WAIT_CALL}): {reason}; trying again in {} s",
+                        PAUSE.as_secs()
+                    );
                     shared.sleep(slot, Mono::now() + PAUSE);
                 }
             },
@@ -157,21 +165,21 @@ fn run(shared: &Shared, nvml: &'static Nvml) {
     }
 }
 
-/// Ends the wait for events, for good: the driver has no such function.
+/// Gives up waiting for events, because the driver lacks the function.
 fn lacking(shared: &Shared, function: &'static str) {
-    tracing::warn!("the driver lacks {function}: faults are known from the kernel log alone");
+    tracing::warn!("the driver lacks {function}; faults are reported only by the kernel log");
     *lock(&shared.events.set) = None;
     shared.events.set_waiting(Waiting::Lacking(function));
 }
 
-/// Makes a set without GPUs.
+/// Creates a set without GPUs.
 fn new_set(shared: &Shared, nvml: &'static Nvml, caller: &mut Caller, sets: &mut u64) -> Option<EventSet> {
     const CREATE: &str = "nvmlEventSetCreate";
     caller.set_allowed(shared.settings().call_deadline);
     match caller.call(CREATE, || events::new_set(nvml)) {
         Ok(set) => {
-            // A wait without time, before any GPU is registered: it shows at once if the driver can wait. A refusal proves
-            // nothing yet, because the set is empty.
+            // A wait of zero length, before any GPU is registered, shows at once whether the driver can wait. A
+            // refusal proves nothing yet, because the set is empty.
             if *sets == 0 && caller.call(WAIT_CALL, || events::wait(nvml, set, 0)).is_ok() {
                 shared.events.set_waiting(Waiting::Works);
             }
@@ -185,17 +193,20 @@ fn new_set(shared: &Shared, nvml: &'static Nvml, caller: &mut Caller, sets: &mut
             None
         }
         Err(failure) => {
-            tracing::info!(call = CREATE, reason = %failure.error().1, "the driver offers no events");
+            tracing::info!(
+                "failed to create an event set ({CREATE}): {}; faults are reported only by the kernel log",
+                failure.error().1
+            );
             None
         }
     }
 }
 
-/// Reports an event as a fact of this number; `false` for an event that is no fact.
+/// Reports an event as the fact with this number. Returns `false` if the event is not a fact.
 fn report(shared: &Shared, number: u64, event: &nvmlEventData_t) -> bool {
     let gpus = lock(&shared.events.gpus);
     let Some((gpu, slot)) = gpus.get(&(event.device as usize)).cloned() else {
-        tracing::warn!(bits = event.eventType, "an event of a GPU that is not registered");
+        tracing::warn!("ignored event {:#x} of a GPU that is not registered", event.eventType);
         return false;
     };
     drop(gpus);

@@ -1,9 +1,9 @@
-//! The fast tier of all GPUs in one thread. Each wake-up costs more than the one cheap call of this tier,
-//! so eight threads that wake ten times a second would spend most of the exporter's CPU time on waking.
+//! The fast tier of all GPUs in one thread. A wake-up costs more than the one cheap call of this tier, so eight
+//! threads that wake ten times a second would spend most of the exporter's CPU time on waking.
 //!
-//! The thread is a convenience, never a dependency: when it is late, because a call does not return or for any other
-//! reason, each GPU's own worker makes its fast visits itself. That worker also meets the call that hangs, and the parent
-//! judges that worker; the parent does not judge this thread.
+//! The workers do not depend on this thread. When it is late, because a call does not return or for any other
+//! reason, the worker of each GPU makes its own fast visits. That worker then meets the call that hangs, and
+//! the parent judges the worker and not this thread.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
@@ -18,22 +18,22 @@ use model::catalog::Tier;
 use model::clock::{Cadence, Mono};
 use model::sync::lock;
 
-/// A round may be this many intervals late before the workers make their fast visits themselves.
+/// Number of intervals by which a round may be late before the workers make their own fast visits.
 const LATE: u32 = 3;
-/// Never less than this: a busy machine is late by itself.
+/// Minimum delay that counts as late, because threads of a busy machine are late anyway.
 const LEAST_LATE: Duration = Duration::from_millis(500);
 
-/// The workers' end.
+/// State that the workers read.
 #[derive(Debug, Default)]
 pub(crate) struct FastTier {
-    /// When the newest round ended, and the slots of the GPUs that it visited.
+    /// Time when the newest round ended, and slots of the GPUs that it visited.
     round: Mutex<(Mono, BTreeSet<usize>)>,
-    /// Slots of GPUs whose clocks the hardware held down.
+    /// Slots of GPUs with a hardware slowdown.
     pub slowed: SlotSet,
 }
 
 impl FastTier {
-    /// Whether the thread makes the fast visits of this GPU now.
+    /// Returns whether the thread currently makes the fast visits of this GPU.
     pub fn leads(&self, slot: usize, now: Mono, interval: Duration) -> bool {
         let late = (interval * LATE).max(LEAST_LATE);
         let round = lock(&self.round);
@@ -41,14 +41,16 @@ impl FastTier {
     }
 }
 
-/// Starts the thread. Without it the workers make their fast visits themselves.
+/// Starts the thread. Without it, the workers make their own fast visits.
 pub fn start(shared: &Arc<Shared>) {
     if let Err(error) = shared.spawn("fast", FAST_SLOT, run) {
-        tracing::warn!(%error, "no thread for the fast tier");
+        tracing::warn!(
+            "failed to start the thread of the fast tier: {error}; every GPU's own thread reads it"
+        );
     }
 }
 
-/// What the thread knows of a GPU in one epoch.
+/// State of a GPU in one epoch.
 #[derive(Default)]
 struct FastGpu {
     epoch: u64,
@@ -92,7 +94,7 @@ fn run(shared: &Shared) {
     }
 }
 
-/// Visits one GPU; whether its handle is still valid. The GPU's worker finds a loss by itself.
+/// Visits one GPU. Returns whether its handle is still valid; the GPU's own worker detects a loss by itself.
 fn visit(
     shared: &Shared,
     settings: &Arc<SamplerSettings>,

@@ -1,8 +1,10 @@
-//! GPM: what the units of the GPU did between two samples of the driver's profiling counters (Hopper and
-//! later). The counters have one reader at a time, so they can be switched off, which frees the samples.
+//! GPM: activity of the units of the GPU between two samples of the driver's profiling counters (Hopper and
+//! later). Only one program at a time can read the counters, so reading can be switched off, which frees the
+//! samples.
 //!
-//! Windows follow each other without a gap: the sample that ends one begins the next. NVML takes 1.9 ms to
-//! compute `graphics` and next to nothing for all others together (H200), so that one has longer windows.
+//! Windows follow each other without a gap: the sample that ends one window begins the next. On an H200, NVML
+//! takes 1.9 ms to compute `graphics` and almost no time for all other units together, so `graphics` has longer
+//! windows.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,7 +22,7 @@ use model::catalog::{self as m, Direction, DropReason, GpmUnit, GpuInstance, Met
 use model::clock::Mono;
 use model::sample::{Drained, GpmWindow, Missing, Row};
 
-/// Units of the GPU with their GPM metric, a percentage.
+/// Units of the GPU with their GPM metrics, which are percentages.
 const UNITS: [(GpmMetricId, GpmUnit); 11] = [
     (GpmMetricId::SmUtil, GpmUnit::Sm),
     (GpmMetricId::SmOccupancy, GpmUnit::SmOccupancy),
@@ -38,7 +40,7 @@ const UNITS: [(GpmMetricId, GpmUnit); 11] = [
 /// The unit with longer windows.
 const GRAPHICS: [(GpmMetricId, GpmUnit); 1] = [(GpmMetricId::GraphicsUtil, GpmUnit::Graphics)];
 
-/// GPM metrics that are a rate in MiB a second, with their place in [`GpmMetrics::bytes`].
+/// GPM metrics that are rates in MiB/s, with their index in [`GpmMetrics::bytes`].
 const RATES: [(GpmMetricId, usize, Direction); 4] = [
     (GpmMetricId::PcieTxPerSec, 0, Direction::Tx),
     (GpmMetricId::PcieRxPerSec, 0, Direction::Rx),
@@ -46,26 +48,26 @@ const RATES: [(GpmMetricId, usize, Direction); 4] = [
     (GpmMetricId::NvlinkTotalRxPerSec, 1, Direction::Rx),
 ];
 
-/// Ids of all GPM metrics that are read.
+/// Returns the ids of all GPM metrics that are read.
 pub fn metrics_read() -> impl Iterator<Item = u32> {
     let units = UNITS.iter().chain(&GRAPHICS).map(|(id, _)| id.as_c());
     units.chain(RATES.iter().map(|(id, ..)| id.as_c()))
 }
 
 const MIB: f64 = 1_048_576.0;
-/// A unit can be measured a little more than always active, as numerator and denominator are not read at
-/// the same instant. More than this is no rounding.
+/// Maximum percentage that is accepted. Numerator and denominator are not read at the same instant, so a busy
+/// unit can measure slightly above 100 %; anything above this limit is not a rounding error.
 const MOST_PERCENT: f64 = 105.0;
 
 const METRICS_GET: &str = "nvmlGpmMetricsGet";
 
-/// The metrics of one kind of subject.
+/// Metrics of the GPU or of its GPU instances.
 struct GpmMetrics<E: Entity + 'static> {
     active: &'static Metric<E, (GpmUnit,)>,
     seconds: &'static Metric<E, (GpmUnit,)>,
-    /// Over PCIe and over NVLink.
+    /// Bytes over PCIe and over NVLink.
     bytes: [&'static Metric<E, (Direction,)>; 2],
-    /// The same a second, in the last window.
+    /// Bytes per second in the last window, in the same order.
     rates: [&'static Metric<E, (Direction,)>; 2],
 }
 
@@ -91,7 +93,7 @@ const INSTANCE: GpmMetrics<GpuInstance> = GpmMetrics {
     rates: [&m::gpu_mig_gpm_pcie_bytes_per_second, &m::gpu_mig_gpm_nvlink_bytes_per_second],
 };
 
-/// The values that are read of a window.
+/// Values that are read from a window.
 struct WindowParts {
     units: &'static [(GpmMetricId, GpmUnit)],
     rates: &'static [(GpmMetricId, usize, Direction)],
@@ -100,10 +102,10 @@ struct WindowParts {
 const SLOW: WindowParts = WindowParts { units: &UNITS, rates: &RATES };
 const RARE: WindowParts = WindowParts { units: &GRAPHICS, rates: &[] };
 
-/// The newest sample of the GPU (`None`) and of each of its GPU instances: the beginning of the next window.
+/// Newest samples of the GPU (`None`) and of its GPU instances, with which the next windows begin.
 type Begun = HashMap<Option<u32>, (GpmSample<'static>, Mono)>;
 
-/// The windows that are open.
+/// Reads the windows, and keeps those that are open.
 #[derive(Debug, Default)]
 pub(crate) struct GpmReader {
     slow: Begun,
@@ -112,24 +114,24 @@ pub(crate) struct GpmReader {
     stopped: StoppedCounters,
 }
 
-/// Whether the counters of the whole GPU have stopped: all units read 0 while the GPU works by its utilization rate, as
-/// seen in the field after an Xid 31. In MIG mode there is no such rate.
+/// Detects that the counters of the whole GPU have stopped: all units read 0 while the utilization rate shows
+/// work, as observed in the field after an Xid 31. GPUs in MIG mode have no such rate.
 #[derive(Debug, Default)]
 struct StoppedCounters {
-    /// Since when every window contradicted the rate.
+    /// Beginning of the first of the windows that contradict the rate.
     since: Option<Mono>,
     stopped: bool,
 }
 
 impl StoppedCounters {
-    /// Takes in a window that began at `begun` and ended `now`; gives whether the counters count. A GPU without work
-    /// proves nothing; any unit that was active does.
+    /// Adds a window from `begun` to `now`, and returns whether the counters work. A GPU without work proves
+    /// nothing; any active unit proves that the counters work.
     fn counts(&mut self, active: bool, worked: bool, begun: Mono, now: Mono, patience: Duration) -> bool {
         if active {
             *self = StoppedCounters::default();
         } else if worked {
             match self.since {
-                // A rate covers other moments than the window: one alone is no evidence.
+                // The rate covers other moments than the window, so a single window is no evidence.
                 None => self.since = Some(begun),
                 Some(since) => self.stopped |= now.since(since) >= patience,
             }
@@ -141,8 +143,8 @@ impl StoppedCounters {
 }
 
 impl GpmReader {
-    /// Ends a window of the tier and begins the next, of the GPU and of its GPU instances. Switched off, it frees
-    /// the samples.
+    /// Ends a window of the tier and begins the next one, for the GPU and for its GPU instances. Frees the
+    /// samples when reading is switched off.
     pub fn read(&mut self, tier: Tier, v: &mut Visit<'_>, on: bool, instances: &[GpuInstance]) {
         if !self.there(v) {
             return;
@@ -158,12 +160,12 @@ impl GpmReader {
         windows(&mut self.slow, &SLOW, v, on, instances, stopped);
     }
 
-    /// Whether the values are withdrawn, because the counters have stopped.
+    /// Returns whether the values are withdrawn because the counters have stopped.
     pub fn withdrawn(&self) -> bool {
         self.stopped.stopped
     }
 
-    /// What was read under another MIG layout is void.
+    /// Discards the samples of another MIG layout.
     pub fn forget(&mut self) {
         self.slow.clear();
         self.rare.clear();
@@ -224,11 +226,11 @@ fn window<E: Entity + 'static>(
         None => v.read("nvmlGpmSampleGet", &feeds, |d| d.gpm_sample()),
         Some(id) => v.read(("nvmlGpmMigSampleGet", id), &feeds, |d| d.gpm_mig_sample(id)),
     };
-    // A sample that failed leaves the window open; one that is not supported leaves none.
+    // After a failed sample the window stays open. Without support there is no window.
     let Some(sample) = sampled else { return };
     let now = Mono::now();
     let Some((begin, since)) = begun.get(&id) else {
-        // Counters begin at 0 with the first sample, before anything was measured.
+        // Counters start at 0 with the first sample, before anything was measured.
         v.drained.push(Drained::Gpm(born(entity.subject(), parts, metrics)));
         begun.insert(id, (sample, now));
         return;
@@ -278,9 +280,9 @@ fn link_bytes<E: Entity + 'static>(
 ) -> Option<Row> {
     let call = (METRICS_GET, id.as_c());
     let (total, newest) = (metrics.bytes[link], metrics.rates[link]);
-    // Before the link's own rate was asked for, no other can be judged.
+    // A rate cannot be judged before the rate of the link itself was requested.
     let own = [v.state.link_rates.pcie, v.state.link_rates.nvlink][link]?;
-    // Not given: 10 PB/s, no link is as fast.
+    // Without a known link rate the limit is 10 PB/s, which is faster than any link.
     let most = own.map_or(1e10, |rate| rate * LINK_TOLERANCE / MIB);
     let missing = match value {
         Ok(rate) if (0.0..=most).contains(&rate) => {
@@ -294,8 +296,8 @@ fn link_bytes<E: Entity + 'static>(
     None
 }
 
-/// Whether the counters of the whole GPU have stopped, by the values of a window. Only the slow windows show that, and
-/// each takes what the utilization rates showed meanwhile.
+/// Returns whether the values of a window show that the counters of the whole GPU have stopped. Only slow
+/// windows can show this, and each one consumes the utilization rates collected since the previous one.
 fn have_stopped(
     v: &mut Visit<'_>,
     stopped: &mut StoppedCounters,
@@ -319,21 +321,21 @@ fn have_stopped(
     let gpu = v.gpu.gpu;
     match (before, counts) {
         (false, false) => tracing::warn!(
-            "GPU {gpu} is busy by NVML, but its profiling counters (GPM) read 0: their values are withdrawn"
+            "the profiling counters (GPM) of GPU {gpu} read 0 although NVML reports a busy GPU; their values are withdrawn"
         ),
-        (true, true) => tracing::info!("GPU {gpu}: the profiling counters (GPM) count again"),
+        (true, true) => tracing::info!("the profiling counters (GPM) of GPU {gpu} work again"),
         _ => {}
     }
     !counts
 }
 
-/// For how long windows contradict the utilization rate until the counters have stopped: the interval of the longer windows,
-/// which are withdrawn with them, but a minute at most.
+/// Returns the time for which windows must contradict the utilization rate before the counters count as
+/// stopped: the interval of the longer windows, which are withdrawn as well, but at most one minute.
 fn patience(rare: Duration) -> Duration {
     rare.min(Duration::from_secs(60))
 }
 
-/// A window in which nothing was measured.
+/// Returns a window in which nothing was measured.
 fn born<E: Entity + 'static>(subject: Subject, parts: &WindowParts, metrics: &GpmMetrics<E>) -> GpmWindow {
     let units = parts.units.iter().map(|(_, unit)| row(metrics.seconds, unit.text(), 0.0));
     let rates =
@@ -349,7 +351,7 @@ fn row<E: Entity, L: model::catalog::schema::LabelSet>(
     Row { metric: metric.id(), labels: vec![label], value }
 }
 
-/// A percentage as a ratio; NaN and what no rounding explains are none.
+/// Returns a percentage as a ratio, or an error if it is NaN or outside the range that rounding explains.
 fn ratio(percent: f64) -> Result<f64, DropReason> {
     match (0.0..=MOST_PERCENT).contains(&percent) {
         true => Ok((percent / 100.0).min(1.0)),

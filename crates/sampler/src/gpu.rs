@@ -1,9 +1,9 @@
-//! The readings of a GPU, tier by tier. Adding a metric whose call is cheap: one line in `normal`.
+//! The readings of a GPU by tier. To add a metric whose call is cheap, add one line to `normal`.
 //!
-//! Measured costs of the calls decide the tier (`docs/DESIGN.md`). A call of 1 ms and more belongs into the
-//! slow tier or above: visits to those are made one at a time on the node.
+//! The measured cost of a call decides its tier (`docs/DESIGN.md`). A call of 1 ms or more belongs to the slow
+//! tier or a rarer one, because the visits of those tiers are made one at a time on the node.
 
-/// A field that feeds one metric.
+/// Defines a field that feeds one metric.
 macro_rules! field {
     ($id:ident, $metric:ident, $labels:expr, $scale:expr) => {
         Field::new(field_id::$id, m::$metric.id(), $scale, |rows, gpu, _, value| {
@@ -12,14 +12,14 @@ macro_rules! field {
     };
 }
 
-/// Seconds for which one reason held the clocks down.
+/// Defines the counter of the seconds for which one reason lowered the clocks.
 macro_rules! clock_event {
     ($id:ident, $event:ident) => {
         field!($id, gpu_clock_event_seconds_total, (ClockEvent::$event,), NANO)
     };
 }
 
-/// Seconds for which one policy held the performance down.
+/// Defines the counter of the seconds for which one policy limited the performance.
 macro_rules! violation {
     ($id:ident, $policy:ident) => {
         field!($id, gpu_violation_seconds_total, (PerfPolicy::$policy,), NANO)
@@ -52,7 +52,7 @@ use model::catalog::{
 };
 use model::pci::kernel_address;
 
-/// Ids of all fields that are read, by the numbers of the bindings.
+/// Returns the ids of all fields that are read, in the numbering of the bindings.
 pub fn fields_read() -> impl Iterator<Item = u32> {
     let tables = [
         &SLOW_FIELDS[..],
@@ -66,7 +66,6 @@ pub fn fields_read() -> impl Iterator<Item = u32> {
     tables.into_iter().flatten().map(Field::id).chain(nvlink::ONE_BY_ONE)
 }
 
-/// Reads one tier.
 pub fn read(tier: Tier, v: &mut Visit<'_>) {
     match tier {
         Tier::Identity => identity(v),
@@ -80,7 +79,7 @@ pub fn read(tier: Tier, v: &mut Visit<'_>) {
     }
 }
 
-/// Fields that a driver reads together in one call of some 0.1 ms, so not once a second.
+/// Fields that the driver reads together in one call of about 0.1 ms, which is too expensive for every second.
 static SLOW_FIELDS: [Field; 10] = [
     Field::new(
         field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION,
@@ -113,13 +112,14 @@ const DOMAINS: [(Clock, ClockDomain); 4] = [
     (Clock::Video, ClockDomain::Video),
 ];
 
-/// Bits of nvmlClocksEventReason* in the header, in the order of [`ClockEvent`].
+/// Bits of `nvmlClocksEventReason*` in the header, in the order of [`ClockEvent`].
 const CLOCK_EVENT_BITS: [u64; 9] = [0x1, 0x2, 0x4, 0x8, 0x10, 0x20, 0x40, 0x80, 0x100];
 
-/// Only values that are added up between two publications: others would be read nine times for nothing.
+/// Reads only the values that are summed between two publications. Anything else would be read nine times for
+/// nothing.
 fn fast(v: &mut Visit<'_>) {
     const REASONS: &str = "nvmlDeviceGetCurrentClocksEventReasons";
-    // The ledger adds the states up to seconds, so they are sent also if they are not to be published.
+    // The ledger sums the states to seconds, so they are sent even if they are not published themselves.
     let feeds = [m::gpu_clock_event_active.id(), m::gpu_clock_event_seconds_total.id()];
     let bits = v.read(REASONS, &feeds, raw::clocks_event_reasons);
     v.state.slowdown.seen |= bits.is_none_or(|bits| bits & slowdown::BITS != 0);
@@ -171,7 +171,8 @@ fn normal(v: &mut Visit<'_>) {
     }
 }
 
-/// The temperature of the core, and the degrees left until slowdown: NVML's own margin takes 0.9 ms.
+/// Reads the temperature of the core and derives the margin until slowdown, because NVML's own margin takes 0.9
+/// ms.
 fn temperature(v: &mut Visit<'_>) {
     const CALL: (&str, u32) = ("nvmlDeviceGetTemperature", 0);
     let margin = &m::gpu_temperature_margin_celsius;
@@ -185,7 +186,7 @@ fn temperature(v: &mut Visit<'_>) {
 
 const THRESHOLD: &str = "nvmlDeviceGetTemperatureThreshold";
 
-/// The lowest temperature at which the clocks are held down; asked once a handle.
+/// Returns the lowest temperature at which the driver lowers the clocks. It is read once per handle.
 fn slowdown_celsius(v: &mut Visit<'_>) -> Option<f64> {
     if let Some(known) = v.state.slowdown_celsius {
         return known;
@@ -206,7 +207,7 @@ fn slowdown_celsius(v: &mut Visit<'_>) -> Option<f64> {
 
 fn utilization(v: &mut Visit<'_>) {
     const CALL: &str = "nvmlDeviceGetUtilizationRates";
-    // The profiling counters are compared with the rate, so the rate is read also if it is not to be published.
+    // The profiling counters are compared with the rate, so the rate is read even if it is not published.
     let feeds = [
         m::gpu_utilization_ratio.id(),
         m::gpu_memory_utilization_ratio.id(),
@@ -223,7 +224,7 @@ fn utilization(v: &mut Visit<'_>) {
     }
 }
 
-/// A limit of the power, in milliwatts. None is 0: a board without power does not answer.
+/// Adds a power limit given in milliwatts. A limit of 0 means that the board did not answer.
 fn power_limit(v: &mut Visit<'_>, call: &'static str, limit: PowerLimit, milliwatts: u32) {
     let metric = &m::gpu_power_limit_watts;
     match milliwatts {
@@ -319,8 +320,8 @@ fn sessions(v: &mut Visit<'_>) {
     });
 }
 
-/// Number of sessions, their frames a second and their latency. An average of no sessions is no latency, so there is
-/// none then.
+/// Reads the number of sessions, their frame rate and their latency. Without sessions, an average of 0 is not a
+/// latency and is left out.
 fn session_averages(
     v: &mut Visit<'_>,
     call: &'static str,
@@ -336,7 +337,7 @@ fn session_averages(
 }
 
 fn rare(v: &mut Visit<'_>) {
-    // The most expensive call, and it delays the cheap calls of every NVML client on the GPU.
+    // The most expensive call. It also delays the cheap calls of every NVML client on the GPU.
     v.value("nvmlDeviceGetTotalEnergyConsumption", &m::gpu_energy_joules_total, (), MILLI, |d| {
         d.total_energy_consumption()
     });
@@ -426,7 +427,7 @@ fn platform(v: &mut Visit<'_>) {
     }
 }
 
-/// What only readers of dcgm-exporter's page ask for.
+/// Reads the labels that only dcgm-exporter's page shows.
 fn board(v: &mut Visit<'_>) {
     let feeds = [m::gpu_board_info.id()];
     if !v.wants(&feeds) {
@@ -477,7 +478,7 @@ fn identity(v: &mut Visit<'_>) {
     v.rows.entity(v.gpu).info(&m::gpu_info, info);
 }
 
-/// Whether the GPU is in a virtual machine, or offered to some.
+/// Returns how the GPU is virtualised: whether it is passed to a virtual machine or serves some.
 fn virtualization(device: &Device<'static>) -> Result<String, NvmlError> {
     let mode = match device.virtualization_mode()? {
         NvmlVirtualization::Bare => "none",

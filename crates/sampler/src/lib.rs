@@ -1,12 +1,13 @@
-//! The sampler: the only lasting process that loads libnvidia-ml, and the only crate that names nvml-wrapper. Started, watched
-//! and replaced by `serve`.
+//! The sampler: the only long-lived process that loads libnvidia-ml, and the only crate that names
+//! nvml-wrapper. `serve` starts, watches and replaces it.
 //!
-//! The sampler holds no sums: it sends readings. One worker thread a GPU (`worker`, which visits the tiers of `gpu`), one
-//! for the node (`node`: library, driver, list of GPUs), one for the driver's events, one for the fast tier. The process
-//! ends when its control pipe closes, but never in the middle of a driver call.
+//! The sampler sends readings and keeps no sums. It has one worker thread per GPU (`worker`, which visits the
+//! tiers of `gpu`), one for the node (`node`: library, driver, list of GPUs), one for the driver's events and
+//! one for the fast tier. The process ends when its control pipe closes, but never in the middle of a driver
+//! call.
 //!
-//! [`wire`] has the messages between parent and sampler. [`watch`] is the canary's own reading of NVML. All unsafe code
-//! is in `raw`.
+//! [`wire`] defines the messages between parent and sampler. [`watch`] reads NVML for the canary. All unsafe
+//! code is in `raw`.
 
 #![deny(unsafe_code)]
 
@@ -50,24 +51,23 @@ pub use gpm::metrics_read as gpm_metrics_read;
 pub use gpu::fields_read;
 pub use samples::{POWER as POWER_SAMPLE_METRICS, UTILIZATION as UTILIZATION_SAMPLE_METRICS};
 
-/// Longest wait of a fast batch for further ones: with a publication a second its values are then at most 1.5 s old on
-/// the wire.
+/// Longest time for which a fast batch waits for further ones. With one publication per second, its values are
+/// then at most 1.5 s old on the wire.
 const MAX_QUEUED: Duration = Duration::from_millis(250);
 
-/// State of the sampler that all threads use.
+/// State shared by all threads of the sampler.
 struct Shared {
     config: SamplerConfig,
     host: Host,
-    /// What is to be read now. A visit keeps to those that it began with.
+    /// Current settings. A visit uses the settings with which it began.
     settings: Mutex<Arc<SamplerSettings>>,
     table: &'static Table,
     expensive: driver::ExpensiveVisits,
-    /// Whether the profiling counters (GPM) are to be read now. A worker that finds it false releases its samples, so
-    /// that a profiler can have the counters.
+    /// Whether to read the profiling counters (GPM). A worker that finds `false` frees its samples, so that a
+    /// profiler can use the counters.
     gpm: AtomicBool,
-    /// The processes of the canary that the parent has started.
+    /// Canary processes that the parent has started.
     canaries: Mutex<Vec<CanaryProcess>>,
-    /// Ends all threads.
     stop: Stop,
     frames: Mutex<Outbox>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -75,13 +75,12 @@ struct Shared {
     fast: fast::FastTier,
     /// GPUs with a handle, by slot.
     attached: Mutex<BTreeMap<usize, AttachedGpu>>,
-    /// How many GPUs the driver lists.
+    /// Number of GPUs that the driver lists.
     listed: AtomicUsize,
-    /// Whether the peer-to-peer matrix is asked for, or was.
+    /// Whether the peer-to-peer matrix was or is being read.
     peers: AtomicBool,
 }
 
-/// A GPU with a handle.
 #[derive(Clone, Debug)]
 struct AttachedGpu {
     gpu: Gpu,
@@ -97,29 +96,31 @@ impl Shared {
         Arc::clone(&lock(&self.settings))
     }
 
-    /// Takes over other settings, and has all threads look at them.
+    /// Replaces the settings and wakes all threads.
     fn set_settings(self: &Arc<Self>, settings: SamplerSettings) {
         *lock(&self.settings) = Arc::new(settings);
         self.stop.wake();
         peers::start(self);
     }
 
-    /// Sends a frame, with all that were queued before it.
+    /// Sends a frame, together with all queued frames.
     fn send(&self, message: &FromSampler) {
         self.enqueue(message, true);
     }
 
-    /// Queues a frame: it goes at once, or with the next that does, or that is queued [`MAX_QUEUED`] later. Each write
-    /// costs both processes a wake-up.
+    /// Queues a frame. It is written at once if `at_once`, and otherwise together with the next such frame or
+    /// with the next frame that is queued after [`MAX_QUEUED`]. Each write costs both processes a wake-up.
     fn enqueue(&self, message: &FromSampler, at_once: bool) {
         let bytes = match frame::encode(message) {
             Ok(bytes) => bytes,
-            Err(error) => return tracing::error!(%error, "a frame that cannot be sent"),
+            Err(error) => {
+                return tracing::error!("failed to encode a frame: {error}; its values are missing");
+            }
         };
         let mut out = lock(&self.frames);
         let now = Mono::now();
         if !at_once && now.since(out.since) >= MAX_QUEUED {
-            // The queue goes first; this frame waits for those of its own tick.
+            // The queue is written first, and this frame waits for the others of its own tick.
             out.flush(&self.stop);
         }
         if out.bytes.is_empty() {
@@ -143,13 +144,13 @@ impl Shared {
         });
     }
 
-    /// Sends the batch of a visit. Fast ones are queued.
+    /// Sends the batch of a visit. Fast batches are queued.
     fn report(&self, batch: Batch) {
         let queued = batch.part.tier == Tier::Fast && batch.answered;
         self.enqueue(&FromSampler::Batch(batch), !queued);
     }
 
-    /// Reports to the parent that the driver went away, and ends.
+    /// Reports to the parent that the driver is gone, and stops the sampler.
     fn driver_gone(&self, error: DriverError, text: String) {
         if !self.stop.stopped() {
             self.send(&FromSampler::DriverAway { error, text });
@@ -157,20 +158,21 @@ impl Shared {
         self.stop.stop();
     }
 
-    /// Sleeps until then, or until it is time to end; the slot shows when the worker will show life again.
+    /// Sleeps until `next` or until the stop. The slot promises that the worker will be active again by then.
     fn sleep(&self, slot: SlotWriter, next: Mono) {
         while !self.stop.stopped() && Mono::now() < next {
             self.sleep_since(self.stop.woken(), slot, next);
         }
     }
 
-    /// The same. Ends as well once there is something new to look at since `woken`.
+    /// Sleeps like [`Shared::sleep`], and also ends if the threads were woken since `woken` was read.
     fn sleep_since(&self, woken: u64, slot: SlotWriter, next: Mono) {
         slot.expect(next);
         self.stop.wait_since(woken, next);
     }
 
-    /// Follows the parent's requests until the control pipe closes or breaks, or nobody takes the GPUs to include.
+    /// Follows the parent's requests until the control pipe closes or breaks, or until the thread that attaches
+    /// GPUs has ended.
     fn listen(self: &Arc<Self>, mut control: BufReader<File>, included: &Sender<(usize, Option<GpuSlot>)>) {
         loop {
             match frame::read(&mut control) {
@@ -182,14 +184,19 @@ impl Shared {
                 Ok(Some(ToSampler::Gpm(read))) => self.gpm.store(read, Ordering::Relaxed),
                 Ok(Some(ToSampler::Settings(settings))) => self.set_settings(settings),
                 Ok(Some(ToSampler::Canaries(canaries))) => *lock(&self.canaries) = canaries,
-                Ok(Some(ToSampler::Start(_))) => tracing::warn!("duplicate start message"),
+                Ok(Some(ToSampler::Start(_))) => tracing::warn!("ignored a second start message"),
                 Ok(None) => return,
-                Err(error) => return tracing::warn!(%error, "the parent's messages cannot be read"),
+                Err(error) => {
+                    return tracing::warn!(
+                        "failed to read a message of the parent: {error}; the sampler ends"
+                    );
+                }
             }
         }
     }
 
-    /// Starts a thread that owns a slot of the in-flight table. The end of the process waits for the thread.
+    /// Starts a thread that owns a slot of the in-flight table. The process waits for the thread before it
+    /// ends.
     fn spawn(
         self: &Arc<Self>,
         name: &str,
@@ -206,20 +213,20 @@ impl Shared {
     }
 }
 
-/// Frames on their way to the parent.
+/// Frames that are not written to the parent yet.
 struct Outbox {
     pipe: File,
     bytes: Vec<u8>,
-    /// When the oldest of them was queued.
+    /// Time when the oldest frame was queued.
     since: Mono,
 }
 
 impl Outbox {
-    /// Writes the queue. Without a parent nothing can be done but to end.
+    /// Writes the queue. Without a parent the sampler can only end.
     fn flush(&mut self, stop: &Stop) {
         if let Err(error) = self.pipe.write_all(&self.bytes) {
             if !stop.stopped() {
-                tracing::warn!(%error, "the parent does not read any more");
+                tracing::warn!("failed to write to the parent: {error}; the sampler ends");
             }
             stop.stop();
         }
@@ -227,7 +234,8 @@ impl Outbox {
     }
 }
 
-/// The process's whole life.
+/// Runs the sampler until the end of the process. Fails if the inherited descriptors or the start message are
+/// unusable.
 pub fn run() -> std::io::Result<()> {
     child::ignore_signals()?;
     let (frames, control, table) = child::inherited()?;
@@ -235,7 +243,9 @@ pub fn run() -> std::io::Result<()> {
     let mut control = BufReader::new(control);
     let config = match frame::read(&mut control).map_err(std::io::Error::other)? {
         Some(ToSampler::Start(config)) => *config,
-        Some(_) => return Err(std::io::Error::other("the parent's first message is not the start message")),
+        Some(_) => {
+            return Err(std::io::Error::other("the first message of the parent is not the start message"));
+        }
         None => return Ok(()),
     };
     let shared = Arc::new(Shared {
@@ -262,8 +272,8 @@ pub fn run() -> std::io::Result<()> {
         listener.stop.stop();
     })?;
     node::run(&shared, &more);
-    // Threads in a driver call are waited for, however long it takes: ending a GPU client in the middle of a call can
-    // wedge the GPU. The parent does not wait for this process.
+    // Wait for threads in a driver call, however long the call takes: ending a GPU client in the middle of a
+    // call can wedge the GPU. The parent does not wait for this process.
     let threads = std::mem::take(&mut *lock(&shared.threads));
     for thread in threads {
         if thread.join().is_err() {

@@ -1,4 +1,4 @@
-//! MIG: the mode of a GPU, its instances, and its free capacity.
+//! MIG: the mode of a GPU, its instances and its free capacity.
 
 mod capacity;
 mod scan;
@@ -18,7 +18,7 @@ use model::sample::Missing;
 
 const MODE: &str = "nvmlDeviceGetMigMode";
 
-/// Metrics for which the instances are looked for.
+/// Metrics that require a scan of the instances.
 const METRICS: [MetricId; 18] = [
     m::gpu_mig_info.id(),
     m::gpu_mig_memory_total_bytes.id(),
@@ -40,47 +40,47 @@ const METRICS: [MetricId; 18] = [
     m::gpu_mig_gpm_nvlink_bytes_total.id(),
 ];
 
-/// Those that need the driver's own list of GPU instances.
+/// Metrics that require the driver's own list of GPU instances.
 const PLACED: [MetricId; 3] =
     [m::gpu_mig_placement_start.id(), m::gpu_mig_placement_slices.id(), m::gpu_mig_profile_id.id()];
 
-/// Those that need only the profiles of the GPU.
+/// Metrics that require only the profiles of the GPU.
 const PROFILES: [MetricId; 3] =
     [m::gpu_mig_profile_free.id(), m::gpu_mig_profile_capacity.id(), m::gpu_mig_slices.id()];
 
-/// An instance that goes away in the middle of a visit makes the rest of the visit pointless: it is begun
-/// again, so often at most.
+/// Maximum number of attempts in one visit. An instance that disappears in the middle of a visit invalidates
+/// the rest of it, so the visit starts again.
 const TRIES: u32 = 3;
 
-/// A GPU instance.
 struct InstanceState {
     id: u32,
     profile: String,
-    /// First memory slice and number of them, and id of the profile; `None` if the driver does not list the instance.
+    /// First memory slice and number of memory slices, and the id of the profile. Both are `None` if the driver
+    /// does not list the instance.
     placement: Option<(u32, u32)>,
     profile_id: Option<u32>,
-    /// Compute slices, if its profile is known.
+    /// Number of compute slices, if the profile is known.
     slices: Option<u32>,
     multiprocessors: Option<u32>,
 }
 
-/// A MIG device: a compute instance within a GPU instance.
+/// A MIG device, which is a compute instance within a GPU instance.
 struct MigDevice {
     handle: MigHandle,
     info: MigInfo,
     multiprocessors: Option<u32>,
 }
 
-/// The instances of the last scan, with their handles.
+/// Instances found by the last scan, with their handles.
 struct MigLayout {
     key: LayoutKey,
-    /// Whether all GPU instances are known, those without compute instances too, with place and size.
+    /// Whether all GPU instances are known with placement and size, including those without compute instances.
     complete: bool,
     instances: Vec<InstanceState>,
     devices: Vec<MigDevice>,
 }
 
-/// Reads MIG mode and layout of a GPU, for the life of one handle.
+/// Reads MIG mode and layout of a GPU for the life of one handle.
 #[derive(Default)]
 pub(crate) struct MigReader {
     enabled: bool,
@@ -88,35 +88,35 @@ pub(crate) struct MigReader {
     capacity: Capacity,
     /// `None` before the first scan.
     layout: Option<MigLayout>,
-    /// Whether what is known of the instances is to be read again, though the layout is the same.
+    /// Whether to read the instances again although the layout is the same.
     again: bool,
 }
 
 impl MigReader {
-    /// Other metrics are wanted than before: the instances may have values that were not read.
+    /// Makes the next visit read the instances again, because other metrics are published than before.
     pub fn read_again(&mut self) {
         self.again = true;
     }
 
-    /// Reads the mode into the rows: 0.5 ms on a node of eight, so in the slow tier. Returns whether the mode was
-    /// switched.
+    /// Reads the mode into the rows. On a node of eight GPUs this takes 0.5 ms, so it belongs to the slow tier.
+    /// Returns whether the mode has changed.
     pub fn refresh_mode(&mut self, v: &mut Visit<'_>) -> bool {
         let Some(mode) = self.read_mode(v) else { return false };
-        // The ledger compares it with the declared layout, so it is sent also if it is not to be published.
+        // The ledger compares the mode with the declared layout, so it is sent even if it is not published.
         v.rows.entity(v.gpu).flag(&m::gpu_mig_mode_enabled, (), mode.current == 1);
         v.add(MODE, &m::gpu_mig_mode_pending_enabled, (), mode.pending, ONE);
         self.switched(v, &mode)
     }
 
-    /// Reads the mode after an event of a switch; whether it was switched. The mode's own series belong to the slow tier
-    /// alone.
+    /// Reads the mode after an event, and returns whether it has changed. Only the slow tier publishes the
+    /// series of the mode.
     pub fn mode_switched(&mut self, v: &mut Visit<'_>) -> bool {
         self.read_mode(v).is_some_and(|mode| self.switched(v, &mode))
     }
 
-    /// Reads the layout and the cheap values of every instance, if the GPU is in MIG mode. Returns whether the layout
-    /// changed: then every value that was read under the old one is void. A layout that cannot be read leaves the old
-    /// one in place.
+    /// Reads the layout and the cheap values of every instance if the GPU is in MIG mode. Returns whether the
+    /// layout has changed, which voids every value that was read under the old layout. If the layout cannot be
+    /// read, the old one stays.
     pub fn read(&mut self, v: &mut Visit<'_>) -> bool {
         if !self.enabled || !v.wants(&METRICS) && !v.wants(&PROFILES) {
             return self.layout.take().is_some();
@@ -136,10 +136,10 @@ impl MigReader {
                 v.rows = rows.clone();
                 v.gaps.truncate(gaps);
             } else if unsettled {
-                // The last layout is gone, and the present one is not known.
+                // The last layout is gone, and the current one is unknown.
                 changed |= self.layout.take().is_some();
                 if v.gaps.len() == gaps {
-                    let text = "instances are being made or destroyed".to_owned();
+                    let text = "instances are being created or destroyed".to_owned();
                     let missing = Missing::Failed { error: DriverError::Busy, text };
                     v.gap("nvmlDeviceGetMigDeviceHandleByIndex".into(), &METRICS, missing);
                 }
@@ -148,8 +148,8 @@ impl MigReader {
         changed
     }
 
-    /// In MIG mode a list of processes without their instances is of no use: then the lists of
-    /// [`MigReader::read_slow`] count.
+    /// Drops a list of processes that lacks their instances. In MIG mode such a list is useless, and the lists
+    /// of [`MigReader::read_slow`] are used instead.
     pub fn place_processes(&self, v: &mut Visit<'_>) {
         let homeless = v.processes.iter().flatten().any(|process| process.instance.is_none());
         if self.enabled && homeless {
@@ -158,15 +158,16 @@ impl MigReader {
         }
     }
 
-    /// Reads the expensive values: processes and free capacity.
+    /// Reads the expensive values, which are the processes and the free capacity.
     pub fn read_slow(&mut self, v: &mut Visit<'_>) {
-        // The first scan of a layout counts as a change of it: then this tier comes again, with the instances.
+        // The first scan counts as a change of the layout, so this tier is visited again with the instances.
         let Some(layout) = self.layout.as_ref().filter(|_| self.enabled) else { return };
         const PROCESSES: &str = "nvmlDeviceGetComputeRunningProcesses_v3";
         let count = &m::gpu_mig_compute_processes;
         for mig in &layout.devices {
             let call = (PROCESSES, [mig.handle.gpu_instance, mig.handle.compute_instance]);
-            // An instance that has gone since the last scan has no processes; the next scan shows that.
+            // An instance that has disappeared since the last scan has no processes. The next scan detects the
+            // change.
             let list = v.read(call, &[count.id()], |_| match processes::compute(&mig.handle.device) {
                 Err(NvmlError::InvalidArg | NvmlError::NotFound) => Ok(None),
                 other => other.map(Some),
@@ -184,7 +185,7 @@ impl MigReader {
         self.capacity.read(v, &self.profiles, instances);
     }
 
-    /// The GPU instances of the layout.
+    /// Returns the GPU instances of the layout.
     pub fn gpu_instances(&self, gpu: &Gpu) -> Vec<GpuInstance> {
         let instances = self.layout.iter().flat_map(|layout| &layout.instances);
         instances.map(|instance| instance.entity(gpu)).collect()
@@ -196,18 +197,19 @@ impl MigReader {
         v.read(MODE, &feeds, |d| d.mig_mode())
     }
 
-    /// Takes over a mode that was read; whether it was switched.
+    /// Records a mode that was read, and returns whether it has changed.
     fn switched(&mut self, v: &mut Visit<'_>, mode: &MigMode) -> bool {
         let enabled = mode.current == 1;
         v.state.mig_enabled = enabled;
         if !enabled {
-            // The profiles may be others the next time.
+            // The profiles may be different when MIG mode is enabled again.
             *self = MigReader { enabled: self.enabled, ..MigReader::default() };
         }
         std::mem::replace(&mut self.enabled, enabled) != enabled
     }
 
-    /// Scans; whether mode or layout changed. `unsettled` is set if the layout changes right now.
+    /// Scans the GPU, and returns whether the mode or the layout has changed. Sets `unsettled` if the layout is
+    /// changing at this moment.
     fn refresh(&mut self, v: &mut Visit<'_>, unsettled: &mut bool) -> bool {
         if self.profiles.is_empty() {
             self.profiles = profiles(v, &PROFILES).unwrap_or_default();
@@ -216,14 +218,14 @@ impl MigReader {
             if *unsettled {
                 return false;
             }
-            // Perhaps the mode was switched off.
+            // The mode may have been switched off.
             return self.mode_switched(v);
         };
         let is_same = self.layout.as_ref().is_some_and(|layout| layout.key == found.key());
         if is_same && !self.again {
             return false;
         }
-        // A scan takes many calls. Only one that a second scan confirms is no mixture of two layouts.
+        // A scan takes many calls. Only a layout that a second scan confirms is not a mixture of two.
         let Some(again) = scan(v, &self.profiles, unsettled) else { return false };
         *unsettled |= again.key() != found.key();
         if *unsettled {
@@ -244,7 +246,8 @@ impl MigReader {
         let Some(layout) = &self.layout else { return };
         for mig in &layout.devices {
             let compute = layout.compute_instance(v.gpu, mig);
-            // As the mode: the ledger compares it.
+            // The ledger compares these labels with the declared layout, so they are sent even if they are not
+            // published.
             if v.wants(&[m::gpu_mig_info.id(), m::gpu_mig_layout_matches.id()]) {
                 v.rows.entity(&compute).info(&m::gpu_mig_info, mig.info.clone());
             }
@@ -269,8 +272,8 @@ impl MigReader {
             if let Some(count) = instance.multiprocessors {
                 v.add_for(&entity, ATTRIBUTES, &m::gpu_mig_multiprocessors, (), count, ONE);
             }
-            // Memory belongs to the GPU instance: its compute instances share it, and give the same values. Without
-            // any of them there is no handle to ask.
+            // Memory belongs to the GPU instance. Its compute instances share it and report the same values. A
+            // GPU instance without compute instances has no handle to read from.
             let Some(mig) = layout.devices.iter().find(|mig| mig.handle.gpu_instance == instance.id) else {
                 continue;
             };
@@ -292,7 +295,7 @@ impl MigReader {
 const ATTRIBUTES: &str = "nvmlDeviceGetAttributes_v2";
 
 impl MigLayout {
-    /// Reads the identity of the new devices; `None` if a call failed.
+    /// Reads the identity of the new devices. Returns `None` if a call failed.
     fn new(
         v: &mut Visit<'_>,
         scan: Scan,
@@ -322,7 +325,7 @@ impl MigLayout {
                 v.read((ATTRIBUTES, [gi, ci]), &feeds, |_| noting(vanished, mig.device.attributes()))
             })?;
             if instances.iter().all(|known| known.id != gi) {
-                // All that is known of the GPU instance comes from its compute instance.
+                // The GPU instance is known only through its compute instance.
                 let own = gpu_instance_profile(&name);
                 let known = profiles.iter().find(|p| p.name == own);
                 let undivided = attributes
@@ -381,8 +384,8 @@ impl InstanceState {
     }
 }
 
-/// The answer of a call that the GPU may not know: `None` if the call failed, `Some(None)` if the GPU does not know it or
-/// its metrics are off.
+/// Returns the answer of a call that the GPU may not support: `None` if the call failed, and `Some(None)` if
+/// the GPU does not support it or its metrics are off.
 fn answered<T>(v: &mut Visit<'_>, read: impl FnOnce(&mut Visit<'_>) -> Option<T>) -> Option<Option<T>> {
     let before = v.gaps.len();
     let answer = read(v);
@@ -393,12 +396,13 @@ fn answered<T>(v: &mut Visit<'_>, read: impl FnOnce(&mut Visit<'_>) -> Option<T>
     }
 }
 
-/// Profile of a MIG device from NVML's name of it: `NVIDIA H200 MIG 1c.3g.71gb` gives `1c.3g.71gb`.
+/// Returns the profile from NVML's name of a MIG device, for example `1c.3g.71gb` from `NVIDIA H200 MIG
+/// 1c.3g.71gb`.
 fn device_profile(name: &str) -> &str {
     name.rsplit(' ').next().unwrap_or(name)
 }
 
-/// The same of its GPU instance: `3g.71gb`.
+/// Returns the profile of the GPU instance of a MIG device, for example `3g.71gb`.
 fn gpu_instance_profile(name: &str) -> &str {
     let profile = device_profile(name);
     match profile.split_once("c.") {

@@ -1,4 +1,5 @@
-//! The node's worker: loads the library, gives each GPU a worker, and reads what belongs to no GPU.
+//! The worker of the node: loads the library, starts a worker for each GPU, and reads the values that belong to
+//! no GPU.
 
 use std::collections::HashSet;
 use std::io;
@@ -20,13 +21,14 @@ use model::catalog::{self as m, DriverInfo, DropReason, Node, NvSwitchInfo, Tier
 use model::clock::{Cadence, Mono};
 use model::sample::{Missing, Rows};
 
-/// Longest time until the worker notices that a GPU may be asked again.
+/// Longest time until the worker notices that a GPU can be attached again.
 const INCLUDE: Duration = Duration::from_secs(1);
 
-/// Where the nvswitch driver has a folder a switch, named by its PCI address, with a file `information`.
+/// Folder of the nvswitch driver. It contains a folder per switch, named after its PCI address, with a file
+/// `information`.
 const NVSWITCHES: &str = "/proc/driver/nvidia-nvswitch/devices";
 
-/// Runs until the sampler stops. `more`: slots of GPUs that may be asked again.
+/// Runs until the sampler stops. `more` receives the slots of GPUs that can be attached again.
 pub fn run(shared: &Arc<Shared>, more: &Receiver<(usize, Option<GpuSlot>)>) {
     let slot = shared.table.writer(NODE_SLOT);
     let settings = shared.settings();
@@ -37,7 +39,8 @@ pub fn run(shared: &Arc<Shared>, more: &Receiver<(usize, Option<GpuSlot>)>) {
         .call_allowing("nvmlInitWithFlags", settings.init_deadline, || driver::load(library.as_deref()));
     match loaded {
         Ok(nvml) => {
-            // Never unloaded: threads in a call keep using it, and the process ends with it.
+            // The library is never unloaded: threads in a call keep using it, and it disappears with the
+            // process.
             let nvml = Box::leak(Box::new(nvml));
             shared.send(&FromSampler::DriverUp);
             events::start(shared, nvml);
@@ -54,7 +57,7 @@ pub fn run(shared: &Arc<Shared>, more: &Receiver<(usize, Option<GpuSlot>)>) {
     slot.leave();
 }
 
-/// The cadences of the list of GPUs and of the switches.
+/// Returns the cadences of the list of GPUs and of the switches.
 fn cadences(intervals: &Intervals) -> [Cadence; 2] {
     [intervals.slow, intervals.rare].map(|interval| Cadence::new(interval, Duration::ZERO))
 }
@@ -64,7 +67,7 @@ struct NodeWorker<'a> {
     nvml: &'static Nvml,
     slot: SlotWriter,
     caller: Caller,
-    /// Slots in use, or of GPUs that must not be asked.
+    /// Slots that are in use, or whose GPUs must be left alone.
     taken: HashSet<usize>,
 }
 
@@ -101,25 +104,29 @@ impl NodeWorker<'_> {
             if switches.tick(Mono::now()) {
                 self.switches();
             }
-            // Also wakes for a GPU that may be asked again.
+            // Also wakes for GPUs that can be attached again.
             let next = cadence.next().min(switches.next()).min(Mono::now() + INCLUDE);
             shared.sleep_since(woken, self.slot, next);
         }
     }
 
-    /// Starts a GPU's worker in a slot.
+    /// Starts the worker of a GPU in a slot.
     fn attach(&mut self, slot: usize, known: Option<GpuSlot>) {
         if slot == NODE_SLOT || slot > MAX_GPUS || !self.taken.insert(slot) {
-            tracing::warn!(slot, "this slot cannot be used: more than {MAX_GPUS} GPUs, or it is taken");
+            tracing::warn!(
+                "slot {slot} is in use or above {MAX_GPUS}, the maximum number of GPUs; this GPU is not read"
+            );
             return;
         }
         if let Err(error) = worker::spawn(self.shared, self.nvml, slot, known) {
-            tracing::error!(slot, %error, "no thread for this GPU; tried again with the next list of GPUs");
+            tracing::error!(
+                "failed to start the thread of the GPU in slot {slot}: {error}; the next list of GPUs tries again"
+            );
             self.taken.remove(&slot);
         }
     }
 
-    /// Versions of driver and library; whether all are known.
+    /// Reads the versions of driver and library. Returns whether all of them could be read.
     fn identity(&mut self) -> bool {
         let taken = Mono::now();
         let nvml = self.nvml;
@@ -152,7 +159,7 @@ impl NodeWorker<'_> {
         !failed
     }
 
-    /// How many GPUs the driver lists; those that are new get a worker.
+    /// Reads the number of GPUs that the driver lists, and starts a worker for every new one.
     fn devices(&mut self) {
         let taken = Mono::now();
         let nvml = self.nvml;
@@ -176,7 +183,7 @@ impl NodeWorker<'_> {
         self.shared.report_node(Tier::Slow, taken, rows, gaps, &mut self.caller);
     }
 
-    /// The switches between the GPUs, where this node's kernel drives them.
+    /// Reads the switches between the GPUs, if the kernel of this node drives them.
     fn switches(&mut self) {
         let taken = Mono::now();
         if self.shared.settings().off.contains(&m::gpu_nvswitch_info.id()) {
@@ -184,14 +191,14 @@ impl NodeWorker<'_> {
         }
         let (mut rows, mut gaps) = (Rows::default(), Vec::new());
         const CALL: &str = "nvswitch/devices";
-        // The driver's code answers, so the reading is noted and measured like a call.
+        // The driver's code produces the file, so the reading is recorded and measured like a call.
         match self.caller.call(CALL, || nvswitches(&self.shared.host.path(NVSWITCHES)).map_err(file_error)) {
             Ok(switches) => {
                 for switch in switches {
                     rows.entity(&Node {}).info(&m::gpu_nvswitch_info, switch);
                 }
             }
-            // Without the driver there is nothing to report.
+            // Without the nvswitch driver there is nothing to report.
             Err(CallFailure::Unsupported) => return,
             Err(failure) => gaps.push(gap(CALL, &[m::gpu_nvswitch_info.id()], failure.missing())),
         }
@@ -199,7 +206,7 @@ impl NodeWorker<'_> {
     }
 }
 
-/// The NVSwitches that the node's own kernel drives, by the files of the nvswitch driver.
+/// Lists the NVSwitches that the node's own kernel drives, from the files of the nvswitch driver.
 fn nvswitches(folder: &Path) -> io::Result<Vec<NvSwitchInfo>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder)? {
@@ -212,7 +219,8 @@ fn nvswitches(folder: &Path) -> io::Result<Vec<NvSwitchInfo>> {
     Ok(found)
 }
 
-/// The firmware's version from `BIOS Version: 92.10.14.00.01`; empty where the driver has none (`N/A`).
+/// Returns the firmware version from `BIOS Version: 92.10.14.00.01`, or an empty text if the driver reports
+/// `N/A`.
 fn firmware(information: &str) -> String {
     let version = information.lines().find_map(|line| line.strip_prefix("BIOS Version:"));
     let version = version.map(str::trim).unwrap_or_default();

@@ -1,6 +1,7 @@
-//! The peer-to-peer matrix: how each pair of GPUs of the node is connected and what it can do. Asked once for
-//! the life of a sampler, when every GPU has a handle: each status takes the driver almost 2 ms. In a thread of its
-//! own: a call about a pair hangs when one of the two does, and must not take a worker with it.
+//! The peer-to-peer matrix: how every pair of GPUs of the node is connected, and which accesses the pair
+//! supports. It is read once in the life of a sampler, when every GPU has a handle, because each status takes
+//! the driver almost 2 ms. It has a thread of its own: a call about a pair hangs when one of the two GPUs
+//! hangs, and must not block a worker.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,20 +19,20 @@ use model::clock::Mono;
 use model::sample::{Gap, Rows};
 use model::sync::lock;
 
-/// Pause until the next attempt while not every GPU has a handle.
+/// Pause between attempts while some GPUs have no handle.
 const RETRY: Duration = Duration::from_secs(1);
-/// A call that takes longer may hang: the longest takes 80 ms.
+/// Duration after which a call may be hanging; the longest regular call takes 80 ms.
 const LONG: Duration = Duration::from_millis(200);
 
-/// Asks for the matrix if it is wanted and was not asked for, in a thread that ends with the answer. Not while a GPU is
-/// left alone: asking about a pair asks both.
+/// Starts a thread that reads the matrix, unless the matrix is off or was read before. The matrix is not read
+/// while a GPU must be left alone, because a call about a pair accesses both GPUs.
 pub fn start(shared: &Arc<Shared>) {
     let wanted = !shared.settings().off.contains(&m::gpu_peer_info.id()) && shared.config.avoid.is_empty();
     if !wanted || shared.peers.swap(true, Ordering::Relaxed) {
         return;
     }
     if let Err(error) = shared.spawn("peers", PEERS_SLOT, run) {
-        tracing::warn!(%error, "no thread to ask how the GPUs are connected");
+        tracing::warn!("failed to start the peer-to-peer thread: {error}; gpu_peer_info is missing");
     }
 }
 
@@ -53,8 +54,8 @@ fn run(shared: &Shared) {
     }
 }
 
-/// The matrix; `None` while not all GPUs have a handle, or one of a pair is in a long call: it may hang, and a call about
-/// the pair would hang too. A pair whose call failed is left out.
+/// Returns the matrix. Returns `None` while some GPUs have no handle, or while a GPU is in a long call: that
+/// call may be hanging, and a call about the pair would hang too. Pairs whose call failed are left out.
 fn matrix(shared: &Shared, caller: &mut Caller) -> Option<(Rows, Vec<Gap>)> {
     let long = |slot: usize| {
         let view = shared.table.views().into_iter().find(|view| view.slot == slot);
@@ -81,7 +82,7 @@ fn matrix(shared: &Shared, caller: &mut Caller) -> Option<(Rows, Vec<Gap>)> {
                 }
                 Err((call, failure)) => {
                     gaps.push(gap(call, &[m::gpu_peer_info.id()], failure.missing()));
-                    // A driver that is gone or a lost GPU answers nothing more.
+                    // After the loss of the driver or of a GPU no further call succeeds.
                     if failure.is_final() {
                         return Some((rows, gaps));
                     }
@@ -114,7 +115,7 @@ fn pair(
     })
 }
 
-/// The label of `nvmlGpuTopologyLevel_t`.
+/// Returns the label of an `nvmlGpuTopologyLevel_t`.
 fn topology(level: u32) -> &'static str {
     match level {
         0 => "internal",
@@ -127,7 +128,7 @@ fn topology(level: u32) -> &'static str {
     }
 }
 
-/// The label of `nvmlGpuP2PStatus_t`.
+/// Returns the label of an `nvmlGpuP2PStatus_t`.
 fn p2p(status: u32) -> &'static str {
     match status {
         0 => "ok",

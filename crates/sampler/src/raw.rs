@@ -1,6 +1,7 @@
-//! NVML calls that the wrapper's safe interface lacks, each as one small safe function: all unsafe code of this crate.
+//! NVML calls that the wrapper's safe interface lacks, each as one small safe function. This module has all the
+//! unsafe code of the crate.
 //!
-//! A function the library does not export is [`NvmlError::FailedToLoadSymbol`], never a panic.
+//! A function that the library does not export returns [`NvmlError::FailedToLoadSymbol`] and never panics.
 
 #![allow(unsafe_code)]
 
@@ -10,10 +11,10 @@ use nvml_wrapper::error::{NvmlError, nvml_try};
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::{self as sys, nvmlReturn_t};
 
-/// Return code for a version of a struct that the driver does not know, which the wrapper lacks.
+/// Return code for a struct version that the driver does not support. The wrapper lacks it.
 const VERSION_MISMATCH: u32 = 25;
 
-/// NVML's version word of a struct: size in the low bytes, version in the top one.
+/// Returns NVML's version word of a struct, with the size in the low bytes and the version in the top byte.
 const fn struct_version<T>(version: u32) -> u32 {
     size_of::<T>() as u32 | (version << 24)
 }
@@ -22,21 +23,22 @@ fn symbol<F: Copy, E: std::fmt::Display>(function: &Result<F, E>) -> Result<F, N
     function.as_ref().copied().map_err(|error| NvmlError::FailedToLoadSymbol(error.to_string()))
 }
 
-/// A call about a device that writes one value, its last argument.
+/// Calls a function about a device that writes one value, its last argument.
 macro_rules! read {
     ($device:expr, $function:ident($($argument:expr),*), $value:expr) => {{
         let f = symbol(&$device.nvml().lib().$function)?;
         let mut value = $value;
-        // SAFETY: the handle is valid while the library is loaded (it is never unloaded), and the bindings declare
-        // the types of arguments and value; a struct with versions is the one that its version word names.
+        // SAFETY: the handle is valid while the library is loaded (it is never unloaded), and the bindings
+        // declare the types of arguments and value; a struct with versions is the one that its version word
+        // names.
         nvml_try(unsafe { f($device.handle(), $($argument,)* &mut value) }).map(|()| value)
     }};
 }
 
-/// A struct of the library that holds nothing but its version word.
+/// Returns a zeroed struct of the library with its version word.
 macro_rules! versioned {
     ($type:ty, $version:expr) => {{
-        // SAFETY: the structs hold plain numbers and characters, for which zero is a value.
+        // SAFETY: the structs contain plain numbers and characters, for which zero is a valid value.
         let mut value: $type = unsafe { std::mem::zeroed() };
         value.version = struct_version::<$type>($version);
         value
@@ -51,18 +53,19 @@ pub mod processes;
 pub mod samples;
 pub mod vgpu;
 
-/// Text that the library ended with a zero.
+/// Returns the text up to the terminating zero.
 fn text(characters: &[c_char]) -> String {
     bytes_text(&characters.iter().map(|c| *c as u8).collect::<Vec<u8>>())
 }
 
-/// As [`text`], of bytes.
+/// Returns the text of bytes up to the terminating zero.
 pub fn bytes_text(bytes: &[u8]) -> String {
     let bytes: Vec<u8> = bytes.iter().copied().take_while(|byte| *byte != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// A list for which there is room for so many entries: the library trusts the caller to have room for all of them.
+/// Fills a list with room for `room` entries. The library trusts the caller to have room for as many entries as
+/// the count says.
 fn list<T: Clone>(
     room: usize,
     empty: T,
@@ -75,19 +78,19 @@ fn list<T: Clone>(
     Ok(list)
 }
 
-/// Utilization of the JPEG engine, percent.
+/// Returns the utilization of the JPEG engine in percent.
 pub fn jpg_utilization(device: &Device<'static>) -> Result<u32, NvmlError> {
     let mut percent = 0;
     read!(device, nvmlDeviceGetJpgUtilization(&mut percent), 0).map(|_period| percent)
 }
 
-/// Utilization of the optical flow engine, percent.
+/// Returns the utilization of the optical flow engine in percent.
 pub fn ofa_utilization(device: &Device<'static>) -> Result<u32, NvmlError> {
     let mut percent = 0;
     read!(device, nvmlDeviceGetOfaUtilization(&mut percent), 0).map(|_period| percent)
 }
 
-/// Brand of the GPU, in DCGM's words; newer drivers have brands that the wrapper lacks.
+/// Returns the brand of the GPU in DCGM's words. Newer drivers have brands that the wrapper lacks.
 pub fn brand(device: &Device<'static>) -> Result<String, NvmlError> {
     let brand = match read!(device, nvmlDeviceGetBrand(), 0)? {
         sys::nvmlBrandType_enum_NVML_BRAND_QUADRO => "Quadro",
@@ -111,34 +114,35 @@ pub fn brand(device: &Device<'static>) -> Result<String, NvmlError> {
     Ok(brand.to_owned())
 }
 
-/// Position of the GPU on its baseboard.
+/// Returns the position of the GPU on its baseboard.
 pub fn module_id(device: &Device<'static>) -> Result<u32, NvmlError> {
     read!(device, nvmlDeviceGetModuleId(), 0)
 }
 
-/// GPU instance id of a MIG device.
+/// Returns the GPU instance id of a MIG device.
 pub fn gpu_instance_id(device: &Device<'static>) -> Result<u32, NvmlError> {
     read!(device, nvmlDeviceGetGpuInstanceId(), 0)
 }
 
-/// Compute instance id of a MIG device.
+/// Returns the compute instance id of a MIG device.
 pub fn compute_instance_id(device: &Device<'static>) -> Result<u32, NvmlError> {
     read!(device, nvmlDeviceGetComputeInstanceId(), 0)
 }
 
-/// Bits of the clocks event reasons, as the header defines them.
+/// Returns the clock event reasons as the bits that the header defines.
 pub fn clocks_event_reasons(device: &Device<'static>) -> Result<u64, NvmlError> {
     read!(device, nvmlDeviceGetCurrentClocksEventReasons(), 0)
 }
 
-/// Degrees left until the GPU slows down for heat.
+/// Returns the margin until thermal slowdown in degrees Celsius.
 pub fn margin_temperature(device: &Device<'static>) -> Result<i32, NvmlError> {
     let info = versioned!(sys::nvmlMarginTemperature_v1_t, 1);
     read!(device, nvmlDeviceGetMarginTemperature(), info).map(|info| info.marginTemperature)
 }
 
-/// Where the GPU is in its platform. Drivers before 570 know the first version alone, of the same layout: in place of the
-/// chassis' serial number it has a number of the rack, which is left out.
+/// Returns the place of the GPU in its platform. Drivers before 570 support only the first version of the
+/// struct. Its layout is the same, but it has a rack number in place of the chassis serial number, which is
+/// left out.
 pub fn platform_info(device: &Device<'static>) -> Result<sys::nvmlPlatformInfo_v2_t, NvmlError> {
     let ask =
         |version| read!(device, nvmlDeviceGetPlatformInfo(), versioned!(sys::nvmlPlatformInfo_v2_t, version));
@@ -150,12 +154,12 @@ pub fn platform_info(device: &Device<'static>) -> Result<sys::nvmlPlatformInfo_v
     }
 }
 
-/// Errors of on-chip memory.
+/// Returns the errors of on-chip memory.
 pub fn sram_ecc_status(device: &Device<'static>) -> Result<sys::nvmlEccSramErrorStatus_v1_t, NvmlError> {
     read!(device, nvmlDeviceGetSramEccErrorStatus(), versioned!(sys::nvmlEccSramErrorStatus_v1_t, 1))
 }
 
-/// Banks of device memory by the spare rows they have left.
+/// Returns the number of memory banks by the spare rows that they have left.
 pub fn row_remapper_histogram(
     device: &Device<'static>,
 ) -> Result<sys::nvmlRowRemapperHistogramValues_t, NvmlError> {
@@ -163,36 +167,38 @@ pub fn row_remapper_histogram(
     read!(device, nvmlDeviceGetRowRemapperHistogram(), values)
 }
 
-/// Repairs that wait for a reset.
+/// Returns the repairs that wait for a reset.
 pub fn repair_status(device: &Device<'static>) -> Result<sys::nvmlRepairStatus_v1_t, NvmlError> {
     read!(device, nvmlDeviceGetRepairStatus(), versioned!(sys::nvmlRepairStatus_v1_t, 1))
 }
 
-/// `NVML_NVLINK_DEVICE_TYPE_*` of a link's other end. The wrapper's call for the type never gives it.
+/// Returns the `NVML_NVLINK_DEVICE_TYPE_*` of the remote end of a link. The wrapper's call for the type never
+/// returns it.
 pub fn remote_device_type(device: &Device<'static>, link: u32) -> Result<u32, NvmlError> {
     read!(device, nvmlDeviceGetNvLinkRemoteDeviceType(link), 0)
 }
 
-/// An error counter of a link: `NVML_NVLINK_ERROR_DL_*`. The wrapper leaves one out.
+/// Returns an error counter of a link (`NVML_NVLINK_ERROR_DL_*`). The wrapper lacks one of the counters.
 pub fn link_error_counter(device: &Device<'static>, link: u32, counter: u32) -> Result<u64, NvmlError> {
     read!(device, nvmlDeviceGetNvLinkErrorCounter(link, counter), 0)
 }
 
-/// `nvmlGpuTopologyLevel_t` of two GPUs of the node.
+/// Returns the `nvmlGpuTopologyLevel_t` of two GPUs of the node.
 pub fn common_ancestor(a: &Device<'static>, b: &Device<'static>) -> Result<u32, NvmlError> {
     read!(a, nvmlDeviceGetTopologyCommonAncestor(b.handle()), 0)
 }
 
-/// `nvmlGpuP2PStatus_t` of a capability (`nvmlGpuP2PCapsIndex_t`) of one GPU with the memory of the other.
+/// Returns the `nvmlGpuP2PStatus_t` of a capability (`nvmlGpuP2PCapsIndex_t`) of one GPU with the memory of the
+/// other.
 pub fn p2p_status(a: &Device<'static>, b: &Device<'static>, capability: u32) -> Result<u32, NvmlError> {
     read!(a, nvmlDeviceGetP2PStatus(b.handle(), capability), 0)
 }
 
-/// Branch of the driver, as `r580_00`.
+/// Returns the branch of the driver, for example `r580_00`.
 pub fn driver_branch(nvml: &Nvml) -> Result<String, NvmlError> {
     let f = symbol(&nvml.lib().nvmlSystemGetDriverBranch)?;
     let mut info = versioned!(sys::nvmlSystemDriverBranchInfo_v1_t, 1);
-    // SAFETY: the struct is the one its version word names, and the length is that of its text.
+    // SAFETY: the struct is the one that its version word names, and the length is that of its text.
     nvml_try(unsafe { f(&mut info, info.branch.len() as u32) })?;
     Ok(text(&info.branch))
 }

@@ -1,7 +1,7 @@
-//! The driver's own sample buffers: power (50 samples a second on a data-centre GPU, some 2.4 s kept) and
-//! utilization (5 a second, some 14 s kept). A read costs the same however
-//! many samples are new (0.6 ms and 2.7 ms on an H200), so each is read little more often than its buffer fills. Samples
-//! overwritten before a read show as a gap between the timestamps.
+//! The driver's own sample buffers: power (50 samples per second on a data-centre GPU, about 2.4 s kept) and
+//! utilization (5 per second, about 14 s kept). A read costs the same however many samples are new (0.6 ms and
+//! 2.7 ms on an H200), so each buffer is read only slightly more often than it fills. Samples that were
+//! overwritten before a read appear as a gap between the timestamps.
 
 use nvml_wrapper::enums::device::SampleValue;
 
@@ -11,7 +11,7 @@ use model::catalog::{self as m, MetricId, SampleBuffer};
 use model::clock::{Mono, unix_seconds};
 use model::sample::{AHEAD_MICROS, Drained, STEP_MICROS};
 
-/// Metrics made of the power samples.
+/// Metrics derived from the power samples.
 pub const POWER: [MetricId; 4] = [
     m::gpu_power_sample_watts.id(),
     m::gpu_power_peak_watts.id(),
@@ -19,7 +19,7 @@ pub const POWER: [MetricId; 4] = [
     m::gpu_energy_sampled_joules_total.id(),
 ];
 
-/// Metrics made of the utilization samples.
+/// Metrics derived from the utilization samples.
 pub const UTILIZATION: [MetricId; 4] = [
     m::gpu_utilization_sample_ratio.id(),
     m::gpu_utilization_peak_ratio.id(),
@@ -29,19 +29,20 @@ pub const UTILIZATION: [MetricId; 4] = [
 
 const CALL: &str = "nvmlDeviceGetSamples";
 
-/// How far a buffer of one GPU has been read.
+/// Position up to which a buffer of one GPU has been read.
 #[derive(Debug, Default)]
 pub(crate) struct SampleCursor {
-    /// Timestamp of the newest sample read, and wall minus monotonic clock then, in microseconds.
+    /// Timestamp of the newest sample read, and the difference between wall clock and monotonic clock at that
+    /// time, in microseconds.
     newest: Option<(u64, i64)>,
-    /// The most samples the buffer holds; 0 while there is no buffer, which is asked again with the next visit.
+    /// Maximum number of samples in the buffer. It is 0 while there is no buffer; the next visit tries again.
     room: usize,
 }
 
 impl SampleCursor {
-    /// Reads the samples of the buffer that are new.
+    /// Reads the new samples of the buffer.
     pub fn drain(&mut self, v: &mut Visit<'_>, buffer: SampleBuffer) {
-        // NVML gives milliwatts and percent.
+        // NVML reports milliwatts and percent.
         let (feeds, over) = match buffer {
             SampleBuffer::Power => (&POWER, 1e3),
             SampleBuffer::Utilization => (&UTILIZATION, 1e2),
@@ -64,7 +65,7 @@ impl SampleCursor {
         };
         let Some(newest) = found.last().map(|(at, _)| *at) else { return };
         self.newest = Some((newest, offset));
-        // A sample without a value stays as NaN, so that its time shows as a gap.
+        // A sample without a value stays as NaN, so that its time appears as a gap.
         let value = |sample: SampleValue| sample.number().unwrap_or(f64::NAN) / over;
         let samples = found.into_iter().map(|(at, sample)| (at, value(sample))).collect();
         v.drained.push(Drained::Samples { buffer, offset_micros: offset, samples });

@@ -1,4 +1,4 @@
-//! One visit to one tier of one GPU: makes the calls, collects rows and gaps.
+//! One visit to one tier of one GPU, which makes the calls and collects rows and gaps.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,33 +19,33 @@ use model::clock::Mono;
 use model::owners::GpuProcess;
 use model::sample::{Batch, BatchKey, Drained, Gap, Missing, Rows};
 
-/// What is known of a GPU between visits, for the life of one handle.
+/// State of a GPU between visits, for the life of one handle.
 #[derive(Debug, Default)]
 pub(crate) struct HandleState {
     unsupported: HashSet<CallName>,
-    /// Whether it was logged that a call is not permitted: once a handle is enough.
+    /// Whether the log already reports that a call is not permitted, which is logged once per handle.
     forbidden: bool,
-    /// The canary's processes on the GPU.
     pub canary_pids: CanaryPids,
     pub slowdown: Slowdown,
-    /// Whether MIG mode was on when it was last read.
+    /// Whether MIG mode was on at the last reading.
     pub mig_enabled: bool,
-    /// Degrees at which the clocks are first held down, if the driver gives them; `None`: not asked yet.
+    /// Lowest temperature in degrees Celsius at which the clocks are lowered, if the driver reports it. The
+    /// outer `None` means that it was not read yet.
     pub slowdown_celsius: Option<Option<f64>>,
     pub link_rates: LinkRates,
-    /// Whether the GPU worked, by the utilization rates of the normal visits since the last GPM window.
+    /// Work of the GPU since the last GPM window, by the utilization rates of the normal visits.
     pub work: Work,
-    /// Compute processes as listed last, without the canary's; `None` if that failed or was not tried.
+    /// Last list of compute processes without the canary's; `None` if listing them failed or was not tried.
     pub compute: Option<Vec<ProcessInfo>>,
-    /// Number of NVLinks; `None` while not known.
+    /// Number of NVLinks; `None` while unknown.
     pub links: Option<u32>,
-    /// Whether the links have the counters of NVLink 5; `None` while not known.
+    /// Whether the links have the counters of NVLink 5; `None` while unknown.
     pub nvlink5: Option<bool>,
-    /// The NVLinks' bytes that were served last, and when they were read.
+    /// Last published byte counters of the NVLinks, with the time of the reading.
     pub nvlink_bytes: HashMap<(MetricId, Option<LabelText>), (Mono, f64)>,
-    /// The links that were up in the last slow visit; `None` before it.
+    /// Links that were up at the last slow visit; `None` before the first.
     pub links_up: Option<Vec<u32>>,
-    /// PCI address as the kernel spells it; `None` while not known.
+    /// PCI address in the kernel's spelling; `None` while unknown.
     pub pci_address: Option<String>,
     /// End of the newest sample of process utilization, in microseconds since 1970.
     pub processes_seen: u64,
@@ -53,72 +53,73 @@ pub(crate) struct HandleState {
     pub vgpus_seen: u64,
 }
 
-/// What the GPU's links carry at most, in bytes a second and direction, if known; `None`: not asked yet.
+/// Maximum rates of the GPU's links in bytes per second and direction, if known. The outer `None` means that
+/// the rate was not read yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LinkRates {
     pub pcie: Option<Option<f64>>,
-    /// All NVLinks that are up, together.
+    /// Total of all NVLinks that are up.
     pub nvlink: Option<Option<f64>>,
 }
 
-/// A rate measured between two moments may be a little above the link's own.
+/// Tolerance for a rate measured between two moments, which may be slightly above the rate of the link.
 pub const LINK_TOLERANCE: f64 = 1.05;
 
-/// What utilization rates showed.
+/// Summary of several utilization rates.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Work {
     pub busy: bool,
-    /// At least once, or the rate could not be read.
+    /// Whether the GPU was idle at least once, or a rate could not be read.
     pub idle: bool,
 }
 
-/// Time for which the hardware held the clocks down: see `gpu/slowdown.rs`.
+/// State of the hardware slowdown counters, see `gpu/slowdown.rs`.
 #[derive(Debug, Default)]
 pub(crate) struct Slowdown {
-    /// Whether the hardware held the clocks down since the counters were read, or may have.
+    /// Whether a slowdown occurred, or may have occurred, since the counters were read.
     pub seen: bool,
-    /// Whether it did before they were read: it may have gone on until just after.
+    /// Whether a slowdown occurred before the counters were read, so that it may have lasted until just after
+    /// the reading.
     pub again: bool,
-    /// When they were read, with their rows; `None` if these must not be published again.
+    /// Time and rows of the last reading; `None` if the rows must not be published again.
     pub read: Option<(Mono, Rows)>,
 }
 
 impl HandleState {
-    /// Other metrics are wanted than before: forgets answers of calls that may not have been made for want of a reader.
+    /// Discards the results of calls that may have been skipped because no published metric needed them.
     pub fn wanted_changed(&mut self) {
         self.slowdown.read = None;
         self.slowdown_celsius = None;
     }
 
-    /// Forgets what a change of the MIG mode or layout may have changed.
+    /// Discards everything that a change of the MIG mode or layout may have changed.
     pub fn forget(&mut self) {
         let HandleState { forbidden, mig_enabled, processes_seen, vgpus_seen, .. } = *self;
         *self = HandleState { forbidden, mig_enabled, processes_seen, vgpus_seen, ..HandleState::default() };
     }
 }
 
-/// One visit.
 pub(crate) struct Visit<'a> {
     pub shared: &'a Shared,
-    /// What is to be read in this visit.
+    /// Settings of this visit.
     pub settings: Arc<SamplerSettings>,
     pub gpu: &'a Gpu,
     device: &'a Device<'static>,
     caller: &'a mut Caller,
-    /// What is known of the GPU from earlier visits.
+    /// State of the GPU from earlier visits.
     pub state: &'a mut HandleState,
     pub rows: Rows,
     pub gaps: Vec<Gap>,
     pub drained: Vec<Drained>,
-    /// Processes on the GPU, the canary's own left out; `None`: they were not listed.
+    /// Processes on the GPU without the canary's; `None` if they were not listed.
     pub processes: Option<Vec<GpuProcess>>,
-    /// Set when GPU or driver turned out to be gone; nothing more is asked then.
+    /// Set when the GPU or the driver is gone. No further call is made after that.
     pub ended: Option<CallFailure>,
     asked: u32,
     succeeded: u32,
 }
 
-/// A number as NVML gives it. `None` is NVML's "no value" sentinel: all bits set, or, for 64 bits, the
+/// A number reported by NVML. `None` stands for NVML's "no value" sentinels: all bits set or, for 64 bits, the
 /// largest signed number and the "blank" values just below it.
 pub(crate) trait NvmlNumber {
     fn number(self) -> Option<f64>;
@@ -157,8 +158,8 @@ impl NvmlNumber for SampleValue {
     }
 }
 
-/// From a number of the driver to the metric's unit. Divides by whole numbers instead of multiplying by
-/// fractions, so that 57 % is 0.57 and not 0.5700000000000001.
+/// Conversion from a number of the driver to the unit of the metric. It divides by whole numbers instead of
+/// multiplying by fractions, so that 57 % is 0.57 and not 0.5700000000000001.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale {
     pub times: f64,
@@ -172,21 +173,19 @@ impl Scale {
 }
 
 pub const ONE: Scale = Scale { times: 1.0, over: 1.0 };
-/// Percent to a ratio.
 pub const PERCENT: Scale = Scale { times: 1.0, over: 100.0 };
 pub const MILLI: Scale = Scale { times: 1.0, over: 1e3 };
 pub const MICRO: Scale = Scale { times: 1.0, over: 1e6 };
 pub const NANO: Scale = Scale { times: 1.0, over: 1e9 };
-/// Bits to bytes.
 pub const BITS: Scale = Scale { times: 1.0, over: 8.0 };
-/// KiB to bytes.
 pub const KIBI: Scale = Scale { times: 1024.0, over: 1.0 };
 pub const MEGA: Scale = Scale { times: 1e6, over: 1.0 };
 
-/// Where the value of a field goes: rows, GPU, the field's scope, value in the metric's unit.
+/// Adds the value of a field to the rows. The arguments are the rows, the GPU, the scope of the field, and the
+/// value in the unit of the metric.
 type AddValue = fn(&mut Rows, &Gpu, u32, f64) -> Result<(), DropReason>;
 
-/// One NVML field: its id, where its value goes, and how it gets to the metric's unit.
+/// One NVML field with its id, its scale and the function that adds its value.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Field {
     id: u32,
@@ -197,22 +196,22 @@ pub(crate) struct Field {
 }
 
 impl Field {
-    /// A field that feeds one metric.
+    /// Returns a field that feeds one metric.
     pub const fn new(id: u32, metric: MetricId, scale: Scale, add: AddValue) -> Field {
         Field { id, scope: None, metric, add, scale }
     }
 
-    /// The same field of a part of the GPU, as a link.
+    /// Returns the same field for a part of the GPU, for example a link.
     pub const fn scoped(self, scope: u32) -> Field {
         Field { scope: Some(scope), ..self }
     }
 
-    /// In the numbering of the bindings.
+    /// Returns the id in the numbering of the bindings.
     pub const fn id(&self) -> u32 {
         self.id
     }
 
-    /// The metric that it feeds.
+    /// Returns the metric that the field feeds.
     #[cfg(test)]
     pub const fn metric(&self) -> MetricId {
         self.metric
@@ -252,7 +251,7 @@ impl<'a> Visit<'a> {
         }
     }
 
-    /// Makes a call that feeds these metrics. `None` if there is no answer; the gap is noted.
+    /// Makes a call that feeds these metrics. Returns `None` and records a gap if there is no answer.
     pub fn read<T>(
         &mut self,
         call: impl Into<CallName>,
@@ -279,8 +278,9 @@ impl<'a> Visit<'a> {
         None
     }
 
-    /// As [`Visit::read`], of a call that the driver answers to privileged users alone (CAP_SYS_ADMIN). Without that right
-    /// the exporter publishes what the MIG devices themselves give, so the call counts as unsupported.
+    /// Makes a call like [`Visit::read`] that the driver answers only to privileged users (CAP_SYS_ADMIN).
+    /// Without that capability the exporter publishes what the MIG devices themselves report, so the call
+    /// counts as unsupported.
     pub fn read_privileged<T>(
         &mut self,
         call: impl Into<CallName>,
@@ -298,9 +298,9 @@ impl<'a> Visit<'a> {
         });
         if forbidden && !std::mem::replace(&mut self.state.forbidden, true) {
             tracing::info!(
-                "GPU {}: {} needs CAP_SYS_ADMIN: no placement and capacity of MIG instances",
-                self.gpu.gpu,
-                call.function
+                "{} requires CAP_SYS_ADMIN; placement and capacity of the MIG instances of GPU {} are missing",
+                call.function,
+                self.gpu.gpu
             );
         }
         answer
@@ -316,7 +316,7 @@ impl<'a> Visit<'a> {
         }
     }
 
-    /// Leaves the canary's processes out of a list.
+    /// Removes the canary's processes from a list.
     pub fn retain_foreign(&mut self, list: &mut Vec<ProcessInfo>) {
         if list.is_empty() {
             return;
@@ -326,26 +326,26 @@ impl<'a> Visit<'a> {
         list.retain(|process| !self.state.canary_pids.is_canary(process.pid, &canaries, &lock_file));
     }
 
-    /// Whether a call is not known to be unsupported.
+    /// Returns whether the call may be supported.
     pub fn supports(&self, call: impl Into<CallName>) -> bool {
         !self.state.unsupported.contains(&call.into())
     }
 
-    /// Forgets that these calls are unsupported: the reason may be gone.
+    /// Makes unsupported calls possible again, because the reason may have disappeared.
     pub fn ask_again(&mut self, calls: impl Fn(&CallName) -> bool) {
         self.state.unsupported.retain(|call| !calls(call));
     }
 
-    /// Whether any of these metrics is to be published.
+    /// Returns whether any of these metrics is published.
     pub fn wants(&self, metrics: &[MetricId]) -> bool {
         metrics.iter().any(|metric| !self.settings.off.contains(metric))
     }
 
-    /// The batch of this visit, to be sent under `epoch`, and the failure if GPU or driver turned out to be gone.
+    /// Returns the batch of this visit for `epoch`, and the failure if the GPU or the driver is gone.
     pub fn into_batch(self, tier: Tier, epoch: u64, taken: Mono) -> (Batch, Option<CallFailure>) {
         let part = BatchKey { collector: CollectorName::Nvml, gpu: Some(self.gpu.clone()), tier };
         let batch = Batch {
-            // The GPU answers if a call succeeded, or none was to be made.
+            // The GPU answers if a call succeeded or no call was necessary.
             answered: self.ended.is_none() && (self.asked == 0 || self.succeeded > 0),
             rows: self.rows,
             gaps: self.gaps,
@@ -357,12 +357,13 @@ impl<'a> Visit<'a> {
         (batch, self.ended)
     }
 
-    /// Calls that failed so far; an unsupported call has not failed.
+    /// Returns the number of failed calls so far. An unsupported call does not count.
     pub fn failures(&self) -> usize {
         self.gaps.iter().filter(|gap| matches!(gap.missing, Missing::Failed { .. })).count()
     }
 
-    /// Makes a call that feeds one metric of the GPU: `scale` takes the value to the metric's unit.
+    /// Makes a call that feeds one metric of the GPU, and converts the value with `scale`. Returns the number
+    /// of the driver.
     pub fn value<L: LabelSet, N: NvmlNumber + Copy>(
         &mut self,
         call: impl Into<CallName>,
@@ -377,7 +378,8 @@ impl<'a> Visit<'a> {
         Some(value)
     }
 
-    /// Makes a call that feeds several metrics of one unit, with the values in the order of the metrics.
+    /// Makes a call that feeds several metrics with the same unit. The call returns the values in the order of
+    /// the metrics.
     pub fn values<E: Entity, const N: usize>(
         &mut self,
         entity: &E,
@@ -394,7 +396,7 @@ impl<'a> Visit<'a> {
         }
     }
 
-    /// Adds a value a call gave about the GPU; a value out of range becomes a gap.
+    /// Adds a value about the GPU. A value out of range becomes a gap.
     pub(crate) fn add<L: LabelSet>(
         &mut self,
         call: impl Into<CallName>,
@@ -426,8 +428,8 @@ impl<'a> Visit<'a> {
         }
     }
 
-    /// Reads fields in one call. Each field has a return code of its own; a field the device does not
-    /// know is not asked again.
+    /// Reads fields in one call. Every field has its own return code, and a field that the device does not
+    /// support is not read again.
     pub fn fields(&mut self, fields: &[Field]) {
         let mut asked = Vec::with_capacity(fields.len());
         let settings = Arc::clone(&self.settings);
@@ -448,7 +450,8 @@ impl<'a> Visit<'a> {
         else {
             return;
         };
-        // By position: newer drivers number some fields otherwise, and the answers carry those numbers.
+        // Matched by position, because newer drivers number some fields differently and the answers contain
+        // their numbers.
         for (field, value) in asked.into_iter().zip(values) {
             match value {
                 Ok(value) => {
@@ -468,7 +471,7 @@ impl<'a> Visit<'a> {
         }
     }
 
-    /// Notes that the GPU has no such values, as the answer of `call` showed.
+    /// Records that the answer of `call` showed that the GPU lacks these values.
     pub fn unsupported(&mut self, call: impl Into<CallName>, metrics: &[MetricId]) {
         let wanted: Vec<_> = metrics.iter().copied().filter(|m| !self.settings.off.contains(m)).collect();
         if !wanted.is_empty() {
@@ -476,12 +479,12 @@ impl<'a> Visit<'a> {
         }
     }
 
-    /// Notes that a call gave a value out of range.
+    /// Records that a call returned a value out of range.
     pub fn dropped(&mut self, call: impl Into<CallName>, metric: MetricId, drop: DropReason) {
         self.gap(call.into(), &[metric], Missing::Dropped(drop));
     }
 
-    /// Notes metrics without a value, and the reason.
+    /// Records metrics without a value, with the reason.
     pub fn gap(&mut self, call: CallName, metrics: &[MetricId], missing: Missing) {
         self.gaps.push(gap(call, metrics, missing));
     }

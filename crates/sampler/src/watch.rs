@@ -1,6 +1,6 @@
-//! NVML's readings while a canary works on the GPU: clocks, the reasons that hold them back, the PCIe link, foreign
-//! processes. A thread of its own reads (`visits`); this is its interface for the CUDA thread. A call of NVML that never
-//! returns delays the CUDA thread by a deadline at most.
+//! NVML readings while a canary works on the GPU: clocks, clock event reasons, the PCIe link and foreign
+//! processes. A separate thread reads them (`visits`), and this module is the interface for the CUDA thread. An
+//! NVML call that never returns delays the CUDA thread by at most one deadline.
 
 mod visits;
 
@@ -17,150 +17,148 @@ use model::clock::Mono;
 use model::sync::lock;
 use serde::{Deserialize, Serialize};
 
-/// How long NVML may take for a reading; the most expensive call takes some milliseconds.
+/// Maximum time for a reading; the most expensive call takes a few milliseconds.
 const READ: Duration = Duration::from_secs(2);
-/// How long NVML may take to start; it does within some tens of milliseconds.
+/// Maximum time for the start of NVML, which usually takes tens of milliseconds.
 const START: Duration = Duration::from_secs(10);
 
 /// NVML's clock event reason bit of an idle GPU (`nvmlClocksEventReasonGpuIdle`).
 pub const IDLE: u64 = 0x1;
 
-/// The device to watch, and the library to ask.
+/// The device to watch, and the library to use.
 #[derive(Clone, Debug)]
 pub struct WatchTarget {
-    /// The NVML library; empty for the loader's own search.
+    /// Path of the NVML library; empty for the default search of the dynamic loader.
     pub nvml_library: PathBuf,
-    /// PCI address of the GPU, as NVML gives it.
+    /// PCI address of the GPU in NVML's spelling.
     pub pci_address: String,
     /// GPU and compute instance, if the device is a MIG device.
     pub instance: Option<(u32, u32)>,
 }
 
-/// The readings around a check.
+/// Summary of the readings before, during and after a check.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Around {
-    /// All clock event reasons seen, as bits of NVML's mask.
+    /// All clock event reasons that occurred, as bits of NVML's mask.
     pub reasons: u64,
-    /// Nanoseconds by which the driver's own counters of reasons moved: power cap, sync boost, software
-    /// thermal, hardware thermal, hardware brake.
+    /// Growth of the driver's counters of reasons in nanoseconds: power cap, sync boost, software thermal,
+    /// hardware thermal and hardware brake.
     pub reason_ns: [u64; 5],
-    /// SM clock by the last reading while the check ran, Hz; 0 if not known.
+    /// Last SM clock while the check ran, in Hz; 0 if unknown.
     pub sm_clock_hertz: f64,
-    /// Memory clock by the last reading while the check ran, Hz; 0 if not known.
+    /// Last memory clock while the check ran, in Hz; 0 if unknown.
     pub memory_clock_hertz: f64,
-    /// Temperature at the end, degrees Celsius; 0 if not known.
+    /// Temperature at the end in degrees Celsius; 0 if unknown.
     pub temperature_celsius: f64,
-    /// Other processes seen on the device.
+    /// Other processes observed on the device.
     pub others: Vec<u32>,
-    /// Growth of corrected memory errors and of PCIe replays.
+    /// Growth of the counter of corrected memory errors.
     pub corrected_errors: u64,
-    /// See `corrected_errors`.
+    /// Growth of the counter of PCIe replays.
     pub pcie_replays: u64,
 }
 
-/// Constants of the GPU; 0 and empty if not known.
+/// Constants of the GPU; 0 or empty if unknown.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceFacts {
-    /// Driver version.
     pub driver_version: String,
-    /// VBIOS version.
     pub vbios_version: String,
-    /// Highest SM clock, Hz.
+    /// Maximum SM clock in Hz.
     pub max_sm_clock_hertz: f64,
-    /// Highest memory clock, Hz.
+    /// Maximum memory clock in Hz.
     pub max_memory_clock_hertz: f64,
-    /// Memory bus, bits.
+    /// Width of the memory bus in bits.
     pub bus_width_bits: u32,
-    /// Newest PCIe generation of GPU and slot together.
+    /// Maximum PCIe generation of GPU and slot together.
     pub max_link_generation: u32,
-    /// Most lanes of GPU and slot together.
+    /// Maximum number of PCIe lanes of GPU and slot together.
     pub max_link_width: u32,
-    /// Power limit in force, milliwatts.
+    /// Current power limit in milliwatts.
     pub power_limit_milliwatts: u64,
-    /// Its default, milliwatts.
+    /// Default power limit in milliwatts.
     pub default_power_limit_milliwatts: u64,
-    /// Whether ECC is on.
+    /// Whether ECC is enabled; `None` if unknown.
     pub ecc: Option<bool>,
-    /// Number of its device file, `/dev/nvidiaN`.
+    /// Number N of the device file `/dev/nvidiaN`.
     pub minor: Option<u32>,
 }
 
-/// A full reading of the GPU, as made before and after each check.
+/// A full reading of the GPU, as made before and after every check.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceReading {
     /// Processes on the device; `None` if the driver does not list them.
     pub processes: Option<BTreeSet<u32>>,
-    /// The driver's nanosecond counters of reasons, in the order of [`Around::reason_ns`].
+    /// The driver's counters of reasons in nanoseconds, in the order of [`Around::reason_ns`].
     pub reason_ns: [Option<u64>; 5],
-    /// Degrees Celsius.
+    /// Temperature in degrees Celsius.
     pub temperature: Option<f64>,
-    /// Corrected memory errors.
+    /// Number of corrected memory errors.
     pub corrected: Option<u64>,
-    /// PCIe replays.
+    /// Number of PCIe replays.
     pub replays: Option<u64>,
 }
 
-/// The readings during a check.
+/// Readings made during a check.
 #[derive(Clone, Debug, Default)]
 pub struct Notes {
-    /// Reasons seen while the GPU worked; idleness only if every reading had it.
+    /// Reasons observed while the GPU worked. Idleness is included only if every reading had it.
     reasons: Option<u64>,
-    /// SM clock, the last while the GPU worked, Hz.
+    /// Last SM clock while the GPU worked, in Hz.
     sm_clock: f64,
-    /// Memory clock, likewise.
+    /// Last memory clock while the GPU worked, in Hz.
     memory_clock: f64,
-    /// PCIe generation and lanes, the last while the GPU worked.
+    /// Last PCIe generation and number of lanes while the GPU worked.
     pub link: Option<(u32, u32)>,
 }
 
 impl Notes {
-    /// Adds the reasons of one reading. A reading just as work began or ended still has the GPU idle, which is no reason
-    /// for the clock of that work.
+    /// Adds the reasons of one reading. A reading at the moment when work begins or ends may still report an
+    /// idle GPU, which does not explain the clock of that work.
     fn add_reasons(&mut self, seen: u64) {
         let before = self.reasons.unwrap_or(seen);
         self.reasons = Some((before | seen) & !IDLE | before & seen & IDLE);
     }
 }
 
-/// The CUDA thread's end.
+/// Interface of the watch for the CUDA thread.
 #[derive(Debug)]
 pub struct NvmlWatch {
     shared: Arc<WatchShared>,
     thread: JoinHandle<()>,
 }
 
-/// State of both threads.
+/// State shared by both threads.
 #[derive(Debug, Default)]
 struct WatchShared {
     state: Mutex<WatchState>,
     changed: Condvar,
-    /// Odd while the GPU works for us; another number each time.
+    /// Odd while the GPU works for the canary. Every period of work has another number.
     work: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct WatchState {
-    /// Full readings asked for, and how many of them were made.
+    /// Number of full readings requested, and number of requests answered.
     asked: u64,
     made: u64,
     reading: DeviceReading,
     facts: Option<DeviceFacts>,
-    /// Whether NVML is to be asked over and over, and for the PCIe link too.
+    /// Whether to read NVML continuously, and whether to include the PCIe link.
     watching: bool,
     link: bool,
     notes: Notes,
-    /// The process ids that NVML may give for this process.
+    /// Process ids under which NVML may list this process.
     own_pids: BTreeSet<u32>,
-    /// Other processes seen during this check, and in the whole run.
+    /// Other processes observed during this check, and during the whole run.
     foreign_pids: BTreeSet<u32>,
     ever_foreign: BTreeSet<u32>,
-    /// Why NVML cannot be used.
+    /// Reason why NVML cannot be used.
     broken: Option<String>,
     end: bool,
 }
 
 impl WatchShared {
-    /// Waits until `done` gives a value, or the deadline.
+    /// Waits until `done` returns a value, at most for `within`.
     fn wait<T>(&self, within: Duration, mut done: impl FnMut(&mut WatchState) -> Option<T>) -> Option<T> {
         let deadline = Mono::now() + within;
         let mut state = lock(&self.state);
@@ -178,7 +176,7 @@ impl WatchShared {
 }
 
 impl NvmlWatch {
-    /// Starts the thread. `own_pids`: the process ids that NVML may give for this process.
+    /// Starts the thread. `own_pids` are the process ids under which NVML may list this process.
     pub fn start(
         target: WatchTarget,
         own_pids: BTreeSet<u32>,
@@ -192,7 +190,7 @@ impl NvmlWatch {
         Ok(NvmlWatch { shared, thread })
     }
 
-    /// The constants of the GPU, after the start of NVML; else the reason why NVML cannot be used.
+    /// Waits for the start of NVML and returns the constants of the GPU, or the reason why NVML cannot be used.
     pub fn facts(&self) -> Result<DeviceFacts, String> {
         let facts = self.shared.wait(START, |state| match (&state.broken, &state.facts) {
             (Some(text), _) => Some(Err(text.clone())),
@@ -202,7 +200,7 @@ impl NvmlWatch {
         facts.unwrap_or_else(|| Err(format!("NVML did not start within {} s", START.as_secs())))
     }
 
-    /// A full reading, made after this call. `None` if NVML does not answer in time.
+    /// Returns a full reading that was made after this call, or `None` if NVML does not answer in time.
     pub fn read(&self) -> Option<DeviceReading> {
         let mut state = lock(&self.shared.state);
         state.asked += 1;
@@ -215,7 +213,7 @@ impl NvmlWatch {
         })?
     }
 
-    /// Counts a process id as an own one.
+    /// Adds a process id to this program's own ids.
     pub fn ignore_pid(&self, pid: u32) {
         let mut state = lock(&self.shared.state);
         state.own_pids.insert(pid);
@@ -223,7 +221,7 @@ impl NvmlWatch {
         state.ever_foreign.remove(&pid);
     }
 
-    /// Foreign processes seen so far.
+    /// Returns the foreign processes observed so far.
     pub fn foreign_pids(&self) -> Vec<u32> {
         lock(&self.shared.state).ever_foreign.iter().copied().collect()
     }
@@ -238,19 +236,19 @@ impl NvmlWatch {
         self.shared.changed.notify_all();
     }
 
-    /// Ends the watch of a check.
+    /// Stops watching a check, and returns its readings.
     pub fn end(&self) -> Notes {
         let mut state = lock(&self.shared.state);
         state.watching = false;
         std::mem::take(&mut state.notes)
     }
 
-    /// The readings so far.
+    /// Returns the readings so far.
     pub fn notes(&self) -> Notes {
         lock(&self.shared.state).notes.clone()
     }
 
-    /// Notes that the GPU begins or ends to work for the canary.
+    /// Records that the GPU starts or stops working for the canary.
     pub fn working(&self, working: bool) {
         let now = self.shared.work.load(Ordering::Relaxed);
         if (now % 2 == 1) != working {
@@ -258,7 +256,7 @@ impl NvmlWatch {
         }
     }
 
-    /// The readings around a check.
+    /// Summarises the readings before, during and after a check.
     pub fn around(
         &self,
         before: Option<&DeviceReading>,
@@ -269,8 +267,8 @@ impl NvmlWatch {
         around(before, notes, after, others)
     }
 
-    /// Ends the thread, and waits for it however long its call takes: a GPU's client must not end in the
-    /// middle of one.
+    /// Ends the thread, and waits for it however long its call takes: a client of the GPU must not end in the
+    /// middle of a call.
     pub fn finish(self) {
         lock(&self.shared.state).end = true;
         self.shared.changed.notify_all();
@@ -280,7 +278,7 @@ impl NvmlWatch {
     }
 }
 
-/// Joins two readings and the notes between them. A value that one reading lacks did not grow.
+/// Combines two readings and the notes between them. A counter that one of the readings lacks has not grown.
 fn around(
     before: Option<&DeviceReading>,
     notes: &Notes,

@@ -1,4 +1,4 @@
-//! The messages between parent and sampler; [`host::frame`] carries them.
+//! Messages between parent and sampler, which [`host::frame`] transports.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -9,117 +9,109 @@ use model::catalog::{DriverError, Gpu, MetricId, Tier};
 use model::fact::Fact;
 use model::sample::Batch;
 
-/// Messages of the sampler.
+/// Messages of the sampler to its parent.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum FromSampler {
-    /// The driver answers; batches follow.
+    /// The driver answers, and batches follow.
     DriverUp,
-    /// The driver is absent or went away; the sampler ends.
-    DriverAway {
-        /// Kind of the failure.
-        error: DriverError,
-        /// The error as text.
-        text: String,
-    },
-    /// No handle of a GPU.
+    /// The driver is absent or gone, and the sampler ends.
+    DriverAway { error: DriverError, text: String },
+    /// The handle of a GPU could not be obtained.
     AttachFailed {
-        /// NVML's index.
+        /// NVML's index of the GPU.
         index: u32,
-        /// Kind of the failure.
         error: DriverError,
-        /// The error as text.
         text: String,
     },
     /// A GPU has a worker.
     Attached(GpuSlot),
-    /// What a visit learned.
+    /// Result of a visit.
     Batch(Batch),
-    /// Something that happened.
+    /// An event of the driver.
     Fact(Fact),
 }
 
-/// Requests of the parent.
+/// Requests of the parent to the sampler.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ToSampler {
-    /// First frame: how to work.
+    /// Configuration, sent as the first frame.
     Start(Box<SamplerConfig>),
-    /// A GPU that was to be left alone may be attached.
+    /// An avoided GPU can be attached again.
     Include {
-        /// Its slot.
         slot: usize,
-        /// What is known of the GPU.
+        /// Identity of the GPU, if known.
         known: Option<GpuSlot>,
     },
-    /// Whether the profiling counters (GPM) are to be read. They have one reader at a time: while they are
-    /// not, a profiler can have them.
+    /// Whether to read the profiling counters (GPM). Only one program at a time can read them, so a profiler
+    /// can use them while this is off.
     Gpm(bool),
-    /// What is to be read from now on. Every tier is due then; what was read before stays until it is read again.
+    /// New settings. Every tier becomes due, and the values read before stay until they are read again.
     Settings(SamplerSettings),
-    /// The newest processes of the canary that the parent has started, also ended ones: their work is no job's. Replaces
-    /// the list before.
+    /// Newest canary processes that the parent has started, including ended ones, whose work belongs to no job.
+    /// Replaces the previous list.
     Canaries(Vec<CanaryProcess>),
 }
 
-/// A process of the canary.
+/// Identity of a canary process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CanaryProcess {
-    /// Process id.
     pub pid: u32,
-    /// When it was started, in clock ticks since boot: an id is used again.
+    /// Start time in clock ticks since boot, because process ids are reused.
     pub started: u64,
 }
 
-/// A GPU with its worker's slot.
+/// A GPU with the slot of its worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuSlot {
     /// Slot in the in-flight table.
     pub slot: usize,
-    /// The GPU.
     pub gpu: Gpu,
-    /// PCI address as NVML gives it: the way to a handle that touches no other GPU.
+    /// PCI address in NVML's spelling, through which a handle can be obtained without accessing another GPU.
     pub pci_bus_id: String,
 }
 
-/// How a sampler works.
+/// Configuration of a sampler.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SamplerConfig {
-    /// Library to load; `None`: the loader's search.
+    /// Library to load; `None` for the default search of the dynamic loader.
     pub library: Option<std::path::PathBuf>,
-    /// GPUs that are known, to be asked for by PCI address. Others are asked for by index.
+    /// Known GPUs, whose handles are requested by PCI address. Handles of other GPUs are requested by index.
     pub known: Vec<GpuSlot>,
-    /// Slots of GPUs to leave alone: another process is stuck on them.
+    /// Slots of GPUs to avoid, because another process is stuck on them.
     pub avoid: Vec<usize>,
-    /// Epochs of this sampler are above this number.
+    /// Number below the epochs of this sampler.
     pub epoch: u64,
-    /// Below which the host's files are.
+    /// Root folder of the host's files.
     pub root: std::path::PathBuf,
-    /// Whether the profiling counters (GPM) are to be read; [`ToSampler::Gpm`] changes it.
+    /// Whether to read the profiling counters (GPM) at first; [`ToSampler::Gpm`] changes it.
     pub gpm: bool,
-    /// The processes of the canary; [`ToSampler::Canaries`] replaces them.
+    /// Canary processes at first; [`ToSampler::Canaries`] replaces them.
     pub canaries: Vec<CanaryProcess>,
-    /// The lock file of all canaries, beside which those of the GPUs are.
+    /// Lock file of all canaries, next to the lock files of the GPUs.
     pub canary_lock: std::path::PathBuf,
-    /// What is to be read; [`ToSampler::Settings`] replaces it.
+    /// Settings at first; [`ToSampler::Settings`] replaces them.
     pub settings: SamplerSettings,
 }
 
-/// What is read, how often, and how long it may take.
+/// Which values are read, how often, and with which deadlines.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SamplerSettings {
-    /// Metrics that are switched off and that nothing else is made of: calls that serve no other are not made.
+    /// Metrics that are switched off and that no other metric is derived from. A call that feeds only such
+    /// metrics is skipped.
     pub off: HashSet<MetricId>,
-    /// Most processes of one GPU with rows of their own; `None`: none has.
+    /// Maximum number of processes per GPU with rows of their own; `None` for no such rows.
     pub processes: Option<u32>,
-    /// Cadences.
+    /// Time between visits by tier.
     pub intervals: Intervals,
-    /// How long a call may take.
+    /// Maximum duration of a call.
     pub call_deadline: Duration,
-    /// How long initialising the library or getting a handle may take.
+    /// Maximum duration of initialising the library or getting a handle.
     pub init_deadline: Duration,
 }
 
 impl SamplerSettings {
-    /// How long rows of a tier may be served: three cadences, at least 3 s.
+    /// Returns how long the rows of a tier are served: three intervals, and at least 3 s. Returns `None` for
+    /// tiers without an interval.
     pub fn lifetime(&self, tier: Tier) -> Option<Duration> {
         Some((self.intervals.every(tier)? * 3).max(Duration::from_secs(3)))
     }
@@ -128,22 +120,16 @@ impl SamplerSettings {
 /// Time between two visits, by tier.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, PartialEq)]
 pub struct Intervals {
-    /// Of the fast tier.
     pub fast: Duration,
-    /// Of the normal tier.
     pub normal: Duration,
-    /// Of the samples tier.
     pub samples: Duration,
-    /// Of the slow tier.
     pub slow: Duration,
-    /// Of the rare tier.
     pub rare: Duration,
-    /// Of the nvlink tier.
     pub nvlink: Duration,
 }
 
 impl Intervals {
-    /// That of a tier; `None` for tiers that are not visited again and again.
+    /// Returns the interval of a tier, or `None` for a tier that is not visited regularly.
     pub fn every(&self, tier: Tier) -> Option<Duration> {
         match tier {
             Tier::Fast => Some(self.fast),

@@ -1,4 +1,4 @@
-//! One thread a GPU: gets the handle, keeps the cadences, sends batches.
+//! One thread per GPU, which gets the handle, keeps the cadences and sends the batches.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -24,16 +24,17 @@ use model::sync::lock;
 
 const BY_PCI_ADDRESS: &str = "nvmlDeviceGetHandleByPciBusId_v2";
 
-/// Starts a worker in a thread of its own. A worker that panics ends the whole sampler, and the parent
-/// starts another: half a sampler would leave a GPU unread without an error. A GPU that is known is asked for by PCI
-/// address, which touches no other GPU; else the handle is that of the index of the slot.
+/// Starts the worker of a GPU in a new thread. A worker that panics ends the whole sampler, and the parent
+/// starts another one; otherwise a GPU would stay unread without an error. The handle of a known GPU is
+/// requested by PCI address, which accesses no other GPU. The handle of an unknown GPU is requested by the
+/// index of its slot.
 pub fn spawn(
     shared: &Arc<Shared>,
     nvml: &'static Nvml,
     slot: usize,
     known: Option<GpuSlot>,
 ) -> std::io::Result<()> {
-    // The slot is in use from now on: a thread that never gets to run is seen by the parent.
+    // The slot is in use from now on, so that the parent detects a thread that never runs.
     shared.table.writer(slot).expect(Mono::now());
     let started = shared.spawn(&format!("gpu-{slot}"), slot, move |shared| {
         if catch_unwind(AssertUnwindSafe(|| run(shared, nvml, slot, known))).is_err() {
@@ -61,7 +62,7 @@ fn run(shared: &Shared, nvml: &'static Nvml, slot_number: usize, known: Option<G
     };
     while !shared.stop.stopped() {
         worker.one_handle();
-        // The handle is lost or could not be had: not asked again before the rare cadence.
+        // The handle is lost or could not be obtained, so the next attempt waits for the rare interval.
         shared.sleep(slot, Mono::now() + shared.settings().intervals.rare);
     }
 }
@@ -72,25 +73,24 @@ struct Worker<'a> {
     slot: SlotWriter,
     slot_number: usize,
     caller: Caller,
-    /// The settings in use.
     settings: Arc<SamplerSettings>,
     known: Option<GpuSlot>,
     epoch: u64,
 }
 
-/// The result of a visit for the next ones.
+/// Consequence of a visit for the next ones.
 enum Visited {
     Complete,
-    /// Some calls failed.
+    /// At least one call failed.
     Failed,
-    /// MIG mode or layout changed: everything is read again.
+    /// MIG mode or layout has changed, so everything is read again.
     LayoutChanged,
-    /// The handle is void, or it is time to end.
+    /// The handle is void, or the sampler stops.
     Over,
 }
 
 impl Worker<'_> {
-    /// Takes over the newest settings; gives those before if they were others.
+    /// Adopts the newest settings, and returns the previous ones if they were different.
     fn follow_settings(&mut self) -> Option<Arc<SamplerSettings>> {
         let now = self.shared.settings();
         if Arc::ptr_eq(&now, &self.settings) {
@@ -105,7 +105,7 @@ impl Worker<'_> {
         self.follow_settings();
         match self.acquire() {
             Ok((device, gpu)) => {
-                // A new handle voids what was read with the last one.
+                // A new handle voids the values read with the last one.
                 self.epoch += 1;
                 let device = Arc::new(device);
                 let attached =
@@ -127,7 +127,7 @@ impl Worker<'_> {
         }
     }
 
-    /// NVML's index of a GPU that is not known yet.
+    /// Returns NVML's index of a GPU that is not known yet.
     fn index(&self) -> u32 {
         u32::try_from(self.slot_number).unwrap_or(u32::MAX).saturating_sub(1)
     }
@@ -152,7 +152,7 @@ impl Worker<'_> {
                 (device, gpu_slot)
             }
         };
-        // Another GPU may have taken the known address.
+        // Another GPU may have the known address now.
         let uuid = self.caller.call("nvmlDeviceGetUUID", || device.uuid())?;
         let gpu = Gpu { gpu: gpu_slot.gpu.gpu, uuid: uuid.as_str().into() };
         let gpu_slot = GpuSlot { gpu: gpu.clone(), ..gpu_slot };
@@ -161,7 +161,7 @@ impl Worker<'_> {
         Ok((device, gpu))
     }
 
-    /// Reports that there is no handle: the GPU has no values but a reason.
+    /// Reports that there is no handle, so that the GPU has a reason in place of values.
     fn report_no_handle(&mut self, failure: &CallFailure) {
         let (error, text) = failure.error();
         match self.known.clone() {
@@ -180,12 +180,12 @@ impl Worker<'_> {
         }
     }
 
-    /// All tiers of this GPU, due at once.
+    /// Returns a schedule in which all tiers are due at once.
     fn schedule(&self) -> TierSchedule {
         TierSchedule::new(&self.settings.intervals, u32::try_from(self.slot_number).unwrap_or(0))
     }
 
-    /// Whether the thread of the fast tier makes this GPU's fast visits now.
+    /// Returns whether the thread of the fast tier currently makes the fast visits of this GPU.
     fn is_led(&self, now: Mono) -> bool {
         self.shared.fast.leads(self.slot_number, now, self.settings.intervals.fast)
     }
@@ -205,14 +205,15 @@ impl Worker<'_> {
         }
     }
 
-    /// Makes the tiers due whose values have changed, or may have, since their last visit.
+    /// Makes a tier due if its values have changed, or may have changed, since its last visit.
     fn follow_changes(&mut self, handle: &mut Handle) {
         if let Some(before) = self.follow_settings() {
             if before.off != self.settings.off {
                 handle.state.wanted_changed();
                 handle.readers.mig.read_again();
             }
-            // All tiers are due: what was read before is served for three of the former intervals.
+            // All tiers become due, because values read before are served for only three of the previous
+            // intervals.
             handle.schedule = self.schedule();
         }
         let now = Mono::now();
@@ -220,8 +221,8 @@ impl Worker<'_> {
         if lock(&self.shared.events.faults).remove(&self.slot_number)
             && handle.after_event.is_none_or(|at| now.since(at) >= slow)
         {
-            // A fault changes rows to be replaced, the action that is wanted, links: they are read now. A storm of
-            // events adds at most one expensive visit to each interval.
+            // A fault changes remapped rows, the recovery action and links, so they are read now. Even a storm
+            // of events adds at most one expensive visit per interval.
             handle.after_event = Some(now);
             handle.schedule.again(Tier::Slow);
         }
@@ -233,7 +234,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Visits the tiers that are due. Returns `false` when the handle is void, or it is time to end.
+    /// Visits the tiers that are due. Returns `false` if the handle is void or the sampler stops.
     fn visit_due(&mut self, handle: &mut Handle) -> bool {
         let shared = self.shared;
         for tier in handle.schedule.due(Mono::now()) {
@@ -257,7 +258,7 @@ impl Worker<'_> {
                 false => lock(&shared.events.in_mig_mode).remove(&self.slot_number),
             };
             if handle.readers.gpm.withdrawn() != withdrawn {
-                // So are the values with longer windows.
+                // The values with longer windows change as well.
                 handle.schedule.again(Tier::Rare);
             }
             match visited {
@@ -274,7 +275,6 @@ impl Worker<'_> {
         true
     }
 
-    /// One visit.
     fn visit(&mut self, tier: Tier, handle: &mut Handle) -> Visited {
         if self.shared.stop.stopped() {
             return Visited::Over;
@@ -286,16 +286,17 @@ impl Worker<'_> {
         let failed = visit.failures() > 0;
         let (mut batch, ended) = visit.into_batch(tier, self.epoch, taken);
         if tier == Tier::Identity && failed {
-            // An identity with a hole would be another identity.
+            // Incomplete labels would identify another GPU.
             batch.rows = Rows::default();
         }
-        // A change of the layout or a loss voids every value read before, those of the other tiers too.
+        // A change of the layout or a loss voids every value read before, including those of the other tiers.
         let voids = changed || matches!(ended, Some(CallFailure::Lost(..)));
         self.epoch += u64::from(voids);
         batch.epoch = self.epoch;
         self.shared.report(batch);
         if voids {
-            // Not before this batch has gone: a fast one ahead of it would be all that is published of the GPU.
+            // Only after this batch was sent: if a fast batch of the new epoch came first, it would be the only
+            // published batch of the GPU.
             if let Some(attached) = lock(&self.shared.attached).get_mut(&self.slot_number) {
                 attached.epoch = self.epoch;
             }
@@ -313,20 +314,20 @@ impl Worker<'_> {
     }
 }
 
-/// A GPU's handle, with what is kept between visits for the life of it.
+/// A GPU's handle, and the state that lasts as long as the handle.
 struct Handle {
     device: Arc<Device<'static>>,
     gpu: Gpu,
     state: HandleState,
     readers: Readers,
     schedule: TierSchedule,
-    /// Whether the profiling counters were to be read at the last look.
+    /// Whether the profiling counters were on at the last check.
     gpm: bool,
-    /// When a fault last made the slow tier due.
+    /// Time when a fault last made the slow tier due.
     after_event: Option<Mono>,
 }
 
-/// What is read beyond single values, for the life of one handle.
+/// Readers that keep state between visits, for the life of one handle.
 #[derive(Default)]
 struct Readers {
     mig: MigReader,
@@ -359,10 +360,11 @@ impl Readers {
             }
             Tier::Normal => {
                 if !gpm {
-                    // A profiler waits for the counters: they are released now, not with the next window.
+                    // A profiler is waiting for the counters, so they are released now and not at the end of
+                    // the window.
                     self.gpm.forget();
                 }
-                // The driver's event comes at once; the mode itself is read seldom.
+                // The driver's event arrives at once, while the mode itself is rarely read.
                 let event = lock(&shared.events.mig).remove(&slot);
                 changed = event && self.mig.mode_switched(visit) || self.mig.read(visit);
                 self.mig.place_processes(visit);
@@ -375,12 +377,12 @@ impl Readers {
     }
 }
 
-/// Whether a tier has calls of 1 ms and more, which delay the cheap ones of every client.
+/// Returns whether a tier has calls of 1 ms or more, which delay the cheap calls of every client.
 fn is_expensive(tier: Tier) -> bool {
     matches!(tier, Tier::Slow | Tier::Rare | Tier::Nvlink | Tier::Once)
 }
 
-/// MIG mode (slow) and layout (normal) come first, because a change of them voids what was read before; the identity
+/// MIG mode (slow) and layout (normal) come first, because a change voids the values read before. The identity
 /// comes before the rest.
 const ORDER: [Tier; 8] = [
     Tier::Slow,
@@ -393,7 +395,7 @@ const ORDER: [Tier; 8] = [
     Tier::Nvlink,
 ];
 
-/// When each tier of one GPU is due.
+/// Times when the tiers of one GPU are due.
 pub(crate) struct TierSchedule {
     entries: Vec<DueTier>,
     intervals: Intervals,
@@ -401,13 +403,14 @@ pub(crate) struct TierSchedule {
 
 struct DueTier {
     tier: Tier,
-    /// None for tiers that are read once a handle.
+    /// `None` for tiers that are read once per handle.
     cadence: Option<Cadence>,
     next: Mono,
 }
 
 impl TierSchedule {
-    /// All tiers due at once, then each at its interval. `n` is the GPU's place on the node.
+    /// Returns a schedule in which all tiers are due at once, and later at their intervals. `n` is the number
+    /// of the GPU on the node.
     pub fn new(intervals: &Intervals, n: u32) -> TierSchedule {
         let entry = |tier| {
             let interval = intervals.every(tier);
@@ -417,12 +420,12 @@ impl TierSchedule {
         TierSchedule { entries: ORDER.into_iter().map(entry).collect(), intervals: *intervals }
     }
 
-    /// The tiers that are due, in the order in which they are to be visited.
+    /// Returns the tiers that are due, in the order of their visits.
     pub fn due(&self, now: Mono) -> Vec<Tier> {
         self.entries.iter().filter(|e| e.next <= now).map(|e| e.tier).collect()
     }
 
-    /// A tier was visited. A tier that is read once is read again later if a call failed.
+    /// Records the visit of a tier. A tier that is read once is repeated later if a call failed.
     pub fn visited(&mut self, tier: Tier, now: Mono, failed: bool) {
         let retry = self.intervals.slow;
         self.change(tier, |e| {
@@ -437,25 +440,25 @@ impl TierSchedule {
         });
     }
 
-    /// A tier could not be visited now: its turn comes with the next fast visit.
+    /// Postpones a tier that could not be visited to the next fast visit.
     pub fn postponed(&mut self, tier: Tier, now: Mono) {
         let soon = now + self.intervals.fast;
         self.change(tier, |e| e.next = soon);
     }
 
-    /// All tiers but the identity are due again.
+    /// Makes all tiers due except the identity.
     pub fn all_again(&mut self) {
         for entry in self.entries.iter_mut().filter(|e| e.tier != Tier::Identity) {
             entry.next = Mono(0);
         }
     }
 
-    /// A tier is due again at once.
+    /// Makes a tier due at once.
     pub fn again(&mut self, tier: Tier) {
         self.change(tier, |e| e.next = Mono(0));
     }
 
-    /// When the next tier is due, the fast one counted or not.
+    /// Returns when the next tier is due, with or without the fast tier.
     pub fn next(&self, fast: bool) -> Mono {
         let counted = self.entries.iter().filter(|e| fast || e.tier != Tier::Fast);
         counted.map(|e| e.next).min().unwrap_or_default()
@@ -468,10 +471,10 @@ impl TierSchedule {
     }
 }
 
-/// Where in its interval a GPU's tier is read. Fast visits of all GPUs come together, so that the node
-/// wakes up once; normal ones go with a fast one, in the first half of the interval, so that they are fresh when the
-/// ledger publishes in its middle; the samples are drained when a normal visit wakes the worker anyway; expensive ones
-/// are spread, so that the slow calls of two GPUs do not meet.
+/// Returns the offset of a tier within its interval. The fast visits of all GPUs coincide, so that the node
+/// wakes up once. Normal visits coincide with a fast one in the first half of the interval, so that they are
+/// fresh when the ledger publishes in the middle of it. The samples are drained when a normal visit wakes the
+/// worker anyway. Expensive visits are spread, so that the slow calls of two GPUs do not collide.
 fn phase(tier: Tier, interval: Duration, normal: Duration, n: u32) -> Duration {
     match tier {
         Tier::Fast => Duration::ZERO,

@@ -1,4 +1,4 @@
-//! Memory errors beyond the ECC counters, and the recovery action of the driver.
+//! Memory errors beyond the ECC counters, and the driver's recovery action.
 
 use nvml_wrapper::enum_wrappers::device::RetirementCause as NvmlCause;
 
@@ -12,7 +12,7 @@ use model::catalog::{
 };
 use model::sample::Rows;
 
-/// The driver's recovery action, by its number in the header.
+/// Adds the driver's recovery action, given by its number in the header.
 pub(super) fn recovery_action(
     rows: &mut Rows,
     gpu: &Gpu,
@@ -25,7 +25,7 @@ pub(super) fn recovery_action(
     Ok(())
 }
 
-/// On-chip memory and spare rows.
+/// Reads the errors of on-chip memory and the spare rows.
 pub(super) fn slow(v: &mut Visit<'_>) {
     const SRAM: &str = "nvmlDeviceGetSramEccErrorStatus";
     let feeds = [
@@ -71,7 +71,7 @@ pub(super) fn slow(v: &mut Visit<'_>) {
     }
 }
 
-/// Retired pages (before Ampere), and repairs that wait for a reset.
+/// Reads the retired pages (before Ampere) and the repairs that wait for a reset.
 pub(super) fn rare(v: &mut Visit<'_>) {
     for (cause, c) in [
         (NvmlCause::MultipleSingleBitEccErrors, RetirementCause::MultipleSingleBit),

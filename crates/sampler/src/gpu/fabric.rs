@@ -1,4 +1,4 @@
-//! The NVLink fabric the GPU belongs to.
+//! The NVLink fabric that the GPU belongs to.
 
 use nvml_wrapper_sys::bindings as sys;
 
@@ -10,7 +10,7 @@ use model::catalog::{self as m, DropReason, FabricFault, FabricInfo, FabricState
 
 const CALL: &str = "nvmlDeviceGetGpuFabricInfoV";
 
-/// The GPU's state in the fabric, and the faults of the fabric.
+/// Reads the state of the GPU in the fabric and the faults of the fabric.
 pub(super) fn slow(v: &mut Visit<'_>) {
     let feeds = [
         m::gpu_fabric_state.id(),
@@ -41,11 +41,11 @@ pub(super) fn slow(v: &mut Visit<'_>) {
     }
 }
 
-/// The identity of the fabric.
+/// Reads the identity of the fabric.
 pub(super) fn rare(v: &mut Visit<'_>) {
     let feeds = [m::gpu_fabric_info.id()];
     let Some(info) = v.read(CALL, &feeds, fabric::fabric_info) else { return };
-    // Before it has joined, cluster and clique are not set.
+    // Cluster and clique are not set before the GPU has joined.
     if joined(info.state) {
         let info = FabricInfo { cluster_uuid: uuid(info.clusterUuid), clique_id: info.cliqueId.to_string() };
         v.rows.entity(v.gpu).info(&m::gpu_fabric_info, info);
@@ -56,9 +56,9 @@ fn joined(state: u8) -> bool {
     FabricState::ALL.get(usize::from(state)) == Some(&FabricState::Completed)
 }
 
-/// The faults that the health mask knows, each with whether it is there.
-/// Source: `NVML_GPU_FABRIC_HEALTH_MASK_*` in the header. Two bits a fault (0 not supported, 1 yes, 2 no);
-/// for the configuration four bits (0 not supported, 1 correct, from 2 on what is wrong with it).
+/// Returns the faults that the health mask covers, with `true` for those that are present. Source:
+/// `NVML_GPU_FABRIC_HEALTH_MASK_*` in the header. Every fault has two bits (0 not supported, 1 yes, 2 no). The
+/// configuration has four bits (0 not supported, 1 correct, 2 and above a kind of misconfiguration).
 fn faults(mask: u32) -> Vec<(FabricFault, bool)> {
     const TWO_BITS: [(FabricFault, u32); 4] = [
         (FabricFault::DegradedBandwidth, 0),
@@ -81,7 +81,7 @@ fn faults(mask: u32) -> Vec<(FabricFault, bool)> {
     known
 }
 
-/// A UUID as text; empty for all zeros.
+/// Returns a UUID as text, or an empty text for all zeros.
 fn uuid(bytes: [u8; 16]) -> String {
     if bytes == [0; 16] {
         return String::new();

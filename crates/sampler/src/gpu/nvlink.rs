@@ -1,4 +1,4 @@
-//! NVLink: number of links, state and remote end of each, bytes and errors.
+//! NVLink: number of links, state and remote end of every link, bytes and errors.
 
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::nv_link::ErrorCounter;
@@ -20,7 +20,7 @@ use model::clock::Mono;
 use model::pci::kernel_address;
 use model::sample::{Gap, Missing, Row};
 
-/// NVML's most links of a GPU: more is no number of links.
+/// Maximum number of links in NVML. A larger number is not a number of links.
 const MOST: u32 = 36;
 
 const STATE: &str = "nvmlDeviceGetNvLinkState";
@@ -31,10 +31,11 @@ const COUNT: u32 = field_id::NVML_FI_DEV_NVLINK_LINK_COUNT;
 const SPEED: u32 = field_id::NVML_FI_DEV_NVLINK_GET_SPEED;
 const FAR_LINK: u32 = field_id::NVML_FI_DEV_NVLINK_REMOTE_NVLINK_ID;
 
-/// Fields that are asked in calls of their own.
+/// Fields that are read in separate calls.
 pub(super) const ONE_BY_ONE: [u32; 3] = [COUNT, SPEED, FAR_LINK];
 
-/// A field of one link; its number is the field's scope. `$decode` takes the number to the value.
+/// Defines a field of one link, whose number is the scope of the field. `$decode` converts the number of the
+/// driver to the value.
 macro_rules! of_link {
     ($id:ident, $metric:ident, $labels:expr, $scale:expr $(, $decode:expr)?) => {
         Field::new(field_id::$id, m::$metric.id(), $scale, |rows, gpu, link, value| {
@@ -59,8 +60,8 @@ macro_rules! link_errors {
     };
 }
 
-/// The driver reads bytes of one link in one go and its errors in another (0.9 ms each on an H200); a call for
-/// each error counter costs as much as the field for all three.
+/// Fields of one link. The driver reads the bytes of a link in one step and its errors in another (0.9 ms each
+/// on an H200). A call for one error counter costs as much as the fields for all three.
 pub(super) static OF_LINKS: [Field; 5] = [
     of_link!(NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, gpu_nvlink_link_bytes_total, (Direction::Tx,), KIBI),
     of_link!(NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, gpu_nvlink_link_bytes_total, (Direction::Rx,), KIBI),
@@ -69,7 +70,8 @@ pub(super) static OF_LINKS: [Field; 5] = [
     link_errors!(NVML_FI_DEV_NVLINK_ERROR_DL_CRC, CrcFlit),
 ];
 
-/// A bit error ratio as NVML encodes it: its decimal exponent, negative, in the low byte, the mantissa in four bits above.
+/// Decodes NVML's bit error ratio: the low byte has the negative decimal exponent, and the four bits above have
+/// the mantissa.
 fn bit_error_ratio(encoded: f64) -> f64 {
     let encoded = encoded as u32;
     let mantissa = encoded >> sys::NVML_NVLINK_BER_MANTISSA_SHIFT & sys::NVML_NVLINK_BER_MANTISSA_WIDTH;
@@ -89,7 +91,7 @@ macro_rules! words_5 {
     };
 }
 
-/// What a link of NVLink 5 counts in place of replays, recoveries and checksums.
+/// Fields of an NVLink 5 link, which replace the counters of replays, recoveries and checksums.
 pub(super) static OF_LINKS_5: [Field; 30] = [
     link_errors!(NVML_FI_DEV_NVLINK_COUNT_MALFORMED_PACKET_ERRORS, MalformedPacket),
     link_errors!(NVML_FI_DEV_NVLINK_COUNT_BUFFER_OVERRUN_ERRORS, BufferOverrun),
@@ -123,20 +125,20 @@ pub(super) static OF_LINKS_5: [Field; 30] = [
     words_5!(NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_15, S15),
 ];
 
-/// Error counters of a link, for GPUs that lack the field.
+/// Error counters of a link, for GPUs that lack the fields.
 const ERRORS: [(ErrorCounter, NvLinkError, u32); 3] = [
     (ErrorCounter::DlReplay, NvLinkError::Replay, field_id::NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY),
     (ErrorCounter::DlRecovery, NvLinkError::Recovery, field_id::NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY),
     (ErrorCounter::DlCrcFlit, NvLinkError::CrcFlit, field_id::NVML_FI_DEV_NVLINK_ERROR_DL_CRC),
 ];
 
-/// Error counters of its lanes.
+/// Error counters of the lanes of a link.
 const LANE_ERRORS: [(u32, NvLinkLaneError); 2] = [
     (sys::nvmlNvLinkErrorCounter_enum_NVML_NVLINK_ERROR_DL_CRC_DATA, NvLinkLaneError::CrcData),
     (sys::nvmlNvLinkErrorCounter_enum_NVML_NVLINK_ERROR_DL_ECC_DATA, NvLinkLaneError::EccData),
 ];
 
-/// How many links there are.
+/// Reads the number of links.
 pub(super) fn once(v: &mut Visit<'_>) {
     let metrics = [m::gpu_nvlink_links.id()];
     if let Some(links) = links(v, &metrics) {
@@ -144,10 +146,10 @@ pub(super) fn once(v: &mut Visit<'_>) {
     }
 }
 
-/// Bytes of all links together, and the state of each.
+/// Reads the bytes of all links together and the state of every link.
 pub(super) fn slow(v: &mut Visit<'_>) {
     let totals = [m::gpu_nvlink_bytes_total.id(), m::gpu_nvlink_raw_bytes_total.id()];
-    // The states come first: bytes are judged by the links that are up.
+    // The states are read first, because the bytes are judged by the links that are up.
     let states = states(v);
     if let Some(states) = &states {
         take_in(v, working(states));
@@ -162,14 +164,14 @@ pub(super) fn slow(v: &mut Visit<'_>) {
         let entity = Link { gpu: v.gpu.gpu, uuid: v.gpu.uuid.clone(), link };
         v.add_for(&entity, (STATE, link), &m::gpu_nvlink_up, (), up, ONE);
     }
-    // A number that leaves out links whose state could not be read would be wrong.
+    // A count that leaves out unreadable links would be wrong.
     if states.iter().all(Option::is_some) {
         v.add(STATE, &m::gpu_nvlink_links_up, (), working(&states).len(), ONE);
     }
 }
 
-/// Takes in which links are up. One that came up may have what it did not have before, and the rate of them all is not
-/// known until the next rare visit.
+/// Records which links are up. A link that came up may support more than before, and the total rate of the
+/// links is unknown until the next rare visit.
 fn take_in(v: &mut Visit<'_>, up: Vec<u32>) {
     let known = v.state.links_up.take();
     if known.as_ref().is_some_and(|known| *known != up) {
@@ -184,7 +186,7 @@ fn take_in(v: &mut Visit<'_>, up: Vec<u32>) {
     v.state.links_up = Some(up);
 }
 
-/// The link that a call is about.
+/// Returns the link that a call is about.
 fn about(call: &CallName) -> Option<u32> {
     let of_link = |id| OF_LINKS.iter().chain(&OF_LINKS_5).any(|field| field.id() == id);
     match (call.function, call.args) {
@@ -193,8 +195,8 @@ fn about(call: &CallName) -> Option<u32> {
     }
 }
 
-/// Withholds counters that grew by more than all links carry, until they are possible again. A driver may count what
-/// came a second before.
+/// Withholds byte counters that grew by more than all links can carry, until they are plausible again. The
+/// limit allows one extra second, because the driver may count late.
 fn leave_out_impossible(v: &mut Visit<'_>) {
     let now = Mono::now();
     let rate = v.state.link_rates.nvlink.flatten();
@@ -225,16 +227,16 @@ fn leave_out_impossible(v: &mut Visit<'_>) {
     }
     for (labels, rate) in rates {
         let direction = Direction::ALL.iter().find(|direction| labels == [direction.text()]);
-        // Less than before: the driver counts from 0 again.
+        // A lower value means that the driver has restarted the count.
         if let Some(direction) = direction.filter(|_| rate >= 0.0) {
             v.add(FIELDS, &m::gpu_nvlink_bytes_per_second, (*direction,), Some(rate), ONE);
         }
     }
 }
 
-/// Whether each link is up, by its number; `None` where that could not be read.
+/// Reads whether the links are up, by number. An unreadable state is `None`.
 fn states(v: &mut Visit<'_>) -> Option<Vec<Option<bool>>> {
-    // The latter two are read only of links that are up.
+    // The last two metrics are read only for links that are up.
     let metrics = [
         m::gpu_nvlink_up.id(),
         m::gpu_nvlink_links_up.id(),
@@ -246,12 +248,12 @@ fn states(v: &mut Visit<'_>) -> Option<Vec<Option<bool>>> {
     Some((0..links).map(read).collect())
 }
 
-/// The numbers of those that are up.
+/// Returns the numbers of the links that are up.
 fn working(states: &[Option<bool>]) -> Vec<u32> {
     (0..).zip(states).filter(|(_, up)| **up == Some(true)).map(|(link, _)| link).collect()
 }
 
-/// Each link that is up: its speed and its other end.
+/// Reads the speed and the remote end of every link that is up.
 pub(super) fn rare(v: &mut Visit<'_>) {
     let metrics = [m::gpu_nvlink_info.id(), m::gpu_nvlink_speed_bytes_per_second.id()];
     v.state.link_rates.nvlink.get_or_insert(None);
@@ -259,7 +261,7 @@ pub(super) fn rare(v: &mut Visit<'_>) {
         return;
     }
     let known = v.state.links_up.clone();
-    // None before the first slow visit.
+    // The states are unknown before the first slow visit.
     let Some(up) = known.or_else(|| Some(working(&states(v)?))) else { return };
     if up.is_empty() {
         return;
@@ -272,7 +274,7 @@ pub(super) fn rare(v: &mut Visit<'_>) {
     }
 }
 
-/// Bytes and errors of each link.
+/// Reads the bytes and errors of every link.
 pub(super) fn links_tier(v: &mut Visit<'_>) {
     let metrics = [
         m::gpu_nvlink_link_bytes_total.id(),
@@ -287,7 +289,7 @@ pub(super) fn links_tier(v: &mut Visit<'_>) {
         (0..links).flat_map(|link| OF_LINKS.iter().map(move |field| field.scoped(link))).collect();
     v.fields(&fields);
     match nvlink5(v) {
-        // A link a call: all links together are some 500 values.
+        // One call per link, because all links together have about 500 values.
         true => (0..links).for_each(|link| v.fields(&OF_LINKS_5.map(|field| field.scoped(link)))),
         false => {
             errors(v, links);
@@ -298,12 +300,12 @@ pub(super) fn links_tier(v: &mut Visit<'_>) {
     lane_errors(v, links);
 }
 
-/// Metrics that older links do not have.
+/// Metrics that links before NVLink 5 lack.
 const OF_NVLINK_5: [MetricId; 2] =
     [m::gpu_nvlink_link_bit_error_ratio.id(), m::gpu_nvlink_link_fec_codewords_total.id()];
 
-/// Whether the links have the counters of NVLink 5: asked of the first link that is up, once a handle if there is one. A driver that does
-/// not know a field by its number answers in several ways.
+/// Returns whether the links have the counters of NVLink 5. It is read from the first link that is up, once per
+/// handle if there is one. Drivers that lack a field answer in several ways, so any valid answer counts.
 fn nvlink5(v: &mut Visit<'_>) -> bool {
     if let Some(known) = v.state.nvlink5 {
         return known;
@@ -316,13 +318,13 @@ fn nvlink5(v: &mut Visit<'_>) -> bool {
         return false;
     };
     let there = answers.iter().any(Result::is_ok);
-    // A link that is down may have no counters yet.
+    // A link that is down may not have its counters yet.
     v.state.nvlink5 = (there || up.is_some()).then_some(there);
     there
 }
 
-/// How many links there are, asked once a handle. `None` if that is not known, or if there are none: then
-/// these metrics are unsupported.
+/// Returns the number of links, which is read once per handle. Returns `None` if the number is unknown, or if
+/// there are no links; in that case the metrics are unsupported.
 fn links(v: &mut Visit<'_>, metrics: &[MetricId]) -> Option<u32> {
     if !v.wants(metrics) {
         return None;
@@ -330,7 +332,7 @@ fn links(v: &mut Visit<'_>, metrics: &[MetricId]) -> Option<u32> {
     let links = match v.state.links {
         Some(links) => links,
         None => {
-            // Not supported: there are none.
+            // An unsupported field means that there are no links.
             let links = v.read(LINK_COUNT, metrics, |d| one_field(d, COUNT, &[0]))?.pop().flatten();
             let links = links.filter(|links| *links <= MOST).unwrap_or(0);
             v.state.links = Some(links);
@@ -344,7 +346,7 @@ fn links(v: &mut Visit<'_>, metrics: &[MetricId]) -> Option<u32> {
     Some(links)
 }
 
-/// Speed of the slowest of these links.
+/// Reads the speed of the slowest of these links.
 fn speed(v: &mut Visit<'_>, links: &[u32]) {
     let metric = &m::gpu_nvlink_speed_bytes_per_second;
     let call = (FIELDS, SPEED);
@@ -358,14 +360,14 @@ fn speed(v: &mut Visit<'_>, links: &[u32]) {
     }
 }
 
-/// Numbers of the links at the other ends, by position; empty where the driver gives none.
+/// Returns the numbers of the remote links, in the order of `links`. A number that the driver lacks is empty.
 fn far_links(v: &mut Visit<'_>, links: &[u32]) -> Option<Vec<String>> {
     let feeds = [m::gpu_nvlink_info.id()];
     let numbers = v.read((FIELDS, FAR_LINK), &feeds, |d| one_field(d, FAR_LINK, links))?;
     Some(numbers.into_iter().map(|far| far.map(|n| n.to_string()).unwrap_or_default()).collect())
 }
 
-/// One field of several links, by position; `None` where it is not supported or not available.
+/// Reads one field of several links, in their order. A value that is not supported or not available is `None`.
 fn one_field(device: &Device<'static>, id: u32, links: &[u32]) -> Result<Vec<Option<u32>>, NvmlError> {
     let asked: Vec<_> = links.iter().map(|link| (id, *link)).collect();
     let number = |answer| match answer {
@@ -376,7 +378,8 @@ fn one_field(device: &Device<'static>, id: u32, links: &[u32]) -> Result<Vec<Opt
     values_at(device, &asked)?.into_iter().map(number).collect()
 }
 
-/// The link and its other end. Left out if a call failed: with a hole it would be another link.
+/// Adds the labels of a link and its remote end. The row is left out if a call failed, because incomplete
+/// labels would identify another link.
 fn info(v: &mut Visit<'_>, link: &Link, remote_link: String) {
     let feeds = [m::gpu_nvlink_info.id()];
     if !v.wants(&feeds) {
@@ -412,7 +415,8 @@ fn remote_type(kind: u32) -> &'static str {
     }
 }
 
-/// A virtual machine does not see the switches: the driver then gives `FFFFFFFF:FF:FF.0`.
+/// Returns the address of the remote end. In a virtual machine the switches are hidden, and the driver reports
+/// `FFFFFFFF:FF:FF.0`.
 fn remote_address(bus_id: &str) -> String {
     match bus_id.to_lowercase().contains("ffff:ff:ff") {
         true => String::new(),
@@ -436,8 +440,9 @@ fn errors(v: &mut Visit<'_>, links: u32) {
     }
 }
 
-/// Adds up the errors of the links, and leaves out links without any. A sum that leaves out a link would step
-/// back, so there is none then. Errors that one generation does not count are unsupported only if none does.
+/// Sums the errors of the links, and drops the rows of links without errors. A sum that leaves out a link would
+/// decrease, so it is published only if it is complete. Errors that one generation of links does not count are
+/// unsupported only if no kind is counted.
 fn sum_up(v: &mut Visit<'_>, links: u32) {
     let of_links = m::gpu_nvlink_link_errors_total.id();
     let unsupported = |gap: &Gap| gap.missing == Missing::Unsupported && gap.metrics == [of_links];
@@ -458,7 +463,7 @@ fn sum_up(v: &mut Visit<'_>, links: u32) {
     v.rows.retain(|row| row.metric != of_links || row.value > 0.0);
 }
 
-/// As [`sum_up`], of the lanes.
+/// Sums the lane errors like [`sum_up`].
 fn lane_errors(v: &mut Visit<'_>, links: u32) {
     let metric = &m::gpu_nvlink_lane_errors_total;
     for (counter, error) in LANE_ERRORS {

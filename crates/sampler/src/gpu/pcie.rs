@@ -1,4 +1,4 @@
-//! PCIe errors, counted by the GPU and by the host's kernel; PCIe throughput.
+//! PCIe errors counted by the GPU and by the host's kernel, and PCIe throughput.
 
 use nvml_wrapper::enum_wrappers::device::PcieUtilCounter;
 use nvml_wrapper_sys::bindings::field_id;
@@ -30,15 +30,15 @@ pub(super) static FIELDS: [Field; 12] = [
     field!(NVML_FI_DEV_PCIE_L0_TO_RECOVERY_COUNTER, gpu_pcie_recoveries_total, (), ONE),
 ];
 
-/// The kernel's files of advanced error reporting. Reading one asks no device, but it is noted and measured
-/// like a driver call: it belongs to a device that may be sick.
+/// Kernel files of advanced error reporting. Reading them does not access the device, but it is recorded and
+/// measured like a driver call, because the device may be sick.
 const AER: [(&str, AerSeverity); 3] = [
     ("aer_dev_correctable", AerSeverity::Correctable),
     ("aer_dev_nonfatal", AerSeverity::NonFatal),
     ("aer_dev_fatal", AerSeverity::Fatal),
 ];
 
-/// The best that GPU and slot support.
+/// Reads the best link that GPU and slot support.
 pub(super) fn once(v: &mut Visit<'_>) {
     let metric = &m::gpu_pcie_link_max_generation;
     let generation =
@@ -50,7 +50,7 @@ pub(super) fn once(v: &mut Visit<'_>) {
     v.state.link_rates.pcie = Some(rate);
 }
 
-/// Off by default: each call blocks for the 20 ms that it measures.
+/// Reads the throughput. It is off by default, because each call blocks for the 20 ms that it measures.
 pub(super) fn throughput(v: &mut Visit<'_>) {
     for (counter, direction) in
         [(PcieUtilCounter::Send, Direction::Tx), (PcieUtilCounter::Receive, Direction::Rx)]
@@ -62,7 +62,7 @@ pub(super) fn throughput(v: &mut Visit<'_>) {
     }
 }
 
-/// The host kernel's counts for the GPU's PCI function.
+/// Reads the host kernel's error counts of the GPU's PCI function.
 pub(super) fn rare(v: &mut Visit<'_>) {
     let metric = &m::gpu_pcie_aer_errors_total;
     if !v.wants(&[metric.id()]) {
@@ -85,7 +85,7 @@ pub(super) fn rare(v: &mut Visit<'_>) {
     }
 }
 
-/// The sum of a kernel's file of error counts: its last line, as `TOTAL_ERR_COR 3`
+/// Returns the total of a kernel file of error counts, which is its last line, for example `TOTAL_ERR_COR 3`
 /// (`Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats`).
 fn total(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("TOTAL_"))?;

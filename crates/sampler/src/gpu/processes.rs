@@ -1,8 +1,8 @@
-//! Processes: their number, and on request one by one those with the most memory, so that the number of series is
-//! bounded. The canary's processes are left out.
+//! Number of processes on the GPU and, on request, the processes with the most memory one by one, so that the
+//! number of series is limited. The canary's processes are left out.
 //!
-//! Those that compute are listed once a second (20 to 45 us a GPU): in MIG mode the GPU's own list names the
-//! instance of each. Graphics and MPS ones are listed every slow visit.
+//! Compute processes are listed once a second, which takes 20 to 45 us per GPU. In MIG mode the list of the GPU
+//! includes the instance of every process. Graphics and MPS processes are listed at every slow visit.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -30,7 +30,7 @@ const COMPUTE: &str = "nvmlDeviceGetComputeRunningProcesses_v3";
 const GRAPHICS: &str = "nvmlDeviceGetGraphicsRunningProcesses_v3";
 const MPS: &str = "nvmlDeviceGetMPSComputeRunningProcesses_v3";
 
-/// The processes that compute.
+/// Lists the compute processes.
 pub(super) fn normal(v: &mut Visit<'_>) {
     let compute = foreign(v, COMPUTE, ProcessType::Compute, processes::compute);
     if let Some(list) = &compute {
@@ -39,23 +39,23 @@ pub(super) fn normal(v: &mut Visit<'_>) {
     v.state.compute = compute;
 }
 
-/// How many other processes there are, and each one up to the configured number.
+/// Lists the other processes, and adds rows for single processes up to the configured number.
 pub(super) fn slow(v: &mut Visit<'_>) {
     let most = v.settings.processes;
     let graphics = foreign(v, GRAPHICS, ProcessType::Graphics, processes::graphics);
     let mps = foreign(v, MPS, ProcessType::Mps, processes::mps);
     let compute = match v.state.compute.clone() {
-        // Not listed yet, or that failed.
+        // The compute processes are not listed yet, or listing them failed.
         None if most.is_some() => listed(v, COMPUTE, &METRICS, processes::compute),
         known => known,
     };
-    // One that computes too is in the newer list, and leaves it when it ends.
+    // A process that also computes is in the newer list, and leaves that list when it ends.
     let computing: HashSet<u32> = compute.iter().flatten().map(|one| one.pid).collect();
     if graphics.is_some() || mps.is_some() {
         let rest = [&graphics, &mps].into_iter().flatten().flatten();
         list_processes(v, rest.filter(|one| !computing.contains(&one.pid)).map(plain));
     }
-    // MPS first: its clients are in the list of compute processes too.
+    // MPS comes first, because its clients are in the list of compute processes too.
     let lists = [("mps", mps), ("compute", compute), ("graphics", graphics)];
     let Some(most) = most.filter(|_| lists.iter().any(|(_, list)| list.is_some())) else { return };
     let lists = lists.into_iter().map(|(kind, list)| (kind, list.unwrap_or_default()));
@@ -81,7 +81,7 @@ pub(super) fn slow(v: &mut Visit<'_>) {
             v.add_for(&process, COMPUTE, &m::gpu_process_memory_used_bytes, (), memory, ONE);
         }
         let Some(samples) = &samples else { continue };
-        // A process without a sample did nothing.
+        // A process without a sample was idle.
         let busy = samples.get(&pid).copied().unwrap_or_default();
         let engines = [Engine::Sm, Engine::Memory, Engine::Encoder, Engine::Decoder];
         for (engine, percent) in engines.into_iter().zip(busy) {
@@ -91,7 +91,7 @@ pub(super) fn slow(v: &mut Visit<'_>) {
     }
 }
 
-/// The processes of one list but the canary's, and their number as a row.
+/// Returns the processes of one list without the canary's, and adds their number as a row.
 fn foreign(
     v: &mut Visit<'_>,
     call: &'static str,
@@ -108,7 +108,7 @@ fn foreign(
     Some(list)
 }
 
-/// The processes of one list but the canary's.
+/// Returns the processes of one list without the canary's.
 fn listed(
     v: &mut Visit<'_>,
     call: &'static str,
@@ -118,7 +118,7 @@ fn listed(
     let mut list = v.read(call, feeds, read)?;
     v.retain_foreign(&mut list);
     if !v.state.mig_enabled {
-        // Outside MIG mode a process is on the whole GPU, whatever ids a driver gives.
+        // Outside MIG mode a process runs on the whole GPU, whatever ids the driver reports.
         for process in &mut list {
             (process.gpu_instance_id, process.compute_instance_id) = (None, None);
         }
@@ -126,11 +126,12 @@ fn listed(
     Some(list)
 }
 
-/// Adds to the processes that this visit lists, up to a bound: those with the most memory stay.
+/// Adds processes to the list of this visit. If the list exceeds its limit, the processes with the most memory
+/// stay.
 pub(crate) fn list_processes(v: &mut Visit<'_>, more: impl Iterator<Item = GpuProcess>) {
     let list = v.processes.get_or_insert_default();
     list.extend(more);
-    // A process may be in two lists: the entry with the most memory counts.
+    // A process may be in two lists. The entry with the most memory counts.
     list.sort_unstable_by_key(|one| (one.pid, one.instance, std::cmp::Reverse(one.memory)));
     list.dedup_by_key(|one| (one.pid, one.instance));
     if list.len() > MAX_PROCESSES {
@@ -139,7 +140,7 @@ pub(crate) fn list_processes(v: &mut Visit<'_>, more: impl Iterator<Item = GpuPr
     }
 }
 
-/// A process as the batch carries it.
+/// Returns a process in the form of the batch.
 pub(crate) fn plain(process: &NvmlProcess) -> GpuProcess {
     let memory = match process.used_gpu_memory {
         UsedGpuMemory::Used(bytes) => Some(bytes),
@@ -156,14 +157,15 @@ pub(crate) fn plain(process: &NvmlProcess) -> GpuProcess {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Holding {
     kind: &'static str,
-    /// Bytes; `None` where the driver gives none.
+    /// Bytes, if the driver reports them.
     memory: Option<u64>,
-    /// GPU and compute instances it runs on; one pair of nothing without MIG.
+    /// GPU and compute instances that the process runs on; a single pair of `None` without MIG.
     instances: Vec<(Option<u32>, Option<u32>)>,
 }
 
-/// Processes by id. A process may be in several lists, each with all its memory, and with MIG
-/// several times in one list, once an instance. It has the type of the first list it is in.
+/// Merges lists of processes by id. A process may be in several lists, each of which has all its memory. In MIG
+/// mode it may be in one list several times, once per instance. It has the type of the first list that contains
+/// it.
 fn merged(lists: impl Iterator<Item = (&'static str, Vec<NvmlProcess>)>) -> BTreeMap<u32, Holding> {
     let mut all: BTreeMap<u32, Holding> = BTreeMap::new();
     for (kind, list) in lists {
@@ -187,7 +189,8 @@ fn merged(lists: impl Iterator<Item = (&'static str, Vec<NvmlProcess>)>) -> BTre
     all
 }
 
-/// Those with the most memory, and how many are left out. Of equals the older process (lower id) stays.
+/// Returns the processes with the most memory and the number of the others. Among equals the lower id stays,
+/// which is the older process.
 fn bounded(all: BTreeMap<u32, Holding>, most: usize) -> (Vec<(u32, Holding)>, usize) {
     let mut list: Vec<_> = all.into_iter().collect();
     list.sort_by_key(|(pid, one)| (std::cmp::Reverse(one.memory), *pid));
@@ -196,12 +199,12 @@ fn bounded(all: BTreeMap<u32, Holding>, most: usize) -> (Vec<(u32, Holding)>, us
     (list, left_out)
 }
 
-/// Percent of multiprocessors, memory, encoder and decoder by process, since the last visit. `None` if the
-/// driver does not give it.
+/// Reads the utilization of multiprocessors, memory, encoder and decoder by process since the last visit, in
+/// percent. Returns `None` if the driver does not report it.
 fn utilization(v: &mut Visit<'_>) -> Option<BTreeMap<u32, [u32; 4]>> {
     let since = v.state.processes_seen;
     let samples = v.read(UTILIZATION, &METRICS[2..3], |d| match d.process_utilization_stats(since) {
-        // No process did anything.
+        // No process was active.
         Err(NvmlError::NotFound) => Ok(Vec::new()),
         other => other,
     })?;
@@ -211,14 +214,14 @@ fn utilization(v: &mut Visit<'_>) -> Option<BTreeMap<u32, [u32; 4]>> {
     Some(newest(samples))
 }
 
-/// The newest sample of each process.
+/// Returns the newest sample of every process.
 fn newest(mut samples: Vec<ProcessUtilizationSample>) -> BTreeMap<u32, [u32; 4]> {
     samples.sort_by_key(|sample| sample.timestamp);
     samples.into_iter().map(|s| (s.pid, [s.sm_util, s.mem_util, s.enc_util, s.dec_util])).collect()
 }
 
-/// The kernel's name of a process; empty if it has ended meanwhile. `comm` takes no lock that a stuck
-/// process could hold.
+/// Returns the kernel's name of a process, or an empty text if the process has ended. Reading `comm` does not
+/// take a lock that a stuck process could hold.
 fn name(host: &Host, pid: u32) -> String {
     let path = host.path(format!("/proc/{pid}/comm"));
     let bytes = std::fs::read(path).unwrap_or_default();

@@ -1,7 +1,8 @@
-//! Time for which the hardware held the clocks down, by the driver's own counters. These two fields take the driver a
-//! millisecond (each of the other slow fields 0.07 to 0.14 ms: H200, driver 580.159) and hardly ever count. So they are read
-//! after a fast visit that saw such a slowdown, once more after that, and else with the rare tier's cadence; in between the
-//! last reading is published again. Only a slowdown that began and ended between two fast visits may come late.
+//! Time of hardware slowdowns, from the driver's own counters. On an H200 with driver 580.159 these two fields
+//! take the driver 1 ms, against 0.07 to 0.14 ms for any other slow field, and they rarely change. They are
+//! therefore read after a fast visit that observed such a slowdown, once more after that, and otherwise at the
+//! interval of the rare tier. In between, the last reading is published again. Only a slowdown that began and
+//! ended between two fast visits may appear late.
 
 use nvml_wrapper_sys::bindings::field_id;
 
@@ -11,7 +12,7 @@ use model::catalog::{self as m, ClockEvent};
 use model::clock::Mono;
 use model::sample::Rows;
 
-/// Bits of nvmlClocksEventReason*: hardware slowdown by any cause, by heat, by the power brake.
+/// Bits of `nvmlClocksEventReason*` for a hardware slowdown: any cause, heat and power brake.
 pub(super) const BITS: u64 = 0x8 | 0x40 | 0x80;
 
 pub(super) static FIELDS: [Field; 2] = [
@@ -22,7 +23,7 @@ pub(super) static FIELDS: [Field; 2] = [
 /// Reads the counters, or publishes the last reading again.
 pub(super) fn slow(v: &mut Visit<'_>) {
     if v.ended.is_some() {
-        // A GPU that is gone has no values, and its counts belong to a life that ended.
+        // A lost GPU has no values, and its counts belong to a life that has ended.
         return;
     }
     let now = Mono::now();
@@ -39,7 +40,8 @@ pub(super) fn slow(v: &mut Visit<'_>) {
             v.fields(&FIELDS);
             let read = std::mem::replace(&mut v.rows, others);
             v.rows.extend(read.clone());
-            // The ledger accepts a step back after three readings, so a value that fell is read again each time.
+            // The ledger accepts a lower value after three readings, so a counter that fell is read again every
+            // time.
             let sound = v.gaps.len() == gaps && before.is_none_or(|(_, before)| !fell(&before, &read));
             let slowdown = &mut v.state.slowdown;
             slowdown.again = known.seen;
@@ -48,7 +50,7 @@ pub(super) fn slow(v: &mut Visit<'_>) {
     }
 }
 
-/// Whether a counter is less than it was.
+/// Returns whether a counter has decreased.
 fn fell(before: &Rows, now: &Rows) -> bool {
     before.all().zip(now.all()).any(|(before, now)| now.value < before.value)
 }

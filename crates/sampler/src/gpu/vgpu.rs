@@ -22,7 +22,7 @@ const METRICS: [MetricId; 4] = [
 const UTILIZATION: &str = "nvmlDeviceGetVgpuUtilization";
 const ENGINES: [Engine; 4] = [Engine::Sm, Engine::Memory, Engine::Encoder, Engine::Decoder];
 
-/// Every virtual GPU that runs.
+/// Reads every virtual GPU that is running.
 pub(super) fn slow(v: &mut Visit<'_>) {
     let Some(running) = v.read("nvmlDeviceGetActiveVgpus", &METRICS, raw::active) else { return };
     if running.is_empty() {
@@ -35,7 +35,7 @@ pub(super) fn slow(v: &mut Visit<'_>) {
         v.state.vgpus_seen = newest;
     }
     for id in running {
-        // It may end while it is asked about.
+        // The virtual GPU may end while it is being read.
         let Some(uuid) = ask(v, "nvmlVgpuInstanceGetUUID", &METRICS, id, |vgpu| vgpu.uuid()) else {
             continue;
         };
@@ -59,7 +59,7 @@ fn one(v: &mut Visit<'_>, id: u32, entity: &Vgpu) {
         VmId::Domain(id) | VmId::Uuid(id) => Ok(id),
     });
     let vm_driver = ask(v, "nvmlVgpuInstanceGetVmDriverVersion", feeds, id, |vgpu| vgpu.driver_version());
-    // With a hole it would be another virtual GPU.
+    // Incomplete labels would identify another virtual GPU.
     if v.wants(feeds) && v.failures() == failures {
         let info = VgpuInfo {
             vgpu_type,
@@ -81,7 +81,7 @@ fn one(v: &mut Visit<'_>, id: u32, entity: &Vgpu) {
     }
 }
 
-/// Asks about one virtual GPU. One that has ended is no failure.
+/// Makes a call about one virtual GPU. It is not a failure if the virtual GPU has ended.
 fn ask<T>(
     v: &mut Visit<'_>,
     function: &'static str,
@@ -96,12 +96,13 @@ fn ask<T>(
     v.read(CallName::from((function, id)), feeds, asked).flatten()
 }
 
-/// NVML's text for "no driver is loaded in the virtual machine" is no version.
+/// Returns the version of the guest driver, or an empty text for NVML's "Not Available", which means that no
+/// driver is loaded in the virtual machine.
 fn driver_version(version: String) -> String {
     if version == "Not Available" { String::new() } else { version }
 }
 
-/// The newest sample of each virtual GPU.
+/// Returns the newest sample of every virtual GPU.
 fn newest(mut samples: Vec<VgpuUtilization>) -> HashMap<u32, VgpuUtilization> {
     samples.sort_by_key(|sample| sample.stamp);
     samples.into_iter().map(|sample| (sample.vgpu, sample)).collect()

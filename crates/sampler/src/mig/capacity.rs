@@ -1,7 +1,7 @@
 //! Free capacity of a GPU in MIG mode.
 //!
-//! A GPU instance takes memory slices in a row, in one of the regions its profile allows, and as many compute slices as
-//! its profile has. Free compute slices are of no use where no profile finds its memory slices.
+//! A GPU instance uses consecutive memory slices in one of the regions that its profile allows, and as many
+//! compute slices as its profile has. A free compute slice is useless if no profile finds memory slices for it.
 
 use super::{InstanceState, answered};
 use crate::raw::mig::{ProfileInfo, possible_placements, remaining_capacity};
@@ -9,15 +9,15 @@ use crate::visit::{ONE, Visit};
 use model::catalog::{self as m, ProfileName};
 use model::sample::Missing;
 
-/// Where instances could be made. Does not change while the GPU is in MIG mode.
+/// Regions in which instances can be created. They do not change while the GPU is in MIG mode.
 #[derive(Debug, Default)]
 pub(crate) struct Capacity {
     regions: Option<Vec<PlacementRegion>>,
 }
 
 impl Capacity {
-    /// Reads capacity by profile, and adds up slices. `instances` are all GPU instances, `None` if those without compute
-    /// instances are not known: then the used slices are not known.
+    /// Reads the capacity by profile, and sums the slices. `instances` has all GPU instances. It is `None` if
+    /// those without compute instances are unknown; in that case the number of used slices is unknown too.
     pub fn read(&mut self, v: &mut Visit<'_>, profiles: &[ProfileInfo], instances: Option<&[InstanceState]>) {
         const INFO: &str = "nvmlDeviceGetGpuInstanceProfileInfoV";
         const REMAINING: &str = "nvmlDeviceGetGpuInstanceRemainingCapacity";
@@ -30,7 +30,7 @@ impl Capacity {
                 v.add(call, free, name(), count, ONE);
             }
         }
-        // The largest profile is the whole GPU.
+        // The largest profile covers the whole GPU.
         let Some(slices) = profiles.iter().map(|profile| profile.slices).max() else { return };
         v.add(INFO, &m::gpu_mig_slices, (), slices, ONE);
         let sums = [m::gpu_mig_slices_used.id(), m::gpu_mig_slices_unplaceable.id()];
@@ -72,22 +72,22 @@ impl Capacity {
     }
 }
 
-/// A region of the memory in which an instance could be made.
+/// A region of the memory in which an instance can be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PlacementRegion {
-    /// The first memory slice.
+    /// First memory slice of the region.
     start: u32,
-    /// Memory slices.
+    /// Number of memory slices.
     size: u32,
-    /// Compute slices.
+    /// Number of compute slices.
     compute: u32,
 }
 
-/// Most slices of either kind: NVIDIA's GPUs have eight of the one, seven of the other.
+/// Upper limit for slices of either kind. NVIDIA's GPUs have eight memory slices and seven compute slices.
 const MOST: u32 = 64;
 
-/// The most compute slices, of `free` ones, that further instances at these regions could take while the
-/// memory slices of `occupied` (first, how many) are taken.
+/// Returns how many of the `free` compute slices further instances in these regions can use, if the memory
+/// slices in `occupied` (first slice, number of slices) are taken.
 fn most_placeable(regions: &[PlacementRegion], occupied: &[(u32, u32)], free: u32) -> u32 {
     let taken = occupied.iter().fold(0, |taken, (start, size)| taken | mask(*start, *size));
     let fits = |place: &&PlacementRegion| {
@@ -95,7 +95,8 @@ fn most_placeable(regions: &[PlacementRegion], occupied: &[(u32, u32)], free: u3
         within && place.compute <= MOST && mask(place.start, place.size) & taken == 0
     };
     let regions: Vec<&PlacementRegion> = regions.iter().filter(fits).collect();
-    // Bit n of `sums[from]`: instances that begin at memory slice `from` or above can take n compute slices.
+    // Bit n of `sums[from]` is set if instances that begin at memory slice `from` or later can use n compute
+    // slices.
     let mut sums = [1u128; MOST as usize + 1];
     for from in (0..MOST).rev() {
         let here = regions.iter().filter(|place| place.start == from);
@@ -104,11 +105,11 @@ fn most_placeable(regions: &[PlacementRegion], occupied: &[(u32, u32)], free: u3
             sum | (after & up_to(MOST - place.compute)) << place.compute
         });
     }
-    // Bit 0, for no instance at all, is always set.
+    // Bit 0 stands for no instance and is always set.
     127 - (sums[0] & up_to(free.min(MOST))).leading_zeros()
 }
 
-/// The memory slices from `start` on, as bits.
+/// Returns the memory slices from `start` on as bits.
 fn mask(start: u32, size: u32) -> u128 {
     match (start < MOST, size) {
         (true, 1..) => up_to(size.min(MOST - start) - 1) << start,
@@ -116,7 +117,7 @@ fn mask(start: u32, size: u32) -> u128 {
     }
 }
 
-/// Bits 0 to `last`.
+/// Returns a word with bits 0 to `last` set.
 fn up_to(last: u32) -> u128 {
     (1u128 << (last + 1)) - 1
 }

@@ -1,5 +1,5 @@
-//! One scan of how a GPU is divided: MIG devices (compute instances) by their handles, GPU instances by their profiles,
-//! which shows those without compute instances too.
+//! One scan of how a GPU is divided. It finds MIG devices (compute instances) through their handles, and GPU
+//! instances through their profiles, which includes GPU instances without compute instances.
 
 use nvml_wrapper::Device;
 use nvml_wrapper::error::NvmlError;
@@ -10,24 +10,24 @@ use crate::raw::mig::{Placed, ProfileInfo, profile_info};
 use crate::visit::Visit;
 use model::catalog::MetricId;
 
-/// A MIG device: a compute instance within a GPU instance.
+/// A MIG device, which is a compute instance within a GPU instance.
 pub(crate) struct MigHandle {
     pub device: Device<'static>,
     pub gpu_instance: u32,
     pub compute_instance: u32,
-    /// Ids are given again, a UUID is not.
+    /// UUID of the device. Unlike the ids, a UUID is never reused.
     pub uuid: String,
 }
 
-/// The result of one scan.
+/// Result of one scan.
 pub(crate) struct Scan {
-    /// Every MIG device, in the driver's order.
+    /// All MIG devices, in the driver's order.
     pub devices: Vec<MigHandle>,
-    /// Every GPU instance, by id; `None` where the driver does not list them for this process.
+    /// All GPU instances by id; `None` if the driver does not list them for this process.
     pub placed: Option<Vec<Placed>>,
 }
 
-/// The identity of a layout: ids and UUIDs of the MIG devices, and the GPU instances.
+/// Identity of a layout: ids and UUIDs of the MIG devices, and the GPU instances.
 pub(crate) type LayoutKey = (Vec<(u32, u32, String)>, Option<Vec<Placed>>);
 
 impl Scan {
@@ -39,8 +39,8 @@ impl Scan {
     }
 }
 
-/// Scans the GPU; `None` if a call failed. `vanished` is set if an instance went away meanwhile: then another scan is
-/// worth the time.
+/// Scans the GPU. Returns `None` if a call failed. Sets `vanished` if an instance disappeared during the scan,
+/// so that another scan is worthwhile.
 pub fn scan(v: &mut Visit<'_>, profiles: &[ProfileInfo], vanished: &mut bool) -> Option<Scan> {
     let devices = devices(v, vanished)?;
     Some(Scan { devices, placed: placed(v, profiles, vanished)? })
@@ -51,7 +51,7 @@ fn devices(v: &mut Visit<'_>, vanished: &mut bool) -> Option<Vec<MigHandle>> {
     let mut found = Vec::new();
     for index in 0..most {
         let handle = ("nvmlDeviceGetMigDeviceHandleByIndex", index);
-        // Positions may be empty, also in the middle; that is no failure.
+        // Empty positions, including those in the middle, are not failures.
         let device = v.read(handle, &METRICS, |d| match d.mig_device_by_index(index) {
             Err(NvmlError::NotFound) => Ok(None),
             other => other.map(Some),
@@ -69,10 +69,10 @@ fn devices(v: &mut Visit<'_>, vanished: &mut bool) -> Option<Vec<MigHandle>> {
     Some(found)
 }
 
-/// Every GPU instance by id; `Some(None)` if the driver does not list them.
+/// Returns all GPU instances by id, or `Some(None)` if the driver does not list them.
 fn placed(v: &mut Visit<'_>, profiles: &[ProfileInfo], vanished: &mut bool) -> Option<Option<Vec<Placed>>> {
     if profiles.is_empty() {
-        // Without profiles the driver cannot be asked for the instances of one.
+        // The driver lists instances only by profile.
         return Some(None);
     }
     let mut found = Vec::new();
@@ -80,7 +80,7 @@ fn placed(v: &mut Visit<'_>, profiles: &[ProfileInfo], vanished: &mut bool) -> O
         let call = ("nvmlDeviceGetGpuInstances", profile.id);
         let handles =
             answered(v, |v| v.read_privileged(call, &PLACED, |d| raw::mig::gpu_instances(d, profile.id)))?;
-        // A profile without a list leaves holes.
+        // The list is incomplete without the instances of one profile.
         let Some(handles) = handles else { return Some(None) };
         for handle in handles {
             let info = v.read("nvmlGpuInstanceGetInfo", &PLACED, |d| {
@@ -93,17 +93,18 @@ fn placed(v: &mut Visit<'_>, profiles: &[ProfileInfo], vanished: &mut bool) -> O
     Some(Some(found))
 }
 
-/// Notes an answer that the instance does not exist: it did a moment ago.
+/// Sets `vanished` if the answer says that the instance does not exist, although it did a moment ago.
 pub fn noting<T>(vanished: &mut bool, answer: Result<T, NvmlError>) -> Result<T, NvmlError> {
     *vanished |= matches!(answer, Err(NvmlError::InvalidArg | NvmlError::NotFound));
     answer
 }
 
-/// Numbers of profiles asked for. The header names 0 to 16; a GPU knows some, and later headers may name more.
+/// Number of profile numbers that are tried. The header names 0 to 16. A GPU supports some of them, and later
+/// headers may name more.
 const NUMBERS: u32 = 24;
 
-/// The GPU instance profiles that the GPU knows, which do not change while it is in MIG mode; `None` if a call failed. A
-/// number that GPU or library does not know is no failure.
+/// Reads the GPU instance profiles of the GPU, which do not change while it is in MIG mode. Returns `None` if a
+/// call failed. A number that the GPU or the library does not support is not a failure.
 pub fn profiles(v: &mut Visit<'_>, feeds: &[MetricId]) -> Option<Vec<ProfileInfo>> {
     let mut known: Vec<ProfileInfo> = Vec::new();
     for number in 0..NUMBERS {
@@ -113,7 +114,7 @@ pub fn profiles(v: &mut Visit<'_>, feeds: &[MetricId]) -> Option<Vec<ProfileInfo
             other => other.map(Some),
         })?;
         let Some(info) = info else { continue };
-        // Id and name identify a profile, and the name is a label.
+        // Both id and name identify a profile, and the name is a label.
         if known.iter().all(|k| k.id != info.id && k.name != info.name) {
             known.push(info);
         }

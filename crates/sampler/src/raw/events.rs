@@ -6,23 +6,23 @@ use nvml_wrapper_sys::bindings::{nvmlEventData_t, nvmlEventSet_t};
 
 use super::symbol;
 
-/// A set of events that can be waited for.
+/// A set of events to wait for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EventSet(nvmlEventSet_t);
 
-// SAFETY: NVML's functions may be called from any thread; the set is a handle of the library's, which is
-// never unloaded, and it is never freed.
+// SAFETY: NVML's functions may be called from any thread. The set is a handle of the library, which is never
+// unloaded, and the set is never freed.
 unsafe impl Send for EventSet {}
 // SAFETY: as above.
 unsafe impl Sync for EventSet {}
 
-/// The device's handle as a number, to be compared with that of an event.
+/// Returns the handle of the device as a number, to compare it with the handle in an event.
 pub fn handle_number(device: &Device<'static>) -> usize {
     // SAFETY: the handle is only compared.
     unsafe { device.handle() as usize }
 }
 
-/// A new, empty set.
+/// Creates an empty set.
 pub fn new_set(nvml: &Nvml) -> Result<EventSet, NvmlError> {
     let f = symbol(&nvml.lib().nvmlEventSetCreate)?;
     let mut set = std::ptr::null_mut();
@@ -31,20 +31,20 @@ pub fn new_set(nvml: &Nvml) -> Result<EventSet, NvmlError> {
     Ok(EventSet(set))
 }
 
-/// Bits of the events the device can send.
+/// Returns the bits of the events that the device can send.
 pub fn supported(device: &Device<'static>) -> Result<u64, NvmlError> {
     read!(device, nvmlDeviceGetSupportedEventTypes(), 0)
 }
 
-/// Asks for these events of the device.
+/// Registers these events of the device in the set.
 pub fn register(device: &Device<'static>, bits: u64, set: EventSet) -> Result<(), NvmlError> {
     let f = symbol(&device.nvml().lib().nvmlDeviceRegisterEvents)?;
-    // SAFETY: handle and set are the library's, and both stay valid.
+    // SAFETY: handle and set belong to the library, and both stay valid.
     nvml_try(unsafe { f(device.handle(), bits, set.0) })
 }
 
-/// Waits for an event, at most so many milliseconds; `None` if none came. The safe interface leaves out the instances and
-/// cuts unknown bits.
+/// Waits at most `milliseconds` for an event, and returns `None` if none occurred. The safe interface lacks the
+/// instances and drops unknown bits.
 pub fn wait(nvml: &Nvml, set: EventSet, milliseconds: u32) -> Result<Option<nvmlEventData_t>, NvmlError> {
     let f = symbol(&nvml.lib().nvmlEventSetWait_v2)?;
     let mut data = nvmlEventData_t {
@@ -54,7 +54,7 @@ pub fn wait(nvml: &Nvml, set: EventSet, milliseconds: u32) -> Result<Option<nvml
         gpuInstanceId: u32::MAX,
         computeInstanceId: u32::MAX,
     };
-    // SAFETY: the set is the library's, and the struct is the one of this version of the function.
+    // SAFETY: the set belongs to the library, and the struct is the one of this version of the function.
     match nvml_try(unsafe { f(set.0, &mut data, milliseconds) }) {
         Err(NvmlError::Timeout) => Ok(None),
         result => result.map(|()| Some(data)),

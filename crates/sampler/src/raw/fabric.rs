@@ -1,4 +1,4 @@
-//! The NVLink fabric, in the layouts that drivers know.
+//! The NVLink fabric, in all layouts of the struct.
 
 use nvml_wrapper::Device;
 use nvml_wrapper::error::{NvmlError, nvml_try};
@@ -6,7 +6,8 @@ use nvml_wrapper_sys::bindings::{self as sys, nvmlGpuFabricInfo_v3_t};
 
 use super::{VERSION_MISMATCH, struct_version, symbol};
 
-/// The state of the fabric, by the third layout, else the second, else the first, which has no health mask.
+/// Returns the state of the fabric. Tries the third layout, then the second, then the first, which has no
+/// health mask.
 pub fn fabric_info(device: &Device<'static>) -> Result<nvmlGpuFabricInfo_v3_t, NvmlError> {
     let versions =
         [struct_version::<nvmlGpuFabricInfo_v3_t>(3), struct_version::<sys::nvmlGpuFabricInfo_v2_t>(2)];
@@ -20,7 +21,7 @@ pub fn fabric_info(device: &Device<'static>) -> Result<nvmlGpuFabricInfo_v3_t, N
     first(device)
 }
 
-/// The second layout is the beginning of the third, so one struct serves both.
+/// Requests one version. The second layout is a prefix of the third, so one struct serves both.
 fn versioned(device: &Device<'static>, version: u32) -> Result<nvmlGpuFabricInfo_v3_t, NvmlError> {
     let info = nvmlGpuFabricInfo_v3_t { version, ..versioned!(nvmlGpuFabricInfo_v3_t, 3) };
     read!(device, nvmlDeviceGetGpuFabricInfoV(), info)

@@ -1,4 +1,4 @@
-//! Field values of a GPU and its parts: the wrapper always asks about part 0.
+//! Field values of a GPU and its parts. The wrapper can only read part 0.
 
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::error::{NvmlError, nvml_try};
@@ -7,10 +7,10 @@ use nvml_wrapper_sys::bindings as sys;
 
 use super::symbol;
 
-/// The scope of all parts together.
+/// Scope of all parts together.
 pub const ALL_PARTS: u32 = u32::MAX;
 
-/// Values of fields, each given as id and part, in the same order. One call; each has its own outcome.
+/// Reads fields, given as id and part, in one call. Returns one result per field in the same order.
 pub fn values_at(
     device: &Device<'static>,
     fields: &[(u32, u32)],
@@ -18,16 +18,17 @@ pub fn values_at(
     let f = symbol(&device.nvml().lib().nvmlDeviceGetFieldValues)?;
     let count = i32::try_from(fields.len()).map_err(|_| NvmlError::InvalidArg)?;
     let mut entries = entries(fields, device.nvml().field_id_scheme());
-    // SAFETY: the handle is valid while the library is loaded, and `entries` holds `count` entries and the one behind
-    // them that the driver looks at.
+    // SAFETY: the handle is valid while the library is loaded, and `entries` has `count` entries and the extra
+    // one behind them that the driver accesses.
     nvml_try(unsafe { f(device.handle(), count, entries.as_mut_ptr()) })?;
     Ok(entries.iter().take(fields.len()).map(outcome).collect())
 }
 
-/// What the driver is handed: an entry a field, and one more, which is not counted. For counters of NVLink (fields
-/// 138 to 141 and 161 to 163) libnvidia-ml 580.159 looks at the entry behind the last, and writes into it if that
-/// is about the same field and link: past the end of an array without it. It passes over an entry that comes with
-/// an error. Seen on H200s, `docs/evidence/2026-11-22-h200/x2-field-values-past-the-end.md`.
+/// Returns the entries for the driver: one per field, and an extra one that is not counted. For counters of
+/// NVLink (fields 138 to 141 and 161 to 163) libnvidia-ml 580.159 reads the entry behind the last, and writes
+/// to it if it is about the same field and link. Without the extra entry that would be past the end of the
+/// array. The driver skips an entry that already has an error. Observed on H200s,
+/// `docs/evidence/2026-11-22-h200/x2-field-values-past-the-end.md`.
 fn entries(fields: &[(u32, u32)], scheme: FieldIdScheme) -> Vec<sys::nvmlFieldValue_t> {
     let entry = |id, part, code| sys::nvmlFieldValue_t {
         fieldId: id,
@@ -44,7 +45,7 @@ fn entries(fields: &[(u32, u32)], scheme: FieldIdScheme) -> Vec<sys::nvmlFieldVa
     asked.chain([entry(0, 0, sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED)]).collect()
 }
 
-/// The number by which the driver knows a field of the bindings: 580.82 and later have other numbers for some.
+/// Returns the driver's number of a field of the bindings. Drivers from 580.82 on have renumbered some fields.
 fn renumbered(id: u32, scheme: FieldIdScheme) -> u32 {
     match id {
         _ if scheme == FieldIdScheme::V12 => id,
@@ -58,13 +59,13 @@ fn outcome(entry: &sys::nvmlFieldValue_t) -> Result<SampleValue, NvmlError> {
     nvml_try(entry.nvmlReturn)?;
     // SAFETY: as in `typed`.
     if entry.timestamp == 0 && entry.valueType == 0 && unsafe { entry.value.ullVal } == 0 {
-        // Unchanged: the driver did not answer, and no value is not zero.
+        // The entry is unchanged, so the driver did not answer. A missing value is not zero.
         return Err(NvmlError::NotSupported);
     }
     typed(entry.valueType, entry.value)
 }
 
-/// A value of NVML's union by its type.
+/// Returns the value of NVML's union by its type.
 pub(super) fn typed(kind: sys::nvmlValueType_t, value: sys::nvmlValue_t) -> Result<SampleValue, NvmlError> {
     // SAFETY: every bit pattern is valid for every member, and the union was written whole before the call.
     Ok(unsafe {

@@ -1,4 +1,4 @@
-//! MIG calls the wrapper's safe interface lacks, or gets wrong.
+//! MIG calls that the wrapper's safe interface lacks or gets wrong.
 
 use std::mem::zeroed;
 
@@ -8,19 +8,18 @@ use nvml_wrapper_sys::bindings::{self as sys, nvmlGpuInstance_t};
 
 use super::{list, struct_version, symbol};
 
-/// Room for lists that are as long as a profile has instances or placements: no GPU has as many slices.
+/// Room for the instances or placements of a profile. No GPU has as many slices.
 const ROOM: usize = 64;
 
-/// A GPU instance profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProfileInfo {
-    /// The id by which the driver's other calls know it.
+    /// Id by which the driver's other calls identify the profile.
     pub id: u32,
-    /// As `3g.71gb`.
+    /// Name, for example `3g.71gb`.
     pub name: String,
-    /// Of compute.
+    /// Number of compute slices.
     pub slices: u32,
-    /// Instances that an empty GPU has room for.
+    /// Number of instances that fit on an empty GPU.
     pub instances: u32,
     pub multiprocessors: u32,
 }
@@ -30,15 +29,15 @@ pub(crate) struct ProfileInfo {
 pub(crate) struct Placed {
     pub id: u32,
     pub profile: u32,
-    /// First memory slice and number of them.
+    /// First memory slice and number of memory slices.
     pub placement: (u32, u32),
 }
 
-/// The library's handle of a GPU instance. One that was destroyed is refused by the library.
+/// The library's handle of a GPU instance. The library rejects the handle of a destroyed instance.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GpuInstanceHandle(nvmlGpuInstance_t);
 
-/// The GPU instance profile of this number (`NVML_GPU_INSTANCE_PROFILE_*`).
+/// Returns the GPU instance profile with this number (`NVML_GPU_INSTANCE_PROFILE_*`).
 pub fn profile_info(device: &Device<'static>, number: u32) -> Result<ProfileInfo, NvmlError> {
     let info = versioned!(sys::nvmlGpuInstanceProfileInfo_v2_t, 2);
     let info = read!(device, nvmlDeviceGetGpuInstanceProfileInfoV(number), info)?;
@@ -52,8 +51,8 @@ pub fn profile_info(device: &Device<'static>, number: u32) -> Result<ProfileInfo
     })
 }
 
-/// Where instances of a profile could be on an empty GPU: first memory slice and number of them. The wrapper's own
-/// function gives an empty list.
+/// Returns the possible placements of a profile on an empty GPU, as first memory slice and number of slices.
+/// The wrapper's own function returns an empty list.
 pub fn possible_placements(device: &Device<'static>, profile: u32) -> Result<Vec<(u32, u32)>, NvmlError> {
     let f = symbol(&device.nvml().lib().nvmlDeviceGetGpuInstancePossiblePlacements_v2)?;
     let empty = sys::nvmlGpuInstancePlacement_t { start: 0, size: 0 };
@@ -62,12 +61,12 @@ pub fn possible_placements(device: &Device<'static>, profile: u32) -> Result<Vec
     Ok(found.into_iter().map(|p| (p.start, p.size)).collect())
 }
 
-/// Number of further instances of a profile that could be made now.
+/// Returns the number of further instances of a profile that can be created now.
 pub fn remaining_capacity(device: &Device<'static>, profile: u32) -> Result<u32, NvmlError> {
     read!(device, nvmlDeviceGetGpuInstanceRemainingCapacity(profile), 0)
 }
 
-/// The GPU instances of a profile, those without compute instances too.
+/// Returns the GPU instances of a profile, including those without compute instances.
 pub fn gpu_instances(device: &Device<'static>, profile: u32) -> Result<Vec<GpuInstanceHandle>, NvmlError> {
     let f = symbol(&device.nvml().lib().nvmlDeviceGetGpuInstances)?;
     // SAFETY: as in `read!`; there is room for more instances than any GPU has.
@@ -76,13 +75,13 @@ pub fn gpu_instances(device: &Device<'static>, profile: u32) -> Result<Vec<GpuIn
     Ok(found.into_iter().map(GpuInstanceHandle).collect())
 }
 
-/// Id, profile and placement of a GPU instance.
+/// Returns the id, profile and placement of a GPU instance.
 pub fn gpu_instance_info(device: &Device<'static>, instance: GpuInstanceHandle) -> Result<Placed, NvmlError> {
     let f = symbol(&device.nvml().lib().nvmlGpuInstanceGetInfo)?;
-    // SAFETY: plain numbers and a handle, for which zero is a value.
+    // SAFETY: plain numbers and a handle, for which zero is a valid value.
     let mut info: sys::nvmlGpuInstanceInfo_t = unsafe { zeroed() };
-    // SAFETY: the handle comes from the library, in the same visit; it refuses one of an instance that has
-    // been destroyed since.
+    // SAFETY: the handle was returned by the library in the same visit, and the library rejects the handle of
+    // an instance that has been destroyed since.
     nvml_try(unsafe { f(instance.0, &mut info) })?;
     Ok(Placed {
         id: info.id,

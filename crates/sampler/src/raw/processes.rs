@@ -1,5 +1,5 @@
-//! Lists of processes. The wrapper asks for the size of a list first and takes SUCCESS for an empty list: a driver may
-//! answer so whatever the size. Here each question brings room for the answer.
+//! Lists of processes. The wrapper first requests the size of a list and treats SUCCESS as an empty list, but a
+//! driver may answer with SUCCESS for any size. Here every request has room for the answer.
 
 use std::ffi::c_uint;
 
@@ -10,35 +10,32 @@ use nvml_wrapper_sys::bindings as sys;
 
 use super::symbol;
 
-/// Room of the first question: more than most GPUs have processes.
+/// Room of the first request, enough for most GPUs.
 const ROOM: usize = 32;
-/// Processes may start between two questions.
+/// Maximum number of requests, because processes may start between two of them.
 const TRIES: usize = 4;
-/// More than any GPU has: a count that is no count takes no memory.
+/// Maximum room, more than any GPU has processes, so that an invalid count does not allocate memory.
 const MOST: usize = 65_536;
 
-/// The processes that compute.
 pub fn compute(device: &Device<'static>) -> Result<Vec<ProcessInfo>, NvmlError> {
     let f = symbol(&device.nvml().lib().nvmlDeviceGetComputeRunningProcesses_v3)?;
     // SAFETY: the handle is valid while the library is loaded, and the list has room for `count` entries.
     list(|count, list| nvml_try(unsafe { f(device.handle(), count, list) }))
 }
 
-/// The processes that draw.
 pub fn graphics(device: &Device<'static>) -> Result<Vec<ProcessInfo>, NvmlError> {
     let f = symbol(&device.nvml().lib().nvmlDeviceGetGraphicsRunningProcesses_v3)?;
     // SAFETY: as above.
     list(|count, list| nvml_try(unsafe { f(device.handle(), count, list) }))
 }
 
-/// The clients of MPS.
 pub fn mps(device: &Device<'static>) -> Result<Vec<ProcessInfo>, NvmlError> {
     let f = symbol(&device.nvml().lib().nvmlDeviceGetMPSComputeRunningProcesses_v3)?;
     // SAFETY: as above.
     list(|count, list| nvml_try(unsafe { f(device.handle(), count, list) }))
 }
 
-/// Asks with ever more room, until the list fits.
+/// Repeats the request with more room until the list fits.
 fn list(
     mut ask: impl FnMut(&mut c_uint, *mut sys::nvmlProcessInfo_t) -> Result<(), NvmlError>,
 ) -> Result<Vec<ProcessInfo>, NvmlError> {

@@ -12,7 +12,7 @@ use super::fields::typed;
 use super::{list, symbol};
 use model::catalog::SampleBuffer;
 
-/// `nvmlSamplingType_t` of a buffer: power in milliwatts, utilization in percent.
+/// Returns the `nvmlSamplingType_t` of a buffer. Power is in milliwatts, utilization in percent.
 pub fn sampling_type(buffer: SampleBuffer) -> u32 {
     match buffer {
         SampleBuffer::Power => nvmlSamplingType_enum_NVML_TOTAL_POWER_SAMPLES,
@@ -20,23 +20,23 @@ pub fn sampling_type(buffer: SampleBuffer) -> u32 {
     }
 }
 
-/// The most samples the buffer holds. The safe interface asks for this before each read, which doubles
-/// the cost of a call that is not cheap.
+/// Returns the maximum number of samples in the buffer. The safe interface requests it before every read, which
+/// doubles the cost of an expensive call.
 pub fn room(device: &Device<'static>, kind: SampleBuffer) -> Result<usize, NvmlError> {
     let f = symbol(&device.nvml().lib().nvmlDeviceGetSamples)?;
     let (mut value_type, mut count) = (0, 0);
-    // SAFETY: as in `read!`; without a buffer the library writes the type and the count.
+    // SAFETY: as in `read!`; without a buffer the library writes only the type and the count.
     let code = unsafe {
         f(device.handle(), sampling_type(kind), 0, &mut value_type, &mut count, std::ptr::null_mut())
     };
     match nvml_try(code) {
-        // More than any driver keeps: a count that is no count takes no memory.
+        // The limit is more than any driver keeps, so that an invalid count does not allocate memory.
         Ok(()) | Err(NvmlError::InsufficientSize(_)) => Ok((count as usize).min(10_000)),
         Err(error) => Err(error),
     }
 }
 
-/// The samples newer than `since` (microseconds since 1970; 0: all), oldest first, at most `room`.
+/// Returns the samples newer than `since` (microseconds since 1970; 0 for all), oldest first, at most `room`.
 pub fn newer_than(
     device: &Device<'static>,
     kind: SampleBuffer,
@@ -51,11 +51,11 @@ pub fn newer_than(
         f(device.handle(), sampling_type(kind), since, &mut value_type, count, buffer)
     });
     let found = match found {
-        // None newer.
+        // There are no newer samples.
         Err(NvmlError::NotFound) => return Ok(Vec::new()),
         found => found?,
     };
-    // A place that was not filled has no time.
+    // An unused place has no time.
     let filled = found.into_iter().filter(|sample| sample.timeStamp > 0);
     filled.map(|sample| Ok((sample.timeStamp, typed(value_type, sample.sampleValue)?))).collect()
 }

@@ -1,4 +1,4 @@
-//! Virtual GPUs: the lists, which the wrapper gives in shapes that keep a reference to the device, or not at all.
+//! Virtual GPUs. The wrapper lacks these lists, or returns them in a form that borrows the device.
 
 use nvml_wrapper::Device;
 use nvml_wrapper::enums::device::SampleValue;
@@ -8,37 +8,37 @@ use nvml_wrapper_sys::bindings as sys;
 use super::fields::typed;
 use super::{list, symbol};
 
-/// More virtual GPUs than any GPU runs.
+/// Room for more virtual GPUs than any GPU runs.
 const ROOM: usize = 1024;
 
-/// Numbers of the virtual GPUs that run on the GPU.
+/// Returns the numbers of the virtual GPUs that run on the GPU.
 pub fn active(device: &Device<'static>) -> Result<Vec<u32>, NvmlError> {
     let f = symbol(&device.nvml().lib().nvmlDeviceGetActiveVgpus)?;
     // SAFETY: as in `read!`; the list has room for `count` entries.
     list(ROOM, 0, |list, count| unsafe { f(device.handle(), count, list) })
 }
 
-/// Whether the GPU has a licence for the vendor's virtual GPU software. Without such software it has none.
+/// Returns whether the GPU has a licence for NVIDIA's virtual GPU software. Without that software it has none.
 pub fn licensed(device: &Device<'static>) -> Result<bool, NvmlError> {
-    // SAFETY: plain numbers and characters, for which zero is a value.
+    // SAFETY: plain numbers and characters, for which zero is a valid value.
     let features: sys::nvmlGridLicensableFeatures_t = unsafe { std::mem::zeroed() };
     let features = read!(device, nvmlDeviceGetGridLicensableFeatures_v4(), features)?;
     let there = features.gridLicensableFeatures.iter().take(features.licensableFeaturesCount as usize);
     Ok(features.isGridLicenseSupported != 0 && there.into_iter().any(|feature| feature.featureState != 0))
 }
 
-/// What the engines did for one virtual GPU, in percent.
+/// Utilization of the engines by one virtual GPU, in percent.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct VgpuUtilization {
     /// Number of the virtual GPU.
     pub vgpu: u32,
     /// End of the sample period, in microseconds since 1970.
     pub stamp: u64,
-    /// Multiprocessors, memory, encoder, decoder.
+    /// Multiprocessors, memory, encoder and decoder.
     pub percent: [SampleValue; 4],
 }
 
-/// Samples taken after `since` (microseconds since 1970); none if there are none.
+/// Returns the samples taken after `since` (microseconds since 1970), which may be none.
 pub fn utilization(device: &Device<'static>, since: u64) -> Result<Vec<VgpuUtilization>, NvmlError> {
     let f = symbol(&device.nvml().lib().nvmlDeviceGetVgpuUtilization)?;
     let mut kind = 0;

@@ -1,4 +1,4 @@
-//! The thread that asks NVML.
+//! The thread that reads NVML.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,13 +19,13 @@ use host::inflight::SlotWriter;
 use model::clock::Mono;
 use model::sync::lock;
 
-/// How often clocks and reasons are read while a check runs: they cost a microsecond.
+/// Interval of clocks and reasons while a check runs; reading them costs a microsecond.
 const OFTEN: Duration = Duration::from_millis(2);
-/// How often processes and link are: they cost some tens.
+/// Interval of processes and link; reading them costs tens of microseconds.
 const SELDOM: Duration = Duration::from_millis(10);
-/// How long a call may take before it looks stuck.
+/// Time after which a call counts as stuck.
 const ALLOWED: Duration = Duration::from_secs(5);
-/// Most MIG devices of a GPU.
+/// Maximum number of MIG devices of a GPU.
 const MIG_DEVICES: u32 = 64;
 
 /// The driver's counters of reasons, in the order of [`super::Around::reason_ns`].
@@ -37,7 +37,7 @@ const REASONS: [u32; 5] = [
     field_id::NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN,
 ];
 
-/// The thread's life.
+/// Runs the thread until the watch ends.
 pub(super) fn run(shared: &WatchShared, target: &WatchTarget, slot: SlotWriter) {
     slot.expect(Mono::now());
     let mut caller = Caller::new(slot, ALLOWED);
@@ -56,7 +56,7 @@ pub(super) fn run(shared: &WatchShared, target: &WatchTarget, slot: SlotWriter) 
     slot.leave();
 }
 
-/// Answers requests for readings and visits at the cadence of the watch, until the end.
+/// Answers requests for readings, and reads at the intervals of the watch until the end.
 fn watch(shared: &WatchShared, gpu: &WatchedGpu, caller: &mut Caller) {
     let (mut often, mut seldom) = (Mono(0), Mono(0));
     loop {
@@ -70,7 +70,7 @@ fn watch(shared: &WatchShared, gpu: &WatchedGpu, caller: &mut Caller) {
                 if state.asked > state.made || (state.watching && now >= often) {
                     break;
                 }
-                // Woken by each change; while a check runs also by time.
+                // Every change wakes the thread. While a check runs, the thread also wakes by time.
                 let left = if state.watching { often.since(now) } else { Duration::from_secs(3600) };
                 state = shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
             }
@@ -93,12 +93,13 @@ fn watch(shared: &WatchShared, gpu: &WatchedGpu, caller: &mut Caller) {
             }
             visit(shared, gpu, caller, link, all);
         }
-        // The costs are not used here, and must not pile up.
+        // The costs are not used here, and must not accumulate.
         caller.take_costs();
     }
 }
 
-/// A visit while a check runs. Clocks, reasons and link count only if the GPU worked for us all the while.
+/// Makes one visit while a check runs. Clocks, reasons and link count only if the GPU worked for the canary
+/// during the whole visit.
 fn visit(shared: &WatchShared, gpu: &WatchedGpu, caller: &mut Caller, link: bool, all: bool) {
     let work = shared.work.load(Ordering::Acquire);
     if work % 2 == 1 {
@@ -134,16 +135,16 @@ fn note_foreign(state: &mut WatchState, processes: Option<&BTreeSet<u32>>) {
     }
 }
 
-/// The GPU, as NVML knows it.
+/// The watched GPU with its NVML handles.
 struct WatchedGpu {
     nvml: &'static Nvml,
     device: Device<'static>,
-    /// The devices whose processes count, if not the GPU itself: the MIG devices of one GPU instance.
+    /// MIG devices of the same GPU instance, whose processes count. `None` if the whole GPU is watched.
     shared_with: Option<Vec<Device<'static>>>,
 }
 
 impl WatchedGpu {
-    /// Loads the library and takes the handle, by PCI address so that no other GPU is touched.
+    /// Loads the library and gets the handle by PCI address, so that no other GPU is accessed.
     fn open(caller: &mut Caller, target: &WatchTarget) -> Result<WatchedGpu, String> {
         let library = &target.nvml_library;
         let library: Option<&Path> = (!library.as_os_str().is_empty()).then_some(library);
@@ -151,14 +152,14 @@ impl WatchedGpu {
             |what: &'static str| move |failure: CallFailure| format!("{what}: {}", failure.error().1);
         let nvml = caller
             .call("nvmlInitWithFlags", || driver::load(library))
-            .map_err(because("NVML cannot be used"))?;
-        // Never unloaded: the process ends with it.
+            .map_err(because("failed to load NVML"))?;
+        // The library is never unloaded; it disappears with the process.
         let nvml: &'static Nvml = Box::leak(Box::new(nvml));
         let device = caller
             .call("nvmlDeviceGetHandleByPciBusId_v2", || {
                 nvml.device_by_pci_bus_id(target.pci_address.as_str())
             })
-            .map_err(because("NVML does not know the GPU"))?;
+            .map_err(because("failed to get the GPU's handle from NVML"))?;
         let shared_with = target.instance.map(|(gpu_instance, _)| mig_devices(caller, &device, gpu_instance));
         Ok(WatchedGpu { nvml, device, shared_with })
     }
@@ -192,7 +193,7 @@ impl WatchedGpu {
 
     fn read(&self, caller: &mut Caller) -> DeviceReading {
         let d = &self.device;
-        // The expensive ones first: the last call sees the processes that came meanwhile.
+        // The expensive calls come first, so that the last call includes processes that started during them.
         let fields = REASONS.map(|id| (id, 0));
         let values = caller
             .call("nvmlDeviceGetFieldValues", || raw::fields::values_at(d, &fields))
@@ -227,8 +228,8 @@ impl WatchedGpu {
         generation.ok().zip(width.ok())
     }
 
-    /// Processes on the device. `None` if the list of compute processes cannot be read: the other two are not
-    /// kept on all GPUs, and no process computes without being in the first.
+    /// Returns the processes on the device, or `None` if the list of compute processes cannot be read. The
+    /// other two lists do not exist on all GPUs, and a process that computes is always in the first.
     fn processes(&self, caller: &mut Caller) -> Option<BTreeSet<u32>> {
         let mut pids = BTreeSet::new();
         let devices = self.shared_with.as_deref().unwrap_or(std::slice::from_ref(&self.device));
@@ -249,7 +250,7 @@ impl WatchedGpu {
     }
 }
 
-/// The MIG devices of a GPU instance: they share its memory and its time.
+/// Returns the MIG devices of a GPU instance, which share its memory and its time.
 fn mig_devices(caller: &mut Caller, gpu: &Device<'static>, gpu_instance: u32) -> Vec<Device<'static>> {
     let mut found = Vec::new();
     let count = caller.call("nvmlDeviceGetMaxMigDeviceCount", || gpu.mig_device_count()).unwrap_or(0);
