@@ -6,11 +6,11 @@ use collectors::module;
 use host::Host;
 use host::state::{Document, Keeper, Store, StoredState};
 use ledger::inbox::{Inbox, LedgerEvent};
+use model::documents::{ChangedDocuments, Documents};
 use model::event_history::EventHistory;
 use model::owner_records::OwnerRecords;
 use model::persisted::{
-    ChangedDocuments, Documents, FaultBooks, Inventory, KnownWrongResults, NodeHistory, PersistedFaults,
-    SeenGpus, SwitchFault,
+    FaultBooks, Inventory, KnownWrongResults, NodeHistory, PersistedFaults, SeenGpus, SwitchFault,
 };
 
 /// Keepers of the ledger's documents. Dropping them waits until the last documents are saved or the attempt failed.

@@ -9,8 +9,9 @@ use super::sources::{product, root};
 
 #[test]
 fn each_kind_of_state_has_a_file_of_an_older_and_of_a_newer_release() {
-    static KIND: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r#"const KIND: &'static str = "([a-z-]+)";"#).unwrap());
+    static KIND: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r#"(?:const KIND: &'static str =|:) "([a-z-]+)"(?:;|, versions)"#).unwrap()
+    });
     let sources = product();
     let kinds = || {
         sources.iter().flat_map(|source| KIND.captures_iter(&source.code)).map(|found| found[1].to_owned())

@@ -1,8 +1,8 @@
 //! Documents of the ledger that outlast the daemon.
 
 use model::clock::Mono;
+use model::documents::ChangedDocuments;
 use model::event_history::EventHistory;
-use model::persisted::ChangedDocuments;
 
 use super::Ledger;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::inbox::Inbox;
 use super::{Ledger, LedgerSettings};
 use model::clock::{Cadence, Mono, unix_seconds};
-use model::persisted::ChangedDocuments;
+use model::documents::ChangedDocuments;
 use model::sample::Batch;
 use model::snapshot::Snapshot;
 

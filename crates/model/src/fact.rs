@@ -45,7 +45,7 @@ pub struct DriverFact {
     pub compute_instance: Option<u32>,
 }
 
-/// Bits of nvmlEventType* in the header, in the order of [`DriverEvent`]. The value 0 stands for all other events.
+/// Bits of nvmlEventType* in the header, in the order of [`DriverEvent`]. The value 0 means all other events.
 pub const EVENT_BITS: [u64; 10] = [0x2, 0x8, 0x200, 0x400, 0x800, 0x1000, 0x2000, 0x4000, 0x8000, 0];
 
 impl DriverFact {

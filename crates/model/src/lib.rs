@@ -4,7 +4,8 @@
 //! - [`sample`]: batches from a collector to the ledger · [`fact`]: events from a collector to the ledger
 //! - [`snapshot`]: state that the ledger publishes · [`trends`]: history of the last hour · [`health`]: health verdicts
 //! - [`snapshot_cell`]: newest snapshot · [`http_counters`]: counters of the HTTP server
-//! - [`canary`], [`owners`], [`window`], [`driver_module`], [`persisted`], [`topology`]: data of one subject
+//! - [`canary`], [`owners`], [`window`], [`driver_module`], [`topology`]: data of one subject
+//! - [`persisted`], [`event_history`], [`owner_records`], [`documents`]: state that is kept across restarts
 //! - [`clock`], [`cpus`], [`pci`], [`text`], [`sync`]: time, sets of CPUs, PCI addresses, cleaned text, locks
 
 #![forbid(unsafe_code)]
@@ -13,6 +14,7 @@ pub mod canary;
 pub mod catalog;
 pub mod clock;
 pub mod cpus;
+pub mod documents;
 pub mod driver_module;
 pub mod event_history;
 pub mod fact;

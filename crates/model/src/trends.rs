@@ -56,7 +56,7 @@ pub struct Trends {
     pub step: Duration,
     /// End of the newest point.
     pub end: Mono,
-    /// Mean of every step, oldest first. The newest step ended at `end`. NaN stands for a step without a value. A
+    /// Mean of every step, oldest first. The newest step ended at `end`. NaN means a step without a value. A
     /// curve has at most [`POINTS`] points, and fewer while it is younger.
     pub curves: BTreeMap<CurveKey, Box<[f32]>>,
 }

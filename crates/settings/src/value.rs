@@ -105,7 +105,7 @@ plain!(Listen, false, r#"an address such as ":9408" (all addresses), "127.0.0.1:
 /// Rule for the texts that a setting accepts.
 pub(super) enum TextRule {
     Any,
-    /// The name or address of a host, without a port; `*.example.net` stands for every name below `example.net`.
+    /// The name or address of a host, without a port; `*.example.net` matches every name below `example.net`.
     HostName,
     /// A path of the HTTP server, without a query.
     UrlPath,
@@ -202,7 +202,7 @@ pub struct Listen(pub SocketAddr);
 
 impl Listen {
     /// Returns true if two sockets cannot listen on both addresses: the ports are equal, and the addresses are equal or one
-    /// of them stands for all addresses.
+    /// of them is the unspecified address.
     pub fn overlaps(self, other: Self) -> bool {
         let all = self.0.ip().is_unspecified() || other.0.ip().is_unspecified();
         self.0.port() != 0 && self.0.port() == other.0.port() && (all || self.0.ip() == other.0.ip())

@@ -11,11 +11,12 @@ use model::catalog::{
     Severity, SwitchName, SxidCode, Tier, UnhealthyReason, XidCode,
 };
 use model::clock::Mono;
+use model::documents::Documents;
 use model::fact::{
     DriverFact, Fact, FactKind, GpuFailure, KernelFact, KernelLine, NvlinkFault, RecoveryChange, XidDetail,
 };
 use model::health::AbsentGpu;
-use model::persisted::{Documents, Identity, PersistedFaults, SeenGpus};
+use model::persisted::{Identity, PersistedFaults, SeenGpus};
 use model::sample::{Batch, BatchKey, Gap, Missing, Rows};
 use model::snapshot::{EventKind, Snapshot};
 

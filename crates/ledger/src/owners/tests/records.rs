@@ -1,8 +1,8 @@
 //! Records of owners that have ended.
 
 use super::*;
+use model::documents::Documents;
 use model::owner_records::{FaultCount, OwnerRecord};
-use model::persisted::Documents;
 
 impl Bench {
     /// Seconds in which these were listed, each published.
