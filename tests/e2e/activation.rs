@@ -129,9 +129,9 @@ fn a_socket_of_no_use_is_an_error_that_names_it() {
     };
     let cases = [
         ("gpu-node-exporter.socket", tcp(), "FileDescriptorName"),
-        ("http.listen", unix, "\"http.listen\", is no listening TCP socket"),
-        ("dcgm.listen", file, "\"dcgm.listen\", is no listening TCP socket"),
-        ("dcgm.listen", connection, "is no listening TCP socket"),
+        ("http.listen", unix, "(`http.listen`) is not a listening TCP socket"),
+        ("dcgm.listen", file, "(`dcgm.listen`) is not a listening TCP socket"),
+        ("dcgm.listen", connection, "is not a listening TCP socket"),
     ];
     for (name, socket, wanted) in cases {
         let output = start(&dir, &[], vec![(name, socket)]).wait_with_output().unwrap();

@@ -1,6 +1,6 @@
-//! The CDI specification of a dynamic claim, which NVIDIA's driver writes for the container runtime: the device files of
-//! each device, a second witness of what was given. Its environment names no device. Reading is for threads that may
-//! wait ([`host::reader`]).
+//! The CDI specification of a dynamic claim, which NVIDIA's driver writes for the container runtime. It lists
+//! the device files of every device, which confirms what was allocated. The environment in it names no device.
+//! Reading is for threads that may wait ([`host::reader`]).
 
 use std::collections::BTreeMap;
 
@@ -9,38 +9,40 @@ use yaml_serde::Value;
 use super::proc::read;
 use host::Host;
 
-/// Folders of the specifications. The second is a link to the first as a rule, which may lead out of a mounted root.
+/// Folders of the specifications. The second is usually a link to the first, and may lead out of a mounted
+/// root.
 const FOLDERS: [&str; 2] = ["/run/cdi", "/var/run/cdi"];
-/// Most bytes read of a specification: a device is some 2 KiB.
+/// Maximum size of a specification in bytes; a device takes about 2 KiB.
 const MOST_BYTES: u64 = 256 * 1024;
 /// The driver's table of the files in `/dev/nvidia-caps`.
 const CAPABILITIES: &str = "/proc/driver/nvidia-caps/mig-minors";
-/// Most bytes read of it: 32 GPUs of 15 instances are 130 KiB.
+/// Maximum size of that table in bytes; 32 GPUs with 15 instances each take 130 KiB.
 const MOST_CAPABILITY_BYTES: u64 = 1024 * 1024;
-/// Most bytes of a claim's UID.
+/// Maximum length of a claim's UID in bytes.
 const MOST_UID_BYTES: usize = 64;
 
-/// What a device of a claim is by its device files.
+/// Identity of a claimed device according to its device files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CdiWitness {
     /// Minor number of the GPU.
     pub minor: u32,
-    /// The part of it.
+    /// Part of the GPU.
     pub part: CdiPart,
 }
 
-/// The part of a GPU that device files give.
+/// Part of a GPU to which device files give access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CdiPart {
-    /// All of it.
+    /// All parts of the GPU.
     Whole,
     /// A GPU instance by its id.
     Instance(u32),
-    /// A MIG device, but the table does not tell which.
+    /// A MIG device that the table does not identify.
     Unknown,
 }
 
-/// Reads what the specification of this claim gives as this device; `None` if it says nothing certain. May wait.
+/// Returns which device the specification of this claim describes, or `None` if the specification is missing,
+/// invalid or ambiguous. May wait.
 pub fn look(host: &Host, uid: &str, device: &str) -> Option<CdiWitness> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     if !(1..=MOST_UID_BYTES).contains(&uid.len()) || !uid.bytes().all(plain) {
@@ -59,12 +61,13 @@ pub fn look(host: &Host, uid: &str, device: &str) -> Option<CdiWitness> {
     witness(&files, table)
 }
 
-/// Whether a text may have aliases, by which few lines are any number of nodes. The driver's library writes none.
+/// Returns whether a text may have aliases, with which a few lines can expand to any number of nodes. The
+/// driver's library writes none.
 fn may_have_alias(text: &str) -> bool {
     text.split(|c: char| c.is_whitespace() || "[]{},:?".contains(c)).any(|word| word.starts_with('*'))
 }
 
-/// Device files of this device in a specification.
+/// Returns the device files of this device in a specification.
 fn device_files(text: &str, name: &str) -> Option<Vec<String>> {
     if may_have_alias(text) {
         return None;
@@ -76,7 +79,8 @@ fn device_files(text: &str, name: &str) -> Option<Vec<String>> {
     files.map(|file| Some(file.get("path")?.as_str()?.to_owned())).collect()
 }
 
-/// Instances of GPUs by the number of their file: `gpu0/gi1/access 21`.
+/// Parses the table of device files, for example `gpu0/gi1/access 21`. Returns GPU and instance by the number
+/// of the file.
 fn capabilities(text: &str) -> BTreeMap<u32, (u32, u32)> {
     let line = |line: &str| {
         let (path, number) = line.split_once(' ')?;
@@ -88,7 +92,7 @@ fn capabilities(text: &str) -> BTreeMap<u32, (u32, u32)> {
     text.lines().filter_map(line).collect()
 }
 
-/// What the files give; `None` if they are of no GPU or of several.
+/// Returns the device to which the files give access, or `None` if they belong to no GPU or to several.
 fn witness(files: &[String], table: impl FnOnce() -> BTreeMap<u32, (u32, u32)>) -> Option<CdiWitness> {
     let numbers = |prefix: &str| -> Vec<u32> {
         let mut found: Vec<u32> =
@@ -105,7 +109,7 @@ fn witness(files: &[String], table: impl FnOnce() -> BTreeMap<u32, (u32, u32)>) 
     let table = table();
     let of_gpu =
         |number: &u32| table.get(number).filter(|(gpu, _)| *gpu == minor).map(|(_, instance)| *instance);
-    // The files of a GPU instance and of its compute instance.
+    // A MIG device has the files of a GPU instance and of its compute instance.
     let instances: Option<Vec<u32>> = caps.iter().map(of_gpu).collect();
     let part = match instances.as_deref() {
         Some([first, rest @ ..]) if rest.iter().all(|other| other == first) => CdiPart::Instance(*first),

@@ -1,83 +1,77 @@
-//! What the control groups of a process say of its owner. Pure: the bytes of `/proc/PID/cgroup` in, parts
-//! out. `tests/data/cgroups/README.md` names the sources of the path shapes.
+//! Derives the owner of a process from its control groups. The functions are pure: they parse the bytes of
+//! `/proc/PID/cgroup`. `tests/data/cgroups/README.md` names the sources of the path shapes.
 //!
-//! Paths are read from the outside in. The innermost part that means something wins: a container in a pod's
-//! container is its own owner, a Slurm job in a pod is a job. The pod stays known all the same. Three things bound
-//! what a path can claim: below a user's own slice, where the user may make groups of any name, neither pods nor
-//! Slurm jobs are taken; and inside a container nothing is taken for a systemd unit of the host, inside a pod
-//! nothing for another pod.
+//! Paths are parsed from the outermost part to the innermost, and the innermost meaningful part wins: a
+//! container within a pod's container is an owner of its own, and a Slurm job in a pod is a job. The pod is
+//! kept as a label in either case. Three rules limit what a path can claim. Below a user's own slice, where the
+//! user can create groups with any name, pods and Slurm jobs are ignored. Inside a container, systemd units are
+//! ignored. Inside a pod, other pods are ignored.
 
 use std::borrow::Cow;
 
-/// Most bytes looked at; the kernel's own paths are at most 4096 bytes a line.
+/// Maximum number of bytes parsed; the kernel's own paths have at most 4096 bytes per line.
 const MOST_BYTES: usize = 64 * 1024;
-/// Most lines looked at; version 1 has some 13 controllers.
+/// Maximum number of lines parsed; version 1 has about 13 controllers.
 const MOST_LINES: usize = 64;
-/// Most parts of one path.
+/// Maximum number of parts of a path.
 const MOST_PARTS: usize = 64;
 
-/// A container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container {
-    /// Who runs it, as a label and in an owner's identity; `None` where the path does not tell (the cgroupfs driver).
+    /// Container runtime, as a label and in the owner's identity; `None` if the path does not show it (cgroupfs
+    /// driver).
     pub runtime: Option<&'static str>,
-    /// Its id; of LXC its name.
+    /// Id of the container; its name in LXC.
     pub id: String,
 }
 
 /// A Slurm job or one of its steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlurmJob {
-    /// The job id.
     pub id: String,
-    /// The step: `0`, `batch`, `extern`, `interactive`.
+    /// Step: `0`, `batch`, `extern` or `interactive`.
     pub step: Option<String>,
 }
 
-/// What the innermost part that means something is.
+/// Kind of the innermost meaningful part of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Innermost {
-    /// There is none.
+    /// No part is meaningful.
     #[default]
     Nothing,
-    /// A user's slice.
     User,
-    /// A systemd unit.
     Unit,
     /// A Slurm job or step.
     Job,
-    /// A container of no pod, or one within a pod's container.
+    /// A container outside any pod, or one within a pod's container.
     Container,
-    /// A pod, or a container of it.
+    /// A pod or one of its containers.
     Pod,
 }
 
-/// What the control groups of a process say.
+/// Owner parts found in the control groups of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Membership {
-    /// What it is first of all.
+    /// Kind of the innermost meaningful part.
     pub innermost: Innermost,
-    /// UID of the pod.
     pub pod_uid: Option<String>,
-    /// The innermost container.
     pub container: Option<Container>,
-    /// Id of the outermost container, of a pod the one that the kubelet knows. A process in it may name further
-    /// groups below as other pods' containers are named.
+    /// Id of the outermost container, which in a pod is the one that the kubelet lists. A process in it can
+    /// create further groups with names like those of other pods' containers.
     pub outermost_container: Option<String>,
-    /// The Slurm job.
     pub job: Option<SlurmJob>,
-    /// The systemd unit.
     pub unit: Option<String>,
-    /// Number of the user whose slice or job it is.
+    /// UID of the user that owns the slice or job.
     pub user: Option<u32>,
-    /// Path of the group of the innermost part, as `/kubepods.slice/…`; empty if there is none or it is no text.
+    /// Path of the group of the innermost meaningful part, for example `/kubepods.slice/…`; empty if there is
+    /// none or if it is not valid text.
     pub path: String,
-    /// Whether the path began with `..`: it is seen from another cgroup namespace, and `path` holds what was left.
+    /// Whether the path began with `..`, because it belongs to another cgroup namespace. `path` has the rest.
     pub relative: bool,
 }
 
 impl Membership {
-    /// Whether the innermost container was started within another one.
+    /// Returns whether the innermost container was started within another one.
     pub fn is_nested(&self) -> bool {
         self.container
             .as_ref()
@@ -85,7 +79,7 @@ impl Membership {
     }
 }
 
-/// Reads the bytes of `/proc/PID/cgroup`.
+/// Parses the bytes of `/proc/PID/cgroup`.
 pub fn membership(bytes: &[u8]) -> Membership {
     let bytes = &bytes[..bytes.len().min(MOST_BYTES)];
     let lines = bytes.split(|byte| *byte == b'\n').take(MOST_LINES);
@@ -96,7 +90,7 @@ pub fn membership(bytes: &[u8]) -> Membership {
             continue;
         };
         let found = walk(path);
-        // Version 1 tells a path for each controller; a batch system may manage only some of them.
+        // Version 1 has a path per controller, and a batch system may manage only some of them.
         let rank = (found.innermost, preference(controllers));
         if best.as_ref().is_none_or(|(best, _)| rank > *best) {
             best = Some((rank, found));
@@ -105,8 +99,9 @@ pub fn membership(bytes: &[u8]) -> Membership {
     best.map(|(_, found)| found).unwrap_or_default()
 }
 
-/// Where the group of a path that began with `..` may be: what is missing in front follows from systemd's rule that
-/// `a-b.slice` is in `a.slice` (systemd.slice(5)), or is the kubelet's own. The caller looks which one exists.
+/// Returns candidates for the absolute path of a group whose path began with `..`. The missing parents follow
+/// from systemd's rule that `a-b.slice` is in `a.slice` (systemd.slice(5)), or are the kubelet's own. The
+/// caller checks which candidate exists.
 pub fn absolute(path: &str) -> Vec<String> {
     let mut all = vec![path.to_owned()];
     let first = path.split('/').nth(1).unwrap_or("");
@@ -120,7 +115,8 @@ pub fn absolute(path: &str) -> Vec<String> {
     all
 }
 
-/// Which of several lines that say the same is taken: the one whose path figures are read from.
+/// Returns the preference among lines with the same meaning. The preferred line has the path from which usage
+/// is read.
 fn preference(controllers: &[u8]) -> u8 {
     let has = |name: &[u8]| controllers.split(|byte| *byte == b',').any(|one| one == name);
     match () {
@@ -132,7 +128,7 @@ fn preference(controllers: &[u8]) -> u8 {
     }
 }
 
-/// Reads one path.
+/// Parses the path of one line.
 fn walk(path: &[u8]) -> Membership {
     let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
     let mut parts: Vec<Cow<'_, str>> = path
@@ -160,7 +156,7 @@ fn walk(path: &[u8]) -> Membership {
         walk.end = Some(parts.len() - 1);
     }
     let own = walk.end.map_or(&[][..], |end| &parts[..=end]);
-    // A name that is no text was changed above, and one that leads elsewhere is no path of a group.
+    // Invalid text was replaced above, and `..` or `.` would lead elsewhere.
     let usable = own.iter().all(|part| part != ".." && part != "." && !part.contains('\u{fffd}'));
     if usable && !own.is_empty() {
         walk.found.path = format!("/{}", own.join("/"));
@@ -168,26 +164,26 @@ fn walk(path: &[u8]) -> Membership {
     walk.found
 }
 
-/// What is known on the way in.
+/// State while a path is parsed inwards.
 #[derive(Debug, Default)]
 struct Walk {
     found: Membership,
-    /// Index of the innermost part that means something.
+    /// Index of the innermost meaningful part.
     end: Option<usize>,
-    /// Whether a user may have made what comes now.
+    /// Whether a user may have created the following parts.
     below_user: bool,
-    /// Whether Slurm has made what comes now.
+    /// Whether Slurm has created the following parts.
     below_slurm: bool,
 }
 
 impl Walk {
-    /// Takes in one part below `parent`. Whether it means something.
+    /// Adds the part below `parent`. Returns whether the part is meaningful.
     fn enter(&mut self, parent: &str, part: &str) -> bool {
         let slice = user(part, "user-", ".slice");
         // The user's own service manager.
         let manager = || user(part, "user@", ".service").filter(|_| self.found.user.is_none());
         if let Some(user) = slice.or_else(manager) {
-            // The slice of a user in a container is none of this host's.
+            // A user slice within a container does not belong to this host.
             let of_host = self.found.innermost <= Innermost::User;
             if of_host {
                 (self.found.user, self.found.innermost, self.below_user) =
@@ -247,7 +243,8 @@ impl Walk {
         let service = part.ends_with(".service");
         let found = &mut self.found;
         match found.innermost {
-            // What a user starts by hand gets scopes of passing names; only services have one that lasts.
+            // Programs that a user starts by hand get scopes with temporary names; only services keep their
+            // name.
             Innermost::User if service && !part.starts_with("user@") => {}
             Innermost::Nothing if (service || part.ends_with(".scope")) && part != "init.scope" => {}
             _ => return false,
@@ -258,18 +255,19 @@ impl Walk {
     }
 }
 
-/// The user's number between two texts, as in `user-1000.slice`.
+/// Returns the UID between two texts, as in `user-1000.slice`.
 fn user(part: &str, before: &str, after: &str) -> Option<u32> {
     part.strip_prefix(before)?.strip_suffix(after)?.parse().ok()
 }
 
-/// A pod's group: `kubepods-burstable-pod<uid>.slice`, `pod<uid>`, and what containerd makes of the former when it
-/// is given systemd's form without using systemd: `kubepods-pod<uid>.slice:cri-containerd:<id>`.
+/// Parses the group of a pod: `kubepods-burstable-pod<uid>.slice`, `pod<uid>`, or
+/// `kubepods-pod<uid>.slice:cri-containerd:<id>`, which containerd creates from the systemd form when it does
+/// not use systemd.
 fn pod(parent: &str, part: &str) -> Option<(String, Option<Container>)> {
     let (slice, scope) = part.split_once(".slice:").map_or((part, None), |(slice, rest)| (slice, Some(rest)));
     let slice = slice.strip_suffix(".slice").unwrap_or(slice);
     if part != slice {
-        // The kubelet may have a slice of its own around them: `kubelet-kubepods-pod<uid>`.
+        // The kubelet may have an outer slice of its own: `kubelet-kubepods-pod<uid>`.
         let (before, uid) = slice.rsplit_once("pod")?;
         if !(before.contains("kubepods") && before.ends_with('-')) {
             return None;
@@ -286,7 +284,7 @@ fn pod(parent: &str, part: &str) -> Option<(String, Option<Container>)> {
     known.then(|| pod_uid(part.strip_prefix("pod")?)).flatten().map(|uid| (uid, None))
 }
 
-/// A pod's UID: a UUID, in which systemd's names have `_` for `-`, or the hash of a static pod.
+/// Parses a pod's UID: a UUID, in which systemd's names replace `-` by `_`, or the hash of a static pod.
 fn pod_uid(text: &str) -> Option<String> {
     let digits = text.bytes().filter(u8::is_ascii_hexdigit).count();
     let others = text.len() - digits;
@@ -294,7 +292,7 @@ fn pod_uid(text: &str) -> Option<String> {
     ((16..=64).contains(&digits) && others == separators && separators <= 4).then(|| text.replace('_', "-"))
 }
 
-/// A container's group.
+/// Parses the group of a container.
 fn container(parent: &str, part: &str) -> Option<Container> {
     if let Some(name) = part.strip_prefix("lxc.payload.") {
         return Some(Container { runtime: Some("lxc"), id: name.to_owned() });
@@ -314,7 +312,7 @@ fn container(parent: &str, part: &str) -> Option<Container> {
     Some(Container { runtime, id })
 }
 
-/// `docker-<id>` and the like. Monitors (conmon) are groups beside the container's.
+/// Parses `docker-<id>` and similar names. Monitors (conmon) have groups next to the container's.
 fn prefixed(name: &str) -> Option<Container> {
     const PREFIXES: [(&str, &str); 8] = [
         ("cri-containerd-", "containerd"),
@@ -337,7 +335,7 @@ fn container_id(text: &str) -> Option<String> {
     (hex && (12..=64).contains(&text.len())).then(|| text.to_owned())
 }
 
-/// A job or step as Slurm writes it: `42`, `batch`, `0+1` of a heterogeneous job.
+/// Parses a job or step in Slurm's spelling: `42`, `batch`, or `0+1` of a heterogeneous job.
 pub(crate) fn slurm_id(text: &str) -> Option<String> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'.' | b'-' | b'_');
     ((1..=32).contains(&text.len()) && text.bytes().all(fits)).then(|| text.to_owned())

@@ -1,20 +1,22 @@
-//! What device plugins, dynamic resource allocation and Slurm call a GPU or MIG device. Pure.
+//! Names of GPUs and MIG devices in device plugins, dynamic resource allocation and Slurm. The functions are
+//! pure.
 
-/// What the id of a device names.
+/// Device that an id names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Named<'a> {
     /// A GPU or MIG device by its UUID. Old drivers name a MIG device after its GPU: `MIG-GPU-…/1/0`.
     Uuid(&'a str),
-    /// A GPU by NVML's index, and what follows: the part of the GPU, empty for all of it.
+    /// A GPU by NVML's index, followed by the part of the GPU, which is empty for the whole GPU.
     Index(u32, &'a str),
-    /// A GPU by the N of its device file `/dev/nvidiaN`, and what follows likewise.
+    /// A GPU by the N of its device file `/dev/nvidiaN`, followed by the part as above.
     Minor(u32, &'a str),
-    /// Something that only its device plugin understands.
+    /// An id that only its device plugin can interpret.
     Unknown,
 }
 
 impl Named<'_> {
-    /// GPU UUID, GPU and compute instance id of a MIG device in the old form, `MIG-GPU-…/1/0`.
+    /// Returns GPU UUID, GPU instance id and compute instance id of a MIG device in the old form
+    /// `MIG-GPU-…/1/0`.
     pub fn mig_of_gpu(&self) -> Option<(&str, u32, u32)> {
         let Named::Uuid(uuid) = self else { return None };
         let mut parts = uuid.strip_prefix("MIG-").filter(|rest| rest.starts_with("GPU-"))?.split('/');
@@ -23,9 +25,9 @@ impl Named<'_> {
     }
 }
 
-/// Reads an id of NVIDIA's or GKE's device plugin, of NVIDIA's driver for dynamic claims, or of Slurm: `GPU-…`,
-/// `MIG-…`; `2` or `2:1` (index, and MIG device); `nvidia2` or `nvidia2/gi1`; `gpu-2` or `gpu-2-mig-19-0-1`, also after a
-/// claim's id.
+/// Parses an id of NVIDIA's or GKE's device plugin, of NVIDIA's driver for dynamic claims, or of Slurm:
+/// `GPU-…`, `MIG-…`; `2` or `2:1` (index and MIG device); `nvidia2` or `nvidia2/gi1`; `gpu-2` or
+/// `gpu-2-mig-19-0-1`, optionally after the id of a claim.
 pub fn named(id: &str) -> Named<'_> {
     if id.starts_with("GPU-") || id.starts_with("MIG-") {
         return Named::Uuid(id);
@@ -49,23 +51,23 @@ pub fn named(id: &str) -> Named<'_> {
 pub enum DynamicDevice {
     /// A GPU by its minor number: `gpu-2`.
     Gpu(u32),
-    /// A MIG device, made before the claim or for it: `gpu-2-mig-1g18gb-19-0`.
+    /// A MIG device, created before the claim or for it: `gpu-2-mig-1g18gb-19-0`.
     Mig {
-        /// Minor number of its GPU.
+        /// Minor number of the GPU.
         minor: u32,
-        /// Id of its GPU instance profile.
+        /// Id of the GPU instance profile.
         profile_id: u32,
-        /// First memory slice.
+        /// First memory slice of the device.
         start: u32,
-        /// Memory slices, which only the old form `gpu-2-mig-19-0-1` has.
+        /// Number of memory slices, which only the old form `gpu-2-mig-19-0-1` has.
         slices: Option<u32>,
     },
-    /// A GPU that is given to a virtual machine: `gpu-vfio-0`.
+    /// A GPU that is passed to a virtual machine: `gpu-vfio-0`.
     Passthrough,
 }
 
-/// Reads the name of a device; `None` of one of no known form. The text of a MIG profile is not looked at, because
-/// different profiles can have the same text: the id tells.
+/// Parses the name of a device. Returns `None` for an unknown form. The text of the MIG profile is ignored,
+/// because different profiles can have the same text and the id identifies the profile.
 pub fn dynamic_device(name: &str) -> Option<DynamicDevice> {
     let rest = name.strip_prefix("gpu-")?;
     if let Some(index) = rest.strip_prefix("vfio-") {
@@ -85,7 +87,7 @@ pub fn dynamic_device(name: &str) -> Option<DynamicDevice> {
     a_profile.then_some(DynamicDevice::Mig { minor, profile_id: middle, start: last, slices: None })
 }
 
-/// A number as a driver writes it: digits, none of them needless.
+/// Parses a number in the driver's spelling, without needless digits.
 fn number(text: &str) -> Option<u32> {
     let number: u32 = text.parse().ok()?;
     (number.to_string() == text).then_some(number)

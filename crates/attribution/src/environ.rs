@@ -1,14 +1,14 @@
-//! What is taken from the environment of a process: Slurm's job and step, where the control group is silent (a
-//! cluster without its cgroup plugin, whose jobs live in `slurmd.service`), and what no control group has: the account
-//! a job is charged to, its user, and its GPUs. Pure. Nothing else of the environment is kept, and the command line is
-//! not read at all: both hold secrets.
+//! Reads Slurm variables from the environment of a process: job and step, if the control group does not show
+//! them (in a cluster without the cgroup plugin all jobs are in `slurmd.service`), and the account, user and
+//! GPUs of the job, which no control group has. The functions are pure. Nothing else from the environment is
+//! kept, and the command line is never read, because both contain secrets.
 
 use super::cgroup::{Innermost, Membership, SlurmJob};
 
-/// Most bytes read of an environment.
+/// Maximum number of bytes read of an environment.
 pub const MOST_BYTES: usize = 64 * 1024;
 
-/// The variables that are looked at, by what they tell. `SLURM_STEPID` is the older name.
+/// Variables by content. `SLURM_STEPID` is the older name.
 const JOB: &[&[u8]] = &[b"SLURM_JOB_ID", b"SLURM_JOBID"];
 const STEP: &[&[u8]] = &[b"SLURM_STEP_ID", b"SLURM_STEPID"];
 const ACCOUNT: &[&[u8]] = &[b"SLURM_JOB_ACCOUNT"];
@@ -17,53 +17,54 @@ const NODES: &[&[u8]] = &[b"SLURM_JOB_NUM_NODES", b"SLURM_NNODES"];
 const JOB_GPUS: &[&[u8]] = &[b"SLURM_JOB_GPUS"];
 const STEP_GPUS: &[&[u8]] = &[b"SLURM_STEP_GPUS"];
 const VISIBLE: &[&[u8]] = &[b"CUDA_VISIBLE_DEVICES", b"GPU_DEVICE_ORDINAL"];
-/// Most bytes of the name of an account or user.
+/// Maximum length of the name of an account or user in bytes.
 const MOST_NAME_BYTES: usize = 128;
-/// Most devices of a list, and bytes of the name of one.
+/// Maximum number of devices in a list, and maximum length of a device name in bytes.
 const MOST_DEVICES: usize = 64;
 const MOST_DEVICE_BYTES: usize = 64;
 
-/// What an environment says.
+/// Slurm variables of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlurmEnvironment {
-    /// The Slurm job it names.
+    /// Slurm job and step.
     pub job: Option<SlurmJob>,
-    /// The account that this job is charged to. The job's user can have changed it: good enough to find a contact, not
-    /// to bill.
+    /// Account that the job is charged to. The user of the job can change the variable, so it is good enough to
+    /// find a contact but not for billing.
     pub account: Option<String>,
 }
 
 impl SlurmEnvironment {
-    /// The account of this job; none if the environment is that of another one.
+    /// Returns the account of this job, or `None` if the environment belongs to another job.
     pub fn account_of(&self, job: &SlurmJob) -> Option<&str> {
         self.account.as_deref().filter(|_| self.job.as_ref().is_some_and(|said| said.id == job.id))
     }
 }
 
-/// What a process of a Slurm job says of what the job was given on this node.
+/// Allocation of a Slurm job on this node, from the environment of one of its processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlurmAllocation {
-    /// The account that the job is charged to.
+    /// Account that the job is charged to.
     pub account: Option<String>,
     /// Login name of the job's user.
     pub user: Option<String>,
-    /// Whether this is the whole job; else the step of the process.
+    /// Whether the allocation covers the whole job, or only the step of the process.
     pub whole_job: bool,
-    /// Numbers of the GPUs in Slurm's list of the node's, which follows their PCI addresses.
+    /// GPU numbers in Slurm's list of the GPUs of the node, which is ordered by PCI address.
     pub numbers: Vec<u32>,
-    /// The devices as CUDA finds them: UUIDs, or numbers, which are those of the node or, where Slurm constrains devices,
-    /// count the job's own.
+    /// Devices in CUDA's terms: UUIDs or numbers. The numbers count all GPUs of the node or, if Slurm
+    /// constrains devices, only those of the job.
     pub visible: Vec<String>,
 }
 
-/// Whether the environment is asked at all: of what Slurm holds in a group of its own, for the account alone, and of
-/// those whose job it may tell.
+/// Returns whether the environment is read at all: for processes in a group of a Slurm job, to get the account,
+/// and for processes whose environment may name their job.
 pub fn is_asked(membership: &Membership) -> bool {
     membership.job.is_some() || may_tell_job(membership)
 }
 
-/// Whether the environment may tell the job: only of processes that Slurm's own unit, or no group, holds. In a login
-/// session, a container or another unit the variables prove nothing: anybody can set them there.
+/// Returns whether the environment may name the job. This is true only for processes in Slurm's own unit or in
+/// no group. In a login session, a container or another unit the variables prove nothing, because anyone can
+/// set them there.
 pub fn may_tell_job(membership: &Membership) -> bool {
     match membership.innermost {
         Innermost::Nothing => true,
@@ -72,20 +73,20 @@ pub fn may_tell_job(membership: &Membership) -> bool {
     }
 }
 
-/// What an environment says.
+/// Returns the Slurm job and account in an environment.
 pub fn said(environ: &[u8]) -> SlurmEnvironment {
     let environ = whole(environ);
     SlurmEnvironment { job: job(environ), account: name(environ, ACCOUNT) }
 }
 
-/// What an environment of a process in this job and step says of the job's devices; `None` if the environment is of
-/// another job or of none.
+/// Returns the devices of the job from the environment of a process in this job and step, or `None` if the
+/// environment belongs to another job or to none.
 pub fn allocation(environ: &[u8], job_id: &str, step: &str) -> Option<SlurmAllocation> {
     let environ = whole(environ);
     job(environ).filter(|said| said.id == job_id)?;
     let numbers = |names| numbers(text(environ, names)?);
     let of_job = || numbers(JOB_GPUS);
-    // The batch script's variables reach the steps on other nodes, whose GPUs have other numbers.
+    // Steps on other nodes inherit the variables of the batch script, but their GPUs have other numbers.
     let one_node = || text(environ, NODES).is_some_and(|nodes| nodes == "1");
     let (whole_job, numbers) = match step {
         "batch" | "interactive" => (true, of_job()),
@@ -103,7 +104,7 @@ pub fn allocation(environ: &[u8], job_id: &str, step: &str) -> Option<SlurmAlloc
     })
 }
 
-/// The variables that were read to their end.
+/// Returns the environment without a variable that was cut off at the end.
 fn whole(environ: &[u8]) -> &[u8] {
     if environ.len() < MOST_BYTES {
         return environ;
@@ -117,13 +118,13 @@ fn name(environ: &[u8], names: &[&[u8]]) -> Option<String> {
     text.map(str::to_owned)
 }
 
-/// `0,2`; nothing of a list that is no such one.
+/// Parses a list such as `0,2`. Any other text is no list.
 fn numbers(text: &str) -> Option<Vec<u32>> {
     let numbers = text.split(',').take(MOST_DEVICES).map(|one| one.trim().parse().ok());
     numbers.collect()
 }
 
-/// As CUDA reads the variable: up to the first that is no device.
+/// Parses the variable as CUDA does, up to the first invalid device.
 fn visible(text: &str) -> Vec<String> {
     let device = |one: &&str| {
         let uuid = one.starts_with("GPU-") || one.starts_with("MIG-");
@@ -133,7 +134,7 @@ fn visible(text: &str) -> Vec<String> {
     text.split(',').take(MOST_DEVICES).map(str::trim).take_while(device).map(str::to_owned).collect()
 }
 
-/// The first of these variables.
+/// Returns the value of the first of these variables that is set.
 fn text<'a>(environ: &'a [u8], names: &[&[u8]]) -> Option<&'a str> {
     let of = |name: &[u8]| {
         environ.split(|byte| *byte == 0).find_map(|one| one.strip_prefix(name)?.strip_prefix(b"="))
@@ -148,7 +149,7 @@ fn job(environ: &[u8]) -> Option<SlurmJob> {
         fits.then(|| text.to_owned())
     };
     let id = number(JOB)?;
-    // Batch scripts and others have numbers above 2^32 - 6 for steps, which say nothing to people.
+    // Batch scripts and other special steps have numbers above 2^32 - 6, which mean nothing to people.
     let step = number(STEP).filter(|step| step.parse::<u32>().is_ok_and(|step| step < 0xffff_fff0));
     Some(SlurmJob { id, step })
 }

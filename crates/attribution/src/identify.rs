@@ -1,4 +1,4 @@
-//! Who a process works for, of everything that was found of it. Pure.
+//! Derives the owner of a process from all evidence. The functions are pure.
 
 use super::cgroup::{Container, Innermost, Membership, SlurmJob};
 use super::environ::SlurmEnvironment;
@@ -8,22 +8,22 @@ use model::catalog::schema::KnownLabel;
 use model::catalog::{OwnerInfo, OwnerKind};
 use model::owners::Owner;
 
-/// What was found of a process.
+/// Evidence about the owner of a process.
 #[derive(Clone, Debug, Default)]
 pub struct OwnerEvidence {
-    /// What its control groups say.
+    /// Owner parts from the control groups.
     pub membership: Membership,
-    /// What its environment says of a Slurm job; counts as far as the control groups are silent.
+    /// Slurm variables of the environment, which count only if the control groups show no job.
     pub environment: SlurmEnvironment,
-    /// Names of its pod and container.
+    /// Names of the pod and the container.
     pub names: Option<PodNames>,
-    /// Login name (or number) of the user it belongs to: of the slice or job it is in, else its own.
+    /// Login name or UID of the user that owns the slice or job of the process, or else the process.
     pub user: Option<String>,
-    /// Whether its control group is there: its path can be read from.
+    /// Whether the control group exists, so that usage can be read from its path.
     pub group_exists: bool,
 }
 
-/// Who it works for.
+/// Returns the owner of the process.
 pub fn owner(found: &OwnerEvidence) -> Owner {
     let Membership { innermost, pod_uid, container, job, unit, path, .. } = &found.membership;
     let said = &found.environment;
@@ -45,14 +45,15 @@ pub fn owner(found: &OwnerEvidence) -> Owner {
         info.slurm_account = text(said.account_of(job));
     }
     info.unit = text(unit.as_deref());
-    // A container's own numbers of users are none of the host's.
+    // UIDs within a container do not belong to the host.
     let of_host = found.membership.user.is_some() || *innermost < Innermost::Container;
     if of_host {
         info.user = label(user);
     }
     let (kind, id) = match innermost {
         Innermost::Pod => pod(found, &mut info),
-        // The kubelet's logs name it, so it is a pod's: seen from another container, its pod's group is hidden.
+        // The kubelet's logs name the container, so it belongs to a pod whose group is hidden from another
+        // container.
         Innermost::Container
             if found.names.is_some() && pod_uid.is_none() && !found.membership.is_nested() =>
         {
@@ -60,7 +61,7 @@ pub fn owner(found: &OwnerEvidence) -> Owner {
         }
         Innermost::Container => {
             let runtime = if info.runtime.is_empty() { "container" } else { &info.runtime };
-            // A container within another one has whatever id that one gave it.
+            // The id of a nested container is chosen by the outer container.
             let outer = match (pod_uid, &found.membership.outermost_container) {
                 (Some(uid), _) => format!("pod/{uid}/"),
                 (None, Some(outer)) if found.membership.is_nested() => format!("container/{outer:.12}/"),
@@ -70,7 +71,7 @@ pub fn owner(found: &OwnerEvidence) -> Owner {
         }
         Innermost::Job => (OwnerKind::Slurm, slurm(&info)),
         _ if hinted.is_some() => (OwnerKind::Slurm, slurm(&info)),
-        // Two users can have services of one name.
+        // Two users can have services with the same name.
         Innermost::Unit if found.membership.user.is_some() => {
             (OwnerKind::Unit, format!("unit/{user}/{}", unit.as_deref().unwrap_or("")))
         }
@@ -78,7 +79,8 @@ pub fn owner(found: &OwnerEvidence) -> Owner {
         Innermost::User | Innermost::Nothing if !user.is_empty() => (OwnerKind::User, format!("user/{user}")),
         Innermost::User | Innermost::Nothing => return Owner::unknown(),
     };
-    // A job that its environment names shares Slurm's own group with others: none is its own.
+    // A job that only the environment names shares Slurm's own group with other jobs, so it has no group of its
+    // own.
     let own = found.group_exists && !(hinted.is_some() && job.is_none());
     let cgroup = if own { path.as_str() } else { "" };
     info.kind = kind.known().into();

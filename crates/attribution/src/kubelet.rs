@@ -1,5 +1,6 @@
-//! Asks the kubelet: one connection a visit, two calls, every step with a deadline. gRPC without TLS over a Unix
-//! socket; frames, status and the limit on messages are tonic's, the connection is hyper's.
+//! Client of the kubelet's pod-resources API, with one connection and two calls per visit and a deadline for
+//! every step. The protocol is gRPC without TLS over a Unix socket. tonic handles frames, status and the
+//! message limit, and hyper handles the connection.
 
 use std::fs;
 use std::future::Future;
@@ -29,41 +30,40 @@ pub mod api;
 use api::{ALLOCATABLE, AllocatableResponse, LIST, ListResponse};
 use model::catalog::KubeletError;
 
-/// Largest answer. A container with eight GPUs is some 1 KiB of it, so this is room for two thousand of them; the decoded
-/// answer takes eight times as much memory for a moment.
+/// Maximum size of an answer in bytes. A container with eight GPUs takes about 1 KiB, so there is room for two
+/// thousand of them. The decoded answer temporarily uses eight times as much memory.
 pub const MAX_BYTES: usize = 2 * 1024 * 1024;
-/// The host that requests name. There is none behind a socket, but HTTP/2 wants a valid one.
+/// Host name in requests. A Unix socket has no host, but HTTP/2 requires a valid one.
 const ORIGIN: &str = "http://localhost";
 
 /// Answer of the kubelet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KubeletAnswer {
-    /// What pods have.
+    /// Resources of the pods.
     pub pods: ListResponse,
-    /// What can be given out; an old kubelet does not tell, or failed to.
+    /// Resources that can be allocated, or the failure of that call, for example on an old kubelet.
     pub allocatable: Result<AllocatableResponse, KubeletFailure>,
 }
 
-/// Why a request brought nothing.
+/// Failure of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KubeletFailure {
-    /// Its kind; `None`: this kubelet does not know the request, which is no fault.
+    /// Kind of the failure; `None` if this kubelet does not support the request, which is not an error.
     pub error: Option<KubeletError>,
-    /// What was said.
     pub text: String,
 }
 
-/// Whether there is something to connect to: `Ok(false)` if there is no kubelet here.
+/// Returns whether the socket exists. `Ok(false)` means that there is no kubelet on this host.
 pub fn look(socket: &Path) -> Result<bool, KubeletFailure> {
     match fs::metadata(socket) {
         Ok(file) if file.file_type().is_socket() => Ok(true),
-        Ok(_) => Err(failure(KubeletError::NoSocket, "is no socket")),
+        Ok(_) => Err(failure(KubeletError::NoSocket, "is not a socket")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(failure(KubeletError::Refused, error)),
     }
 }
 
-/// Asks. Takes no longer than three deadlines: to connect, and for each call.
+/// Makes both calls. Takes at most three deadlines: one to connect and one per call.
 pub async fn ask(socket: &Path, deadline: Duration) -> Result<KubeletAnswer, KubeletFailure> {
     let mut channel = within(deadline, "no connection", Channel::open(socket)).await?;
     let pods = within(deadline, "no list of pods", channel.call::<ListResponse>(LIST)).await?;
@@ -85,7 +85,7 @@ fn failure(error: KubeletError, text: impl ToString) -> KubeletFailure {
     KubeletFailure { error: Some(error), text: text.to_string() }
 }
 
-/// A connection. Its task ends with it.
+/// A connection, whose task ends when the connection is dropped.
 struct Channel {
     grpc: Grpc<Sender>,
     _task: JoinSet<()>,
@@ -120,7 +120,7 @@ impl Channel {
     }
 }
 
-/// Sends requests over the connection, for tonic.
+/// Sends tonic's requests over the connection.
 struct Sender(SendRequest<Body>);
 
 impl tower_service::Service<Request<Body>> for Sender {
@@ -137,15 +137,15 @@ impl tower_service::Service<Request<Body>> for Sender {
     }
 }
 
-/// A status of gRPC as a failure.
+/// Returns a gRPC status as a failure.
 fn of_status(status: &Status) -> KubeletFailure {
     let text = match status.message() {
-        "" => format!("{:?}", status.code()),
+        "" => status.code().to_string(),
         text => model::text::clean(text, 200),
     };
     let error = match status.code() {
         Code::Unimplemented => None,
-        // What tonic says of a message past the limit; no server has a reason to.
+        // tonic returns this code for a message above the limit; no server has a reason to.
         Code::OutOfRange => Some(KubeletError::TooLarge),
         Code::DeadlineExceeded => Some(KubeletError::Late),
         Code::PermissionDenied
@@ -186,6 +186,6 @@ mod tests {
         );
         assert_eq!(kind(Status::resource_exhausted("rate limit")), Some(KubeletError::Refused));
         assert_eq!(kind(Status::internal("failed to decode")), Some(KubeletError::Malformed));
-        assert_eq!(of_status(&Status::internal("")).text, "Internal");
+        assert_eq!(of_status(&Status::internal("")).text, "Internal error");
     }
 }

@@ -1,4 +1,4 @@
-//! Whose work a process on a GPU is: control groups, names, users, and the kubelet's answers.
+//! Attribution of processes on GPUs to owners, from control groups, names, users and the kubelet's answers.
 
 #![forbid(unsafe_code)]
 

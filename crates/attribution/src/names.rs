@@ -1,33 +1,32 @@
-//! Names of pods and containers from the paths of the kubelet's logs, which hold them beside the ids that a
-//! process's control group has. No API and no right beyond listing two folders is needed:
+//! Names of pods and containers from the paths of the kubelet's logs, which combine them with the ids in a
+//! process's control group. This needs no API and no permission except to list two folders:
 //!
 //! - `/var/log/containers/<pod>_<namespace>_<container>-<container id>.log`
 //! - `/var/log/pods/<namespace>_<pod>_<pod uid>/<container>/`
 //!
-//! (Kubernetes, `pkg/kubelet/kuberuntime/legacy.go` and `helpers.go`.) None of the names can hold a `_`.
+//! (Kubernetes, `pkg/kubelet/kuberuntime/legacy.go` and `helpers.go`.) None of the names can contain a `_`.
 
 use std::fs;
 
 use host::Host;
 
-/// Most entries of a folder that are looked at: a node has some hundreds of pods, some tens of thousands of old logs.
+/// Maximum number of entries read of a folder. A node has hundreds of pods and up to tens of thousands of old
+/// logs.
 const MOST_ENTRIES: usize = 50_000;
 
-/// Names of a pod, and of one of its containers where that is known.
+/// Names of a pod and, if known, of one of its containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodNames {
     /// Namespace of the pod.
     pub namespace: String,
-    /// Name of the pod.
     pub pod: String,
-    /// Name of the container.
     pub container: Option<String>,
-    /// UID of the pod, where the path has it.
+    /// UID of the pod, if the path has it.
     pub uid: Option<String>,
 }
 
-/// Looks for the names of a pod (by its UID) and of a container (by its id). The pod counts: a container's name is
-/// taken only from a log of the same pod, or where the pod's folder is not to be found.
+/// Finds the names of a pod (by its UID) and of a container (by its id). The pod takes precedence: the name of
+/// a container is used only if its log belongs to the same pod, or if the pod has no folder.
 pub fn look(host: &Host, pod_uid: Option<&str>, container_id: Option<&str>) -> Option<PodNames> {
     let of_container = container_id.and_then(|id| {
         let end = format!("-{id}.log");
@@ -38,7 +37,7 @@ pub fn look(host: &Host, pod_uid: Option<&str>, container_id: Option<&str>) -> O
         let folder = entries(host, "/var/log/pods").find(|name| pod_folder(name, uid).is_some())?;
         let mut names = pod_folder(&folder, uid)?;
         let mut containers = entries(host, &format!("/var/log/pods/{folder}"));
-        // With several, which of them it is remains unknown.
+        // With several containers it is unknown which one has the process.
         names.container = containers.next().filter(|_| containers.next().is_none());
         Some(names)
     };
@@ -56,13 +55,13 @@ fn entries(host: &Host, folder: &str) -> impl Iterator<Item = String> + use<> {
     entries.filter_map(|entry| entry.file_name().into_string().ok())
 }
 
-/// Names from `<pod>_<namespace>_<container>-<id>.log`; `end` is what follows the container's name.
+/// Parses `<pod>_<namespace>_<container>-<id>.log`. `end` is the text after the name of the container.
 fn container_log(name: &str, end: &str) -> Option<PodNames> {
     let [pod, namespace, container] = parts(name.strip_suffix(end)?)?;
     Some(PodNames { namespace, pod, container: Some(container), uid: None })
 }
 
-/// Names from `<namespace>_<pod>_<uid>`.
+/// Parses the folder name `<namespace>_<pod>_<uid>`.
 fn pod_folder(name: &str, uid: &str) -> Option<PodNames> {
     let [namespace, pod] = parts(name.strip_suffix(uid)?.strip_suffix('_')?)?;
     Some(PodNames { namespace, pod, container: None, uid: Some(uid.to_owned()) })

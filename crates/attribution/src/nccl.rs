@@ -1,5 +1,6 @@
-//! What a job's NCCL says over its RAS socket: counts of collectives by rank. Reading an answer and joining it with the
-//! processes on the GPUs are pure; [`questions`] decides when NCCL may be asked. `docs/nccl.md` has the reasons.
+//! Counts of collectives by rank from the RAS socket of NCCL. Parsing an answer and joining it with the
+//! processes on the GPUs are pure functions. [`questions`] decides when a query is safe. `docs/nccl.md` has the
+//! reasons.
 
 pub mod questions;
 
@@ -11,15 +12,17 @@ use serde::Deserialize;
 use model::catalog::Gpu;
 use model::clock::Mono;
 
-/// What the client says first, and waits for a line of reply each: who it is, how long NCCL may collect, in seconds, and
-/// the format. A NCCL that must not be asked refuses the last.
+/// Lines that the client sends first, each of which is answered by a line: its protocol, the time in seconds
+/// that NCCL may spend on collecting, and the format. An NCCL release that must not be queried refuses the last
+/// line.
 pub const GREETINGS: [&str; 3] = ["CLIENT PROTOCOL 2\n", "TIMEOUT 2\n", "SET FORMAT json\n"];
-/// The question itself, which ends with the connection. Only this makes NCCL collect.
+/// The query itself, which ends with the connection. Only this line makes NCCL collect.
 pub const QUESTION: &str = "VERBOSE STATUS\n";
-/// Longest answer in bytes: 600 bytes a rank, of thousands of ranks.
+/// Maximum size of an answer in bytes, enough for thousands of ranks of 600 bytes.
 pub const MOST_BYTES: usize = 4 << 20;
 
-/// First release with answers in JSON. Polling crashed jobs with earlier ones (NVIDIA/nccl #1669, #1718, #1762).
+/// First release with answers in JSON. Querying earlier releases crashed jobs (NVIDIA/nccl #1669, #1718,
+/// #1762).
 const FIRST: NcclVersion = NcclVersion(2, 28, 7);
 /// First release that answers safely while a rank is missing and there are several communicators (#1762).
 const SAFE: NcclVersion = NcclVersion(2, 29, 2);
@@ -29,7 +32,7 @@ const SAFE: NcclVersion = NcclVersion(2, 29, 2);
 pub struct NcclVersion(pub u32, pub u32, pub u32);
 
 impl NcclVersion {
-    /// Reads `2.28.9`, also with a suffix as `2.28.9+cuda13.0`.
+    /// Parses `2.28.9`, optionally with a suffix as in `2.28.9+cuda13.0`.
     pub fn parse(text: &str) -> Option<NcclVersion> {
         let mut parts = text.splitn(3, '.');
         let (major, minor) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
@@ -39,18 +42,18 @@ impl NcclVersion {
     }
 }
 
-/// A line of reply to one of [`GREETINGS`].
+/// Meaning of the reply to one of the [`GREETINGS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Go on.
+    /// The next line can be sent.
     Accepted,
-    /// NCCL before 2.28.7: do not ask.
+    /// NCCL is older than 2.28.7 and must not be queried.
     Refused,
-    /// Not NCCL.
+    /// The server is not NCCL.
     Foreign,
 }
 
-/// Reads the reply to one of [`GREETINGS`].
+/// Classifies the reply to one of the [`GREETINGS`].
 pub fn reply(greeting: &str, line: &str) -> Reply {
     let is_first = GREETINGS.first() == Some(&greeting);
     let is_format = GREETINGS.last() == Some(&greeting);
@@ -62,41 +65,40 @@ pub fn reply(greeting: &str, line: &str) -> Reply {
     }
 }
 
-/// An answer.
+/// Parsed answer of a job's NCCL.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Status {
-    /// NCCL's release.
     pub version: NcclVersion,
-    /// Communicators of the job.
+    /// Number of communicators of the job.
     pub communicators: usize,
-    /// The job's ranks.
+    /// Ranks of the job.
     pub ranks: Vec<RankCounts>,
 }
 
 impl Status {
-    /// Whether its NCCL must not be asked.
+    /// Returns whether this release must not be queried.
     pub fn is_old(&self) -> bool {
         self.version < FIRST
     }
 }
 
-/// What one process has with one GPU.
+/// Counts of one process on one GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RankCounts {
-    /// Address of its host.
+    /// Address of the host.
     pub host: String,
-    /// Its process, as it sees itself.
+    /// Process id in the PID namespace of the process.
     pub pid: u32,
-    /// NVML's index of its GPU, as the process sees the GPUs.
+    /// NVML index of the GPU, as the process counts the GPUs.
     pub nvml_dev: u32,
-    /// Its number in its largest communicator.
+    /// Rank in the largest communicator of the process.
     pub rank: u32,
-    /// Collectives that it launched there.
+    /// Number of collectives launched in that communicator.
     pub collectives: u64,
-    /// Collectives that it launched in all communicators.
+    /// Number of collectives launched in all communicators.
     pub launched: u64,
-    /// Whether peers have launched collectives that it has not, and it none that a peer has not. A rank that both lags
-    /// and leads waits itself.
+    /// Whether peers have launched collectives that this rank has not, while this rank has launched none that a
+    /// peer has not. A rank that both lags and leads is waiting itself.
     pub behind: bool,
 }
 
@@ -121,7 +123,7 @@ struct CommunicatorRank {
     collective_counts: Counts,
 }
 
-/// The kinds that each rank of a communicator launches as often as the others. Other kinds, if there are, do not count.
+/// Counts of the kinds that all ranks of a communicator launch equally often. Other kinds are ignored.
 #[derive(Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 #[derive(Default)]
@@ -141,17 +143,17 @@ impl Counts {
     }
 }
 
-/// A rank over all communicators, while they are read.
+/// Totals of a rank over the communicators parsed so far.
 #[derive(Default)]
 struct Sums {
-    /// Size of the largest communicator, collectives there, and rank there.
+    /// Size of the largest communicator, number of collectives in it, and rank in it.
     largest: (u64, u64, u32),
     launched: u64,
     lags: bool,
     leads: bool,
 }
 
-/// Reads an answer; `None` if it is none.
+/// Parses an answer. Returns `None` if it is invalid.
 pub fn status(bytes: &[u8]) -> Option<Status> {
     let document: RasDocument = serde_json::from_slice(bytes).ok()?;
     let version = NcclVersion::parse(&document.nccl_version)?;
@@ -180,25 +182,27 @@ pub fn status(bytes: &[u8]) -> Option<Status> {
     Some(Status { version, communicators: document.communicators.len(), ranks })
 }
 
-/// An owner's processes at one place.
+/// The processes of an owner on one GPU or GPU instance.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RankPlace {
-    /// The owner's identity.
+    /// Identity of the owner.
     pub owner: Arc<str>,
-    /// The GPU.
+    /// GPU of the processes.
     pub gpu: Gpu,
-    /// MIG GPU instance, if it is on one.
+    /// MIG GPU instance, if the processes run on one.
     pub gpu_instance: Option<u32>,
-    /// Processes, as the host sees them.
+    /// Process ids on the host.
     pub pids: Vec<u32>,
-    /// The end of the newest GPM window in which its processes, alone there, computed. `None` where that is not seen.
+    /// End of the newest GPM window in which the processes computed without other processes at this place.
+    /// `None` if that cannot be measured.
     pub worked: Option<Mono>,
-    /// Since when its kernels have run and computed nothing, after work.
+    /// Time since which kernels of the owner have been running without computing, after they had computed.
     pub waits_since: Option<Mono>,
 }
 
-/// Joins ranks on this node with the places of their processes: process id on the host, place and rank. `own_pids` has the
-/// processes by the id that each has in its own PID namespace. A rank that can be of several processes or places has none.
+/// Joins the ranks on this node with the places of their processes, as process id on the host, place and rank.
+/// `own_pids` has the processes by the id in their own PID namespaces. A rank that matches several processes or
+/// places is left out.
 pub fn join<'a>(
     ranks: &'a [RankCounts],
     places: &'a [RankPlace],
@@ -213,7 +217,7 @@ pub fn join<'a>(
             known.push((*pid, here, rank));
         }
     }
-    // A process that sees fewer GPUs than the host counts them otherwise.
+    // A process that can access only some of the host's GPUs counts them differently.
     let same = known.iter().all(|(_, here, rank)| match here.as_slice() {
         [place] => place.gpu.gpu == rank.nvml_dev,
         _ => true,

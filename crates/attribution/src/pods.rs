@@ -1,10 +1,10 @@
-//! What the kubelet has given out, as its pod-resources API tells it: the kubelet's collector puts it here, others
-//! look. No reader waits.
+//! Allocations by the kubelet according to its pod-resources API. The kubelet's collector stores them here, and
+//! readers never wait.
 //!
-//! That API names namespace, pod, container and device ids, but neither the pod's UID nor the container's id, which
-//! are all that a process's control group has. So names come from the paths of the kubelet's log folders
-//! (`crate::names`), which hold both; this list helps where those cannot be read and one container alone
-//! has the device, and it says which devices are claimed before any process is there.
+//! The API returns namespace, pod, container and device ids, but neither the pod's UID nor the container's id,
+//! and a control group has only those two. Names therefore come from the paths of the kubelet's log folders
+//! (`crate::names`), which have both. This list helps if the folders cannot be read and only one container has
+//! the device, and it shows which devices are allocated before any process runs.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,38 +19,36 @@ pub struct DynamicClaim {
     pub claim: Arc<str>,
     /// Namespace of the claim.
     pub namespace: Arc<str>,
-    /// Driver of the device, as `gpu.nvidia.com`; of others there are no [`Claim::devices`].
+    /// Driver of the device, for example `gpu.nvidia.com`. Devices of other drivers are not in
+    /// [`Claim::devices`].
     pub driver: Arc<str>,
-    /// Pool of the device: the node, as a rule.
+    /// Pool of the device, usually the node.
     pub pool: Arc<str>,
     /// The driver's name of the device.
     pub device: Arc<str>,
-    /// UID of the claim, by which its CDI specification is found; empty if the kubelet does not tell it.
+    /// UID of the claim, through which its CDI specification is found; empty if the kubelet does not report it.
     pub uid: Arc<str>,
 }
 
-/// Devices that one container of a pod was given.
+/// Devices that are allocated to one container of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claim {
     /// Namespace of the pod.
     pub namespace: Arc<str>,
-    /// Name of the pod.
     pub pod: Arc<str>,
-    /// Name of the container.
     pub container: Arc<str>,
-    /// Name of the resource, as `nvidia.com/gpu`; of a dynamic claim (DRA) its name.
+    /// Name of the resource, for example `nvidia.com/gpu`; for a dynamic claim (DRA), its name.
     pub resource: Arc<str>,
-    /// Ids of its devices: the UUID of a GPU or MIG device (`GPU-…`, `MIG-…`), or whatever else the device plugin
-    /// calls them (an index, as GKE's `nvidia0/gi1`). What a plugin adds for shares in time (`::3`) is cut off
-    /// with [`device_id`].
+    /// Ids of the devices: the UUID of a GPU or MIG device (`GPU-…`, `MIG-…`), or any other id of the device
+    /// plugin (an index, or GKE's `nvidia0/gi1`). [`device_id`] cuts off the suffix for time slices (`::3`).
     pub devices: Vec<Arc<str>>,
-    /// What a dynamic claim says of its device.
+    /// Device of a dynamic claim.
     pub dynamic: Option<DynamicClaim>,
 }
 
 impl Claim {
-    /// Ids of devices that may be GPUs: a bare number is one of NVIDIA's own resources for GPUs and MIG devices alone. Of
-    /// others below `nvidia.com/` the number may be an IOMMU group or a network device.
+    /// Returns the ids that may be GPUs. A bare number is a GPU only in NVIDIA's resources for GPUs and MIG
+    /// devices. In other resources of `nvidia.com/` the number may be an IOMMU group or a network device.
     pub fn gpu_ids(&self) -> impl Iterator<Item = &Arc<str>> {
         let of_gpus = self.resource.strip_prefix("nvidia.com/");
         let of_gpus = of_gpus.is_some_and(|name| name.starts_with("gpu") || name.starts_with("mig-"));
@@ -58,17 +56,18 @@ impl Claim {
     }
 }
 
-/// All claims the kubelet listed at one time.
+/// All allocations that the kubelet listed at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
-    /// When they were listed; `None`: never, or the kubelet has not answered for so long that nothing is known.
+    /// Time of the listing; `None` if the kubelet was never listed, or has not answered for so long that
+    /// nothing is known.
     pub listed_at: Option<Mono>,
-    /// The claims.
+    /// Allocations of all containers.
     pub all: Vec<Claim>,
 }
 
 impl Claims {
-    /// The one of these claims, if one container alone has them.
+    /// Returns the first matching claim if all matching claims belong to the same container.
     pub fn only_one(&self, is: impl Fn(&Claim) -> bool) -> Option<&Claim> {
         let mut claims = self.all.iter().filter(|claim| is(claim));
         let first = claims.next()?;
@@ -80,28 +79,28 @@ impl Claims {
     }
 }
 
-/// The id of a device without what a plugin adds for each share in time: `GPU-…::3` is `GPU-…`.
+/// Returns the id of a device without the plugin's suffix for time slices: `GPU-…` for `GPU-…::3`.
 pub fn device_id(id: &str) -> &str {
     id.split_once("::").map_or(id, |(device, _)| device)
 }
 
-/// State of the kubelet.
+/// State of the connection to the kubelet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum KubeletStatus {
-    /// It was not asked yet.
+    /// The kubelet was not queried yet.
     #[default]
     Unasked,
-    /// It is not to be asked.
+    /// Querying is switched off.
     Off,
-    /// There is none on this machine.
+    /// There is no kubelet on this host.
     Absent,
-    /// It answers.
+    /// The kubelet answers its requests.
     Answers,
-    /// It does not answer, and why.
+    /// The kubelet does not answer, for this reason.
     Silent(String),
 }
 
-/// Where the claims hang.
+/// The newest allocations and the state of the kubelet.
 #[derive(Debug, Default)]
 pub struct Pods {
     claims: Mutex<Arc<Claims>>,
@@ -109,22 +108,19 @@ pub struct Pods {
 }
 
 impl Pods {
-    /// Replaces the claims; [`Claims::default`] if it no longer answers.
+    /// Replaces the claims; [`Claims::default`] if the kubelet no longer answers.
     pub fn set_claims(&self, claims: Claims) {
         *lock(&self.claims) = Arc::new(claims);
     }
 
-    /// Sets the state of the kubelet.
     pub fn set_status(&self, status: KubeletStatus) {
         *lock(&self.status) = status;
     }
 
-    /// State of the kubelet.
     pub fn status(&self) -> KubeletStatus {
         lock(&self.status).clone()
     }
 
-    /// The newest claims.
     pub fn claims(&self) -> Arc<Claims> {
         Arc::clone(&lock(&self.claims))
     }

@@ -1,5 +1,5 @@
-//! What is read of a process: its start, its user, where it may run and where its threads ran. Parsing is pure;
-//! reading is for threads that may wait ([`host::reader`]).
+//! Start time, user, allowed CPUs and threads of a process. Parsing is pure; reading is for threads that may
+//! wait ([`host::reader`]).
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -7,27 +7,27 @@ use std::path::Path;
 
 use model::cpus::CpuSet;
 
-/// Most bytes read of one file of a process.
+/// Maximum number of bytes read of one file of a process.
 const MOST_BYTES: u64 = 64 * 1024;
 
-/// Of `/proc/PID/stat`, or of one of its threads.
+/// Fields of `/proc/PID/stat`, or of the same file of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// When it was started, in clock ticks since boot.
+    /// Start time in clock ticks since boot.
     pub started: u64,
-    /// CPU time, user and system, in clock ticks.
+    /// CPU time (user and system) in clock ticks.
     pub ticks: u64,
-    /// The part of it in the kernel.
+    /// Part of `ticks` that was spent in the kernel.
     pub system_ticks: u64,
-    /// CPU it last ran on.
+    /// Last CPU of the thread.
     pub cpu: Option<u32>,
 }
 
-/// Reads the text of a `stat` file. Its second field is a name in brackets that can hold anything.
+/// Parses a `stat` file. Its second field is a name in brackets that can contain any byte.
 pub fn stat(text: &[u8]) -> Option<Stat> {
     let rest = &text[text.iter().rposition(|byte| *byte == b')')? + 1..];
     let rest = str::from_utf8(rest).ok()?;
-    // The first of them is the third of proc_pid_stat(5).
+    // The first of these fields is the third of proc_pid_stat(5).
     let mut fields = rest.split_ascii_whitespace();
     let user: u64 = fields.nth(14 - 3)?.parse().ok()?;
     let system: u64 = fields.next()?.parse().ok()?;
@@ -36,7 +36,7 @@ pub fn stat(text: &[u8]) -> Option<Stat> {
     Some(Stat { started, ticks: user.saturating_add(system), system_ticks: system, cpu })
 }
 
-/// Of `/proc/PID/status`: the real user, and the CPUs the process may run on.
+/// Parses the real user and the allowed CPUs of `/proc/PID/status`.
 pub fn status(text: &[u8]) -> (Option<u32>, Option<CpuSet>) {
     let user = field(text, b"Uid:").and_then(|ids| ids.split_ascii_whitespace().next()?.parse().ok());
     let cpus = field(text, b"Cpus_allowed_list:").and_then(|list| list.trim().parse::<CpuSet>().ok());
@@ -48,7 +48,7 @@ fn field<'a>(text: &'a [u8], name: &[u8]) -> Option<&'a str> {
     str::from_utf8(line).ok()
 }
 
-/// Reads a file up to a bound.
+/// Reads at most `most` bytes of a file.
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(most).read_to_end(&mut bytes)?;
@@ -66,18 +66,18 @@ pub fn read_status(folder: &Path) -> io::Result<(Option<u32>, Option<CpuSet>)> {
     Ok(status(&read(&folder.join("status"), MOST_BYTES)?))
 }
 
-/// Reads the id that a process has in its own PID namespace, given its folder.
+/// Reads the id of a process in its own PID namespace, given its folder.
 pub fn read_own_pid(folder: &Path) -> io::Result<Option<u32>> {
     let text = read(&folder.join("status"), MOST_BYTES)?;
     Ok(field(&text, b"NSpid:").and_then(|pids| pids.split_ascii_whitespace().last()?.parse().ok()))
 }
 
-/// Reads `stat` of at most so many threads of a process, given its folder.
+/// Reads `stat` of at most `most` threads of a process, given its folder.
 pub fn read_threads(folder: &Path, most: usize) -> Vec<(u32, Stat)> {
     let tasks = fs::read_dir(folder.join("task")).into_iter().flatten().flatten().take(most);
     let thread = |task: fs::DirEntry| {
         let tid = task.file_name().to_str()?.parse().ok()?;
-        // One that has just ended.
+        // A thread that has just ended is left out.
         Some((tid, read_stat(&task.path()).ok()?))
     };
     tasks.filter_map(thread).collect()

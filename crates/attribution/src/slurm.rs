@@ -1,4 +1,4 @@
-//! Slurm's jobs on the node, by their control groups of both versions, and the processes in them. Reading is for threads
+//! Slurm's jobs on the node and their processes, from control groups of both versions. Reading is for threads
 //! that may wait ([`host::reader`]).
 
 use std::collections::BTreeMap;
@@ -9,27 +9,27 @@ use super::cgroup::slurm_id;
 use super::proc::read;
 use host::Host;
 
-/// Entries of a folder that are read.
+/// Maximum number of entries read of a folder.
 const MOST_ENTRIES: usize = 1024;
-/// Jobs whose processes are listed.
+/// Maximum number of jobs.
 const MOST_JOBS: usize = 256;
-/// Groups of one step that are read.
+/// Maximum number of groups read per step.
 const MOST_GROUPS: usize = 64;
-/// Processes of one step that are listed.
+/// Maximum number of processes listed per step.
 const MOST_PROCESSES: usize = 4;
-/// Bytes read of a group's list of processes.
+/// Maximum number of bytes read of a group's process list.
 const MOST_BYTES: u64 = 64 * 1024;
 
-/// A job with processes.
+/// A job that has processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobGroup {
-    /// Number of its user, which only version 1 has.
+    /// UID of the user, which only version 1 has.
     pub user: Option<u32>,
-    /// Some processes of each step, those that know most of the job first.
+    /// Some processes of every step. Steps with the most information about the job come first.
     pub steps: Vec<(String, Vec<u32>)>,
 }
 
-/// The groups of jobs, also of ended ones whose group has stayed.
+/// Returns the groups of jobs, including leftover groups of ended jobs.
 pub fn job_folders(host: &Host) -> impl Iterator<Item = PathBuf> + use<> {
     let root = host.path("/sys/fs/cgroup");
     let version_2 = [root.clone(), root.join("system.slice"), root.join("unified/system.slice")];
@@ -43,7 +43,7 @@ pub fn job_folders(host: &Host) -> impl Iterator<Item = PathBuf> + use<> {
     users.chain(scopes).flat_map(|parent| folders(&parent, |name| name.starts_with("job_")))
 }
 
-/// The jobs by id.
+/// Returns the jobs by id.
 pub fn jobs(host: &Host) -> BTreeMap<String, JobGroup> {
     let mut jobs: BTreeMap<String, JobGroup> = BTreeMap::new();
     for folder in job_folders(host) {
@@ -61,7 +61,7 @@ pub fn jobs(host: &Host) -> BTreeMap<String, JobGroup> {
         let user = folder.parent().and_then(|user| after(user, "uid_")?.parse().ok());
         let job = jobs.entry(id).or_default();
         job.user = job.user.or(user);
-        // The hierarchies of version 1 have the same job each.
+        // The hierarchies of version 1 repeat the same job.
         for (step, pids) in steps.into_iter().filter(|(_, pids)| !pids.is_empty()) {
             if !job.steps.iter().any(|(known, _)| *known == step) {
                 job.steps.push((step, pids));
@@ -72,7 +72,8 @@ pub fn jobs(host: &Host) -> BTreeMap<String, JobGroup> {
     jobs
 }
 
-/// The batch script and an interactive shell have the whole job; what `pam_slurm_adopt` adds to `extern` has the least.
+/// Returns the sort key of a step. The batch script and an interactive shell have the variables of the whole
+/// job; processes that `pam_slurm_adopt` adds to `extern` have the fewest.
 fn rank(step: &str) -> (u8, u64, String) {
     let number = step.parse().unwrap_or(u64::MAX);
     let kind = match step {
@@ -84,7 +85,8 @@ fn rank(step: &str) -> (u8, u64, String) {
     (kind, number, step.to_owned())
 }
 
-/// Some processes of a step, those of tasks first: `slurmstepd` is above them, or in a group `slurm` beside them.
+/// Returns some processes of a step, tasks first. `slurmstepd` is in a parent group, or in a sibling group
+/// `slurm`.
 fn processes(step: &Path) -> Vec<u32> {
     let mut groups = vec![step.to_owned()];
     let mut at = 0;
@@ -98,7 +100,7 @@ fn processes(step: &Path) -> Vec<u32> {
     for group in groups.iter().rev() {
         let Ok(bytes) = read(&group.join("cgroup.procs"), MOST_BYTES) else { continue };
         let text = String::from_utf8_lossy(&bytes);
-        // 0 is a process of another PID namespace.
+        // 0 stands for a process of another PID namespace.
         let mut pids: Vec<u32> =
             text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0).collect();
         pids.sort_unstable();
@@ -117,7 +119,7 @@ fn after<'a>(folder: &'a Path, prefix: &str) -> Option<&'a str> {
     folder.file_name()?.to_str()?.strip_prefix(prefix)
 }
 
-/// Folders in a folder, by name.
+/// Returns the folders in a folder whose names are wanted.
 fn folders(path: &Path, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(path) else { return Vec::new() };
     let entries = entries.flatten().take(MOST_ENTRIES);

@@ -1,13 +1,13 @@
-//! Text from outside as the value of a label: bounded, printable, and still telling apart what differs.
+//! Turns external text into label values that are bounded and printable and stay distinct.
 
-/// Longest value of a label that is taken from a process, a path or the kubelet, in bytes.
+/// Maximum length in bytes of a label value from a process, a path or the kubelet.
 pub const MOST_BYTES: usize = 128;
 
-/// What a text is cut to, so that `~` and sixteen digits fit behind it.
+/// Length of a cut text, which leaves room for `~` and sixteen digits.
 const KEPT: usize = MOST_BYTES - 17;
 
-/// The text as a label: what cannot be printed becomes `_`. A longer one than [`MOST_BYTES`] is cut, and ends in
-/// `~` and a hash of all of it, so that two long ones stay two.
+/// Returns the text as a label value. Unprintable characters become `_`. A text longer than [`MOST_BYTES`] is
+/// cut and ends in `~` and a hash of the whole text, so that different texts stay different.
 pub fn label(text: &str) -> String {
     let plain = |c: char| if c.is_control() || is_invisible(c) { '_' } else { c };
     if text.len() <= MOST_BYTES {
@@ -23,12 +23,13 @@ pub fn label(text: &str) -> String {
     format!("{cut}~{:016x}", fnv1a(text.as_bytes()))
 }
 
-/// Marks that turn the direction of writing or are not seen: they would make one name look like another.
+/// Returns whether a character is invisible or changes the writing direction, which would make one name look
+/// like another.
 fn is_invisible(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
-/// FNV-1a, 64 bits: tells apart, protects from nothing.
+/// Returns the 64-bit FNV-1a hash, which distinguishes texts but gives no protection against forgery.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)

@@ -1,6 +1,7 @@
-//! What a control group has used and may use, of both versions. Parsing is pure; reading is for threads that may
-//! wait ([`host::reader`]). Memory by NUMA node comes from `memory.numa_stat` alone: what the kernel keeps anyway,
-//! never from a process's own maps, whose reading holds the lock that its page faults need.
+//! Usage and limits of a control group of either version. Parsing is pure; reading is for threads that may wait
+//! ([`host::reader`]). Memory by NUMA node is read only from `memory.numa_stat`, which the kernel maintains
+//! anyway, and never from the maps of a process, because reading those holds the lock that its page faults
+//! need.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,30 +10,30 @@ use super::proc::read;
 use host::Host;
 use model::owners::CpuTime;
 
-/// Most bytes read of one file of a control group.
+/// Maximum number of bytes read of one file of a control group.
 const MOST_BYTES: u64 = 64 * 1024;
-/// Most groups above one that are asked for their quota.
+/// Maximum number of parent groups whose quotas are read.
 const MOST_LEVELS: usize = 16;
 
-/// What was read of a control group; what its kernel or controllers do not tell is missing.
+/// Usage of a control group. Values that the kernel or the controllers do not report are missing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Usage {
-    /// Memory by NUMA node, in bytes: anonymous and file pages.
+    /// Anonymous and file memory by NUMA node, in bytes.
     pub memory_by_node: BTreeMap<u32, u64>,
-    /// CPU time, in seconds.
+    /// CPU time in seconds.
     pub cpu_seconds: Option<f64>,
-    /// The same by mode.
+    /// CPU time by mode.
     pub cpu_time: Option<CpuTime>,
-    /// CPUs it may use at most: the least of its own quota and of those above it; `None`: no quota.
+    /// Maximum number of CPUs, which is the lowest quota of the group and its parents; `None` without a quota.
     pub cpu_limit: Option<f64>,
-    /// Processes killed for want of memory since it was made.
+    /// Number of processes killed for lack of memory since the group was created.
     pub oom_kills: Option<u64>,
 }
 
-/// Where control groups are mounted.
+/// Mount points of the control groups.
 struct Mounts {
     root: PathBuf,
-    /// Version 2 alone; else version 1, alone or beside version 2.
+    /// Whether only version 2 is mounted. Otherwise version 1 is used, with or without version 2.
     unified: bool,
 }
 
@@ -42,21 +43,21 @@ impl Mounts {
         Mounts { unified: root.join("cgroup.controllers").exists(), root }
     }
 
-    /// The folder of a group in the hierarchy of a controller.
+    /// Returns the folder of a group in the hierarchy of a controller.
     fn folder(&self, controller: &str, group: &str) -> PathBuf {
         let hierarchy = if self.unified { &self.root } else { &self.root.join(controller) };
         hierarchy.join(group.trim_start_matches('/'))
     }
 }
 
-/// Whether the group is there.
+/// Returns whether the group exists.
 pub fn exists(host: &Host, group: &str) -> bool {
     let mounts = Mounts::detect(host);
     let controllers = ["memory", "cpuacct", "cpu", "devices", "systemd", "unified"];
     controllers.iter().any(|controller| mounts.folder(controller, group).is_dir())
 }
 
-/// Reads what is known of a group.
+/// Reads the usage and limits of a group.
 pub fn look(host: &Host, group: &str) -> Usage {
     let mounts = Mounts::detect(host);
     let text = |controller: &str, group: &str, file: &str| file_of(&mounts.folder(controller, group), file);
@@ -99,12 +100,13 @@ fn file_of(folder: &Path, file: &str) -> Option<String> {
     String::from_utf8(read(&folder.join(file), MOST_BYTES).ok()?).ok()
 }
 
-/// The number behind a word at the start of a line.
+/// Returns the number after a word at the start of a line.
 fn keyed(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// `cpu.max`: quota and period in microseconds, or `max`. CPUs; `None`: no quota.
+/// Parses `cpu.max`, which has quota (or `max`) and period in microseconds. Returns a number of CPUs, or `None`
+/// without a quota.
 fn cpu_max(text: &str) -> Option<f64> {
     let (quota, period) = text.trim().split_once(' ')?;
     cfs(quota, period)
@@ -115,7 +117,7 @@ fn cfs(quota: &str, period: &str) -> Option<f64> {
     (quota > 0 && period > 0).then(|| quota as f64 / period as f64)
 }
 
-/// `memory.numa_stat` of version 2: `anon N0=1 N1=2` in bytes, those below it included.
+/// Parses `memory.numa_stat` of version 2: `anon N0=1 N1=2` in bytes, including child groups.
 fn by_node_2(text: &str) -> BTreeMap<u32, u64> {
     let mut nodes = BTreeMap::new();
     for line in text.lines() {
@@ -126,7 +128,8 @@ fn by_node_2(text: &str) -> BTreeMap<u32, u64> {
     nodes
 }
 
-/// Of version 1: `anon=3 N0=1 N1=2` in pages; `hierarchical_anon` counts those below it too.
+/// Parses `memory.numa_stat` of version 1: `anon=3 N0=1 N1=2` in pages; `hierarchical_anon` includes child
+/// groups.
 fn by_node_1(text: &str, page: u64) -> BTreeMap<u32, u64> {
     let of = |anon: &str, file: &str| {
         let mut nodes = BTreeMap::new();

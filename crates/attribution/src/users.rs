@@ -1,5 +1,5 @@
-//! Login names of users from the host's `/etc/passwd`. Users that the host knows from elsewhere (LDAP) keep their
-//! numbers: asking for them could take for ever.
+//! Login names of users from the host's `/etc/passwd`. Users from other sources (LDAP) are shown by UID,
+//! because a query for them could block forever.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -8,10 +8,10 @@ use std::os::unix::fs::MetadataExt;
 
 use host::Host;
 
-/// Most bytes read of the file.
+/// Maximum number of bytes read of the file.
 const MOST_BYTES: u64 = 4 * 1024 * 1024;
 
-/// Names by number, and which state of the file they are of.
+/// Login names by UID, and the state of the file that has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Users {
     names: HashMap<u32, String>,
@@ -19,18 +19,18 @@ pub struct Users {
 }
 
 impl Users {
-    /// The login name of a user, or the number.
+    /// Returns the login name of a user, or the UID.
     pub fn name(&self, user: u32) -> String {
         self.known(user).map_or_else(|| user.to_string(), str::to_owned)
     }
 
-    /// The login name of a user, if the host's file has it.
+    /// Returns the login name of a user, if the host's file has it.
     pub fn known(&self, user: u32) -> Option<&str> {
         self.names.get(&user).map(String::as_str)
     }
 }
 
-/// Reads the file again if it has changed; `None` if not, or if it cannot be read.
+/// Reads the file again if it has changed. Returns `None` if it is unchanged or unreadable.
 pub fn newer(host: &Host, known: &Users) -> Option<Users> {
     let file = File::open(host.path("/etc/passwd")).ok()?;
     let about = file.metadata().ok()?;
@@ -42,7 +42,7 @@ pub fn newer(host: &Host, known: &Users) -> Option<Users> {
     Some(Users { names: names(&String::from_utf8_lossy(&bytes)), state })
 }
 
-/// The first name of each number: `name:password:uid:…`.
+/// Returns the first name of every UID: `name:password:uid:…`.
 fn names(passwd: &str) -> HashMap<u32, String> {
     let mut names = HashMap::new();
     for line in passwd.lines() {

@@ -1,9 +1,9 @@
-//! Starting and ending child processes safely.
+//! Starts and ends child processes safely.
 //!
-//! Children run from `/proc/self/exe` (the same build, also after an upgrade on disk), in a process group
-//! of their own, and end when their control pipe closes. Ending a GPU client the hard way can wedge the
-//! GPU (NVIDIA/dcgm-exporter issue 84), so a child is asked first, and killed only if it is in no driver
-//! call; a child stuck in the driver is left to end by itself when the call returns.
+//! Children run from `/proc/self/exe` (the same build, even after an upgrade on disk), in a process group of
+//! their own, and end when their control pipe closes. Killing a GPU client can wedge the GPU
+//! (NVIDIA/dcgm-exporter issue 84). A child is therefore asked to end first, and killed only if it is in no
+//! driver call. A child that is stuck in the driver ends by itself when the call returns.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -28,30 +28,30 @@ pub const CONTROL_FD: i32 = 4;
 /// Descriptor of the memory shared with the parent.
 pub const SHARED_FD: i32 = 5;
 
-/// Keeps the privileges that systemd has given this process (ambient capabilities) from the processes it starts: those
-/// load the vendor's libraries, and none of them reads the kernel log or counts events on CPUs. This process keeps its
-/// own. To be called before there are threads, because each has a set.
+/// Keeps the ambient capabilities that systemd has granted to this process from its children, which load the
+/// vendor's libraries and neither read the kernel log nor count events on CPUs. This process keeps its own
+/// capabilities. Call this before any thread starts, because every thread has its own set.
 pub fn keep_privileges() {
     let clear = nix::libc::PR_CAP_AMBIENT_CLEAR_ALL as nix::libc::c_ulong;
-    // SAFETY: takes numbers alone and changes nothing but the calling thread's set of ambient capabilities.
+    // SAFETY: takes only numbers and changes nothing but the calling thread's set of ambient capabilities.
     if unsafe { nix::libc::prctl(nix::libc::PR_CAP_AMBIENT, clear, 0, 0, 0) } != 0 {
         let error = io::Error::last_os_error();
-        tracing::warn!(%error, "children may inherit ambient capabilities");
+        tracing::warn!("failed to clear ambient capabilities: {error}; child processes may inherit them");
     }
 }
 
-/// This very program, also if the file on disk was replaced meanwhile.
+/// Returns the path of the running program, which is valid even if the file on disk was replaced.
 pub fn this_program() -> PathBuf {
     PathBuf::from("/proc/self/exe")
 }
 
-/// The children of one kind: those alive, and the CPU time of those that have ended.
+/// Living children of one kind, and the total CPU time of the ended ones.
 #[derive(Debug, Default)]
 pub struct ChildSet(Mutex<(Vec<i32>, Duration)>);
 
 impl ChildSet {
-    /// Looks at the process ids of those alive and at the CPU time of those that have ended. None ends in between:
-    /// what is known of all children together is one with it.
+    /// Passes the process ids of the living children and the CPU time of the ended ones to `look`. No child is
+    /// reaped meanwhile, so the totals of all children stay consistent with the list.
     pub fn look<T>(&self, look: impl FnOnce(&[i32], Duration) -> T) -> T {
         let times = lock(&self.0);
         look(&times.0, times.1)
@@ -61,9 +61,10 @@ impl ChildSet {
         lock(&self.0).0.push(pid);
     }
 
-    /// How a child has ended, if it has. Never waits.
+    /// Returns the exit status of a child if it has ended. Never waits.
     pub(crate) fn ended(&self, pid: i32) -> io::Result<Option<ExitStatus>> {
-        // Its time passes to the set in the same moment in which the kernel adds it to that of all children.
+        // The CPU time moves to the set under the same lock under which the kernel adds it to the total of all
+        // children.
         let mut times = lock(&self.0);
         let Some((status, cpu)) = wait4(pid)? else { return Ok(None) };
         times.0.retain(|alive| *alive != pid);
@@ -72,41 +73,41 @@ impl ChildSet {
     }
 }
 
-/// Where a child's standard error goes.
+/// Destination of a child's standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stderr {
-    /// To our own standard error.
+    /// Standard error of this process.
     Inherit,
-    /// Nowhere. A child that is left behind in a driver call then holds no pipe open that a reader of ours reads
-    /// to its end.
+    /// Discarded, so that a child left behind in a driver call does not keep a pipe open that someone reads to
+    /// its end.
     Null,
 }
 
-/// The difference between a child's environment and ours.
+/// Difference between the environments of a child and of this process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
-    /// Prefixes of the variables that are removed.
+    /// Prefixes of the variables to remove.
     pub without: Vec<&'static str>,
     /// Variables that are set.
     pub with: Vec<(OsString, OsString)>,
 }
 
-/// How a child is started.
+/// Options for starting a child.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch<'a> {
-    /// The program: [`this_program`], but for tests.
+    /// Program to start, which is [`this_program`] except in tests.
     pub program: &'a Path,
     pub args: &'a [&'a str],
     pub environment: &'a Environment,
     pub stderr: Stderr,
-    /// The children whose cost is counted together with this one's.
+    /// Set of children whose CPU time is counted together.
     pub children: Option<&'a Arc<ChildSet>>,
     /// Name of the thread that reads the child's frames.
     pub thread: &'a str,
 }
 
-/// Starts a program with the three descriptors above. Gives its process id, its control pipe and the reading end of its
-/// frames.
+/// Starts a program with the three descriptors above. Returns its process id, its control pipe and the reading
+/// end of its frames.
 pub(crate) fn start(launch: &Launch<'_>, shared: impl AsFd) -> io::Result<(i32, File, File)> {
     let (frames_read, frames_write) = io::pipe()?;
     let (control_read, control_write) = io::pipe()?;
@@ -123,7 +124,7 @@ pub(crate) fn start(launch: &Launch<'_>, shared: impl AsFd) -> io::Result<(i32, 
         .args(launch.args)
         .stdin(Stdio::null())
         .process_group(0)
-        // The notify socket and the watchdog belong to the serving process alone.
+        // The notify socket and the watchdog belong only to the serving process.
         .env_remove("NOTIFY_SOCKET")
         .env_remove("WATCHDOG_USEC")
         .env_remove("WATCHDOG_PID")
@@ -137,7 +138,7 @@ pub(crate) fn start(launch: &Launch<'_>, shared: impl AsFd) -> io::Result<(i32, 
     }
     command.envs(with.iter().map(|(name, value)| (name, value)));
     match launch.stderr {
-        // A vendor library that prints must not reach anything but the log.
+        // Output of a vendor library must go nowhere but to the log.
         Stderr::Inherit => command.stdout(io::stderr().as_fd().try_clone_to_owned()?),
         Stderr::Null => command.stdout(Stdio::null()).stderr(Stdio::null()),
     };
@@ -148,19 +149,19 @@ pub(crate) fn start(launch: &Launch<'_>, shared: impl AsFd) -> io::Result<(i32, 
     Ok((pid, File::from(OwnedFd::from(control_write)), File::from(OwnedFd::from(frames_read))))
 }
 
-/// Kills the child and what it may have started. Only for a child that is in no driver call.
+/// Kills the child and the processes that it may have started. Only for a child that is in no driver call.
 #[expect(clippy::disallowed_methods, reason = "the one place that kills; the supervisor asks first")]
 pub(crate) fn kill(pid: i32) {
     if let Err(error) = killpg(Pid::from_raw(pid), Signal::SIGKILL) {
-        tracing::warn!(pid, %error, "could not kill the process");
+        tracing::warn!("failed to kill child process {pid}: {error}");
     }
 }
 
-/// How a child has ended and what CPU time it has used, if it has ended. Never waits.
+/// Returns the exit status and the CPU time of a child if it has ended. Never waits.
 fn wait4(pid: i32) -> io::Result<Option<(ExitStatus, Duration)>> {
     let mut status = 0;
     let mut usage = std::mem::MaybeUninit::<nix::libc::rusage>::zeroed();
-    // SAFETY: both pointers are to memory of the right size that lives over the call.
+    // SAFETY: both pointers refer to memory of the right size that outlives the call.
     let ended = unsafe { nix::libc::wait4(pid, &mut status, nix::libc::WNOHANG, usage.as_mut_ptr()) };
     if ended < 0 {
         return Err(io::Error::last_os_error());
@@ -168,7 +169,7 @@ fn wait4(pid: i32) -> io::Result<Option<(ExitStatus, Duration)>> {
     if ended == 0 {
         return Ok(None);
     }
-    // SAFETY: the call has filled it in; zeroed, it was valid before.
+    // SAFETY: the call has initialised it, and the zeroed value was valid before.
     let usage = unsafe { usage.assume_init() };
     let time = |t: nix::libc::timeval| {
         let (seconds, micros) = (u64::try_from(t.tv_sec), u64::try_from(t.tv_usec));
@@ -177,31 +178,31 @@ fn wait4(pid: i32) -> io::Result<Option<(ExitStatus, Duration)>> {
     Ok(Some((ExitStatus::from_raw(status), time(usage.ru_utime) + time(usage.ru_stime))))
 }
 
-/// What a child does first: it outlives the signals that are meant for the daemon or its terminal, and is
-/// ended by its control pipe alone.
+/// Makes a child ignore the signals that are meant for the daemon or its terminal, so that only its control
+/// pipe ends it.
 pub fn ignore_signals() -> nix::Result<()> {
     [Signal::SIGUSR1, Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM].into_iter().try_for_each(ignore)
 }
 
-/// Ignores a signal, until a handler is installed for it.
+/// Ignores a signal until a handler is installed for it.
 pub fn ignore(number: Signal) -> nix::Result<()> {
     // SAFETY: SIG_IGN installs no handler that could run our code in a signal context.
     unsafe { signal(number, SigHandler::SigIgn) }.map(drop)
 }
 
-/// Restores what the kernel does at the end of a child: where that is ignored, how it ended is lost.
+/// Restores the default handling of ended children. If SIGCHLD is ignored, their exit statuses are lost.
 pub fn keep_ends_of_children() -> nix::Result<()> {
     // SAFETY: SIG_DFL installs no handler that could run our code in a signal context.
     unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }.map(drop)
 }
 
-/// Ends this process by the signal that has ended its program, without a core of its own. Gives the exit code that shells have
-/// for it where the signal does not end it.
+/// Ends this process with the signal that has ended its program, without a core dump of its own. If the signal
+/// does not end this process, returns the exit code that shells use for it.
 pub fn end_by(number: i32) -> u8 {
     use nix::sys::resource::{Resource, setrlimit};
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
-    // SAFETY: SIG_DFL installs no handler that could run our code in a signal context. By number, as real-time signals have no
-    // name.
+    // SAFETY: SIG_DFL installs no handler that could run our code in a signal context. The signal is passed by
+    // number, because real-time signals have no name.
     unsafe {
         nix::libc::signal(number, nix::libc::SIG_DFL);
         nix::libc::raise(number);
@@ -209,7 +210,7 @@ pub fn end_by(number: i32) -> u8 {
     u8::try_from(128 + number).unwrap_or(u8::MAX)
 }
 
-/// Leaves the CPU to others where there is not enough of it. Also of threads that this one starts later.
+/// Lowers the CPU priority of this thread and of threads that it starts later.
 pub fn be_nice(by: i32) -> io::Result<()> {
     // SAFETY: touches no memory; 0 is the calling thread, which is the whole process so far.
     match unsafe { nix::libc::setpriority(nix::libc::PRIO_PROCESS, 0, by) } {
@@ -218,7 +219,8 @@ pub fn be_nice(by: i32) -> io::Result<()> {
     }
 }
 
-/// The inherited descriptors of a child: frames, control, shared memory. Call once.
+/// Returns the inherited descriptors of a child: frames, control and shared memory. Call this only once. Fails
+/// if a descriptor is not open.
 pub fn inherited() -> io::Result<(File, File, File)> {
     use std::os::fd::FromRawFd;
     for fd in [FRAMES_FD, CONTROL_FD, SHARED_FD] {
@@ -228,12 +230,12 @@ pub fn inherited() -> io::Result<(File, File, File)> {
             return Err(io::Error::other(text));
         }
     }
-    // SAFETY: the parent handed us these three descriptors and nothing else in this process owns them.
+    // SAFETY: the parent passed these three descriptors, and nothing else in this process owns them.
     unsafe { Ok((File::from_raw_fd(FRAMES_FD), File::from_raw_fd(CONTROL_FD), File::from_raw_fd(SHARED_FD))) }
 }
 
-/// Whether every thread of a process is stopped by a signal. A thread stops on its way out of the kernel,
-/// so such a process is in no driver call, whatever its table says.
+/// Returns whether every thread of a process is stopped by a signal. A thread stops on its way out of the
+/// kernel, so such a process is in no driver call, whatever its table shows.
 pub fn all_stopped(pid: i32) -> bool {
     let Ok(tasks) = procfs::process::Process::new(pid).and_then(|p| p.tasks()) else { return false };
     let mut any = false;

@@ -1,6 +1,6 @@
-//! Names of the canaries' lock files; holders of flock(2) locks and starts of processes, by the kernel of this machine.
-//! Holders and starts come from `/proc` itself, not from that below a host root: the processes are those that this one
-//! shares a kernel with.
+//! Names of the canaries' lock files, holders of flock(2) locks, and start times of processes. Holders and
+//! start times are read from this machine's own `/proc` and not from the host root, because the processes share
+//! the kernel with this one.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::stat::{major, minor};
 
-/// End of the name of a GPU's lock file.
+/// Suffix of the lock file of a GPU.
 const SUFFIX: &str = ".lock";
 
-/// The lock file of a GPU's canary, beside the lock file of all canaries.
+/// Returns the lock file of a GPU's canary, which is in the same folder as the lock file of all canaries.
 pub fn gpu_lock(lock_file: &Path, uuid: &str) -> PathBuf {
     let uuid = uuid.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
     lock_file.with_file_name(format!("{}{uuid}{SUFFIX}", prefix(lock_file)))
 }
 
-/// Whether a file beside the lock file of all canaries has the name of a GPU's.
+/// Returns whether a file in that folder has the name of a GPU's lock file.
 pub fn is_gpu_lock(lock_file: &Path, name: &str) -> bool {
     let prefix = prefix(lock_file);
     name.len() >= prefix.len() + SUFFIX.len() && name.starts_with(&prefix) && name.ends_with(SUFFIX)
@@ -27,13 +27,14 @@ fn prefix(lock_file: &Path) -> String {
     format!("{}.", lock_file.file_stem().unwrap_or_default().to_string_lossy())
 }
 
-/// The process that holds the lock of this file; `None`: no process does, or it is of another pid namespace.
+/// Returns the process that holds the lock of this file, or `None` if no process holds it or the holder is in
+/// another PID namespace.
 pub fn holder(file: &Metadata) -> Option<i32> {
     let look = || {
         let locks = fs::read_to_string("/proc/locks").ok()?;
         holder_in(&locks, major(file.dev()), minor(file.dev()), file.ino())
     };
-    // The kernel writes the list in pieces: while other locks come and go, one may be missed.
+    // The kernel writes the list in pieces, so an entry may be missed while other locks change.
     look().or_else(look)
 }
 
@@ -43,14 +44,15 @@ fn holder_in(locks: &str, major: u64, minor: u64, inode: u64) -> Option<i32> {
     locks.lines().find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
-            // A waiting one has an arrow before its kind.
+            // The line of a waiting process has an arrow before its kind.
             [_, "FLOCK", _, _, pid, of, ..] if of == file => pid.parse().ok().filter(|pid| *pid > 0),
             _ => None,
         }
     })
 }
 
-/// When a process was started, in clock ticks since boot; `None` if it is gone. Takes no lock of the process.
+/// Returns the start time of a process in clock ticks since boot, or `None` if it has ended. Takes no lock of
+/// the process.
 pub fn started(pid: i32) -> Option<u64> {
     Some(procfs::process::Process::new(pid).ok()?.stat().ok()?.starttime)
 }

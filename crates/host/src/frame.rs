@@ -1,8 +1,8 @@
-//! Frames on the pipes between a parent and its children: magic, length, build, postcard bytes.
+//! Frames on the pipes between a parent and its children: magic number, length, build and postcard bytes.
 //!
-//! A stream that holds anything else is never resynchronised: the reader gives one clear error and the parent
-//! replaces or ends the child. A wrong value that looks right would be worse than none. Both ends run the same
-//! program ([`crate::child::this_program`]); the build in each frame refuses any other.
+//! The reader never resynchronises an invalid stream. It returns one clear error, and the parent replaces or
+//! ends the child, because a wrong value that looks right would be worse than none. Both ends run the same
+//! program ([`crate::child::this_program`]), and the build in each frame rejects any other.
 
 use std::io::{self, Read, Write};
 use std::sync::LazyLock;
@@ -12,33 +12,34 @@ use serde::de::DeserializeOwned;
 
 /// First bytes of every frame.
 const MAGIC: [u8; 4] = *b"GNE1";
-/// Longest payload. The machine of 16 GPUs with hwloc's own XML has some 2 MiB, the largest batch 20 KiB.
+/// Maximum payload in bytes. The topology of a machine with 16 GPUs, with hwloc's own XML, takes about 2 MiB,
+/// and the largest batch takes 20 KiB.
 pub const MAX_PAYLOAD: usize = 8 << 20;
 const HEADER: usize = 12;
 
-/// Why a frame could not be read or made.
+/// Error of reading or encoding a frame.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     #[error("invalid frame: {0}")]
     Invalid(String),
-    /// The header announces more than any frame may have.
-    #[error("a frame of {0} bytes, the most is {MAX_PAYLOAD}")]
+    /// The header announces more bytes than any frame may have.
+    #[error("the frame has {0} bytes; the maximum is {MAX_PAYLOAD}")]
     Oversized(u64),
     #[error("the stream ended inside a frame")]
     Truncated,
     #[error("the frame comes from another build")]
     OtherBuild,
-    #[error("reading a frame: {0}")]
+    #[error("failed to read a frame: {0}")]
     Io(#[from] io::Error),
 }
 
-/// What both ends must share: the catalogue, by which numbers are metrics.
+/// Fingerprint of the catalogue, by which numbers identify metrics. Both ends must have the same.
 static BUILD: LazyLock<[u8; 4]> = LazyLock::new(|| {
     let fingerprint = model::catalog::fingerprint();
     ((fingerprint ^ (fingerprint >> 32)) as u32).to_le_bytes()
 });
 
-/// The bytes of a frame.
+/// Encodes a frame. Fails if the payload is too long.
 pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
     let mut frame = postcard::to_extend(message, vec![0; HEADER])
         .map_err(|error| FrameError::Invalid(error.to_string()))?;
@@ -58,15 +59,15 @@ pub fn write<T: Serialize>(to: &mut impl Write, message: &T) -> io::Result<()> {
     to.write_all(&frame)
 }
 
-/// Reads one frame and nothing behind it; `None` when the stream ends between frames.
+/// Reads exactly one frame. Returns `None` if the stream ends between frames.
 pub fn read<T: DeserializeOwned>(from: &mut impl Read) -> Result<Option<T>, FrameError> {
-    // The magic alone at first: a child that sends less than a header and goes on is seen at once.
+    // Only the magic number is read first, so that a child that writes less than a header is detected at once.
     let mut header = up_to(from, MAGIC.len())?;
     if header.is_empty() {
         return Ok(None);
     }
     if !MAGIC.starts_with(&header) {
-        return Err(FrameError::Invalid(format!("{header:02x?}")));
+        return Err(FrameError::Invalid(format!("it begins with `{}`", header.escape_ascii())));
     }
     header.extend(up_to(from, HEADER - header.len())?);
     if header.len() < HEADER {
@@ -90,7 +91,7 @@ pub fn read<T: DeserializeOwned>(from: &mut impl Read) -> Result<Option<T>, Fram
     }
 }
 
-/// So many bytes, or those up to the end of the stream.
+/// Reads `most` bytes, or fewer if the stream ends.
 fn up_to(from: &mut impl Read, most: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(most);
     from.take(most as u64).read_to_end(&mut bytes)?;

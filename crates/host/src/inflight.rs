@@ -1,9 +1,9 @@
-//! The in-flight table: a page shared by parent and sampler in which each worker notes its driver call. The parent only
-//! reads the page, so nothing in the sampler need run for the parent to see that a call is stuck or that the process is
-//! stopped or starved.
+//! The in-flight table: a page shared by parent and sampler in which every worker records its current driver
+//! call. The parent only reads the page, so it can detect a stuck call or a stopped or starved process without
+//! any help from the sampler.
 //!
-//! Each slot has one writer (its worker). The two low bits of `sequence` say idle, in a call, or being
-//! written; a reader that catches a slot being written, or sees it change, judges by what was promised.
+//! Every slot has one writer, its worker. The two low bits of `sequence` mean idle, in a call, or being
+//! written. If a reader finds a slot that is being written or changes meanwhile, it uses the promised time.
 
 use std::fs::File;
 use std::io;
@@ -17,49 +17,49 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use model::clock::{Mono, nanos};
 
-/// GPUs one sampler can serve; more than any host has.
+/// Maximum number of GPUs of one sampler, more than any host has.
 pub const MAX_GPUS: usize = 64;
-/// Slot of the worker for the node: library, driver, list of GPUs.
+/// Slot of the worker of the node: library, driver and list of GPUs.
 pub const NODE_SLOT: usize = 0;
-/// Slot of the worker that waits for the driver's events.
+/// Slot of the thread that waits for the driver's events.
 pub const EVENTS_SLOT: usize = MAX_GPUS + 1;
-/// Slot of the thread that makes the fast visits of all GPUs. It is not judged: a GPU's own worker meets
-/// the same call.
+/// Slot of the thread that makes the fast visits of all GPUs. The parent does not judge it, because a GPU's own
+/// worker meets the same call.
 pub const FAST_SLOT: usize = MAX_GPUS + 2;
-/// Slot of the thread that asks about pairs of GPUs. Its calls are shown; they do not count as a second sick
-/// worker: what is asked of a pair hangs when one of the two does.
+/// Slot of the thread that reads about pairs of GPUs. Its calls are shown but do not count as a second sick
+/// worker, because a call about a pair hangs when one of the two GPUs hangs.
 pub const PEERS_SLOT: usize = MAX_GPUS + 3;
-/// Slots in the table.
+/// Number of slots in the table.
 pub const SLOTS: usize = MAX_GPUS + 4;
 
-/// Whether a slot is that of a GPU's worker.
+/// Returns whether a slot belongs to the worker of a GPU.
 pub const fn is_gpu(slot: usize) -> bool {
     slot != NODE_SLOT && slot <= MAX_GPUS
 }
-/// Bytes kept of a call's name; the longest NVML function name has 48.
+/// Number of words kept of a call's name; the longest NVML function name has 48 bytes.
 const NAME_WORDS: usize = 8;
 
-/// What one slot says.
+/// Content of one slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotView {
-    /// The slot's number.
+    /// Number of the slot.
     pub slot: usize,
-    /// The call the worker is in.
+    /// Current call of the worker.
     pub call: Option<InCall>,
-    /// By when the worker will show life again if it is in no call.
+    /// Time by which the worker promises to be active again if it is in no call.
     pub expected: Mono,
 }
 
 /// A call that has not returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InCall {
-    /// NVML function, with argument.
+    /// NVML function with its arguments.
     pub name: String,
-    /// When it was entered.
+    /// Time when the call began.
     pub since: Mono,
-    /// How long it may take.
+    /// Allowed duration of the call.
     pub allowed: Duration,
-    /// Number of the call, which distinguishes two calls of one name.
+    /// Number of the call, which distinguishes two calls with the same name.
     pub sequence: u64,
 }
 
@@ -75,7 +75,7 @@ struct TableSlot {
     sequence: AtomicU64,
     since: AtomicU64,
     allowed: AtomicU64,
-    /// 0: no worker uses the slot.
+    /// Promised time in nanoseconds; 0 if no worker uses the slot.
     expected: AtomicU64,
     name: [AtomicU64; NAME_WORDS],
 }
@@ -88,43 +88,46 @@ pub struct Table {
 }
 
 impl Table {
-    /// A new, empty table in anonymous memory; its descriptor is for the child to inherit.
+    /// Creates an empty table in anonymous memory, whose descriptor a child inherits. Fails if the kernel
+    /// refuses the memory.
     pub fn create() -> io::Result<Table> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let file = File::from(memfd_create("gpu-node-exporter-inflight", flags)?);
         file.set_len(size_of::<[TableSlot; SLOTS]>() as u64)?;
-        // A child that cut it short would kill the parent at its next look.
+        // If a child could shrink the memory, the next read would kill the parent.
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
         Table::open(file)
     }
 
-    /// The table behind a descriptor that was inherited.
+    /// Maps the table behind an inherited descriptor. Fails if the memory is too small.
     pub fn open(file: File) -> io::Result<Table> {
         if file.metadata()?.len() < size_of::<[TableSlot; SLOTS]>() as u64 {
-            return Err(io::Error::other("the in-flight table is too small: parent of another build?"));
+            return Err(io::Error::other(
+                "the in-flight table is too small; the parent may be another build",
+            ));
         }
         let map = MmapRaw::map_raw(&file)?;
         Ok(Table { file, map })
     }
 
-    /// The descriptor, to hand to a child.
+    /// Returns the descriptor that is passed to a child.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
     fn slots(&self) -> &[TableSlot; SLOTS] {
-        // SAFETY: the mapping is page-aligned, at least as long as the array (checked in `open`), lives
-        // as long as `self`, and a slot is nothing but atomics, valid for any bits and shared writing.
+        // SAFETY: the mapping is page-aligned, at least as long as the array (checked in `open`) and lives as
+        // long as `self`. A slot consists only of atomics, which are valid for any bits and shared writing.
         unsafe { &*self.map.as_ptr().cast::<[TableSlot; SLOTS]>() }
     }
 
-    /// The writing end of one slot. Each slot must have one writer only.
+    /// Returns the writer of one slot. Every slot must have only one writer.
     pub fn writer(&'static self, slot: usize) -> SlotWriter {
         SlotWriter { slot: &self.slots()[slot.min(SLOTS - 1)] }
     }
 
-    /// What every used slot says.
+    /// Returns the contents of all used slots.
     pub fn views(&self) -> Vec<SlotView> {
         self.slots().iter().enumerate().filter_map(|(i, slot)| slot.view(i)).collect()
     }
@@ -158,29 +161,29 @@ impl TableSlot {
             });
             return Some(SlotView { slot: number, call, expected: Mono(expected) });
         }
-        // Moving, or stopped while it wrote: the last promise counts.
+        // The slot keeps changing, or its writer was stopped, so the last promise counts.
         Some(SlotView { slot: number, call: None, expected: Mono(last_expected) })
     }
 }
 
-/// The writing end of one slot.
+/// Writer of one slot.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotWriter {
     slot: &'static TableSlot,
 }
 
 impl SlotWriter {
-    /// Says that the worker will show life again by `when`.
+    /// Promises that the worker will be active again by `when`.
     pub fn expect(&self, when: Mono) {
         self.slot.expected.store(when.0.max(1), Ordering::Release);
     }
 
-    /// Says that no worker uses the slot any more.
+    /// Marks the slot as unused.
     pub fn leave(&self) {
         self.slot.expected.store(0, Ordering::Release);
     }
 
-    /// Notes that the worker enters a call which may take `allowed`.
+    /// Records that the worker enters a call that may take `allowed`. Returns the time.
     pub fn enter(&self, name: &str, allowed: Duration) -> Mono {
         let now = Mono::now();
         let slot = self.slot;
@@ -201,7 +204,7 @@ impl SlotWriter {
         now
     }
 
-    /// Notes that the call returned; gives the moment.
+    /// Records that the call has returned. Returns the time.
     pub fn exit(&self) -> Mono {
         let now = Mono::now();
         self.expect(now);

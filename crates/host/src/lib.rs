@@ -1,12 +1,19 @@
 //! The host around a process of the exporter: its files, child processes, shared memory and state.
 //!
-//! - [`Host`]: the root that host files are read under · [`reader`]: reads with a deadline
-//! - [`supervise`]: child processes, asked first and killed last · [`child`]: how they are started and reaped
-//! - [`frame`]: what parent and child write on their pipes · [`inflight`]: the shared table of driver calls
-//! - [`state`]: files kept over restarts · [`stop`]: one stop signal for all threads · [`thread`]: threads with small stacks
-//! - [`terminal`]: text for people at a terminal · [`activation`]: sockets of the service manager
+//! - [`Host`]: root folder of the host's files
+//! - [`reader`]: reads with a deadline
+//! - [`supervise`]: child processes, asked first and killed last
+//! - [`child`]: starting and reaping children
+//! - [`frame`]: messages on the pipes between parent and child
+//! - [`inflight`]: shared table of driver calls
+//! - [`state`]: files kept across restarts
+//! - [`stop`]: one stop signal for all threads
+//! - [`thread`]: threads with small stacks
+//! - [`terminal`]: text for people at a terminal
+//! - [`activation`]: sockets of the service manager
 //!
-//! Unsafe code: `activation` (inherited descriptors), `child` (inherited descriptors, signals, wait4) and `inflight` (the shared page).
+//! Unsafe code: `activation` (inherited descriptors), `child` (inherited descriptors, signals, wait4) and
+//! `inflight` (the shared page).
 
 #![deny(unsafe_code)]
 

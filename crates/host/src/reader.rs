@@ -1,6 +1,7 @@
-//! Reads that may wait, by a helper thread with a deadline: the kernel reads a process's command line, for example, under
-//! a lock that the process may hold. A late helper is abandoned and replaced, and ends when its read does. Only a few may
-//! be abandoned at a time: then no read is tried until one of them is back.
+//! Runs reads that may block in a helper thread with a deadline. The kernel, for example, reads the command
+//! line of a process under a lock that the process may hold. A late helper is abandoned and replaced, and ends
+//! when its read does. Only a few helpers can be abandoned at a time; beyond that, reads are refused until one
+//! of them ends.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel, sync_channel};
@@ -10,23 +11,24 @@ use std::time::Duration;
 use crate::stop::Stop;
 use model::clock::Mono;
 
-/// Most helpers abandoned at a time.
+/// Maximum number of abandoned helpers.
 pub const MAX_ABANDONED: usize = 4;
-/// How often a late read checks for the stop.
+/// Interval at which a waiting read checks for the stop.
 const CHECK: Duration = Duration::from_millis(50);
 
 type ReadJob = Box<dyn FnOnce() + Send>;
 
-/// Why a read has no result.
+/// Reason why a read has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadFailure {
     /// The read took longer than the deadline.
     Late,
-    /// Not tried: too many others are late, or no thread could be started, or it is time to end.
+    /// The read was not tried, because too many others are late, no thread could be started, or the process is
+    /// stopping.
     NotTried,
 }
 
-/// Hands reads to a helper thread.
+/// Passes reads to a helper thread.
 #[derive(Debug)]
 pub struct DeadlineReader {
     name: &'static str,
@@ -37,24 +39,24 @@ pub struct DeadlineReader {
 }
 
 impl DeadlineReader {
-    /// A reader whose helper threads have this name, and each read this deadline.
+    /// Returns a reader with this name for its threads and this deadline for every read.
     pub fn new(name: &'static str, deadline: Duration, stop: Arc<Stop>) -> DeadlineReader {
         DeadlineReader { name, deadline, stop, helper: None, abandoned: Vec::new() }
     }
 
-    /// Helpers that are abandoned and have not come back.
+    /// Returns the number of abandoned helpers that have not ended.
     pub fn abandoned(&mut self) -> usize {
         self.abandoned.retain(|helper| !helper.is_finished());
         self.abandoned.len()
     }
 
-    /// The helper of the last late read, if the helper has not come back: no longer counted, but the caller's to watch.
+    /// Removes and returns the last abandoned helper. It no longer counts, and the caller must watch it.
     pub fn take_abandoned(&mut self) -> Option<JoinHandle<()>> {
         self.abandoned.pop()
     }
 
-    /// Reads. A read that waits more often than the others has a lower `max_abandoned`, so that it leaves helpers for
-    /// the others.
+    /// Reads with the deadline. A kind of read that is often late should have a low `max_abandoned`, so that it
+    /// leaves helpers for the others.
     pub fn read<T: Send + 'static>(
         &mut self,
         max_abandoned: usize,
@@ -92,7 +94,9 @@ impl DeadlineReader {
             let (jobs, todo) = channel::<ReadJob>();
             match crate::thread::spawn(self.name, 256, move || todo.into_iter().for_each(|job| job())) {
                 Ok(thread) => self.helper = Some((jobs, thread)),
-                Err(error) => tracing::warn!(%error, "no thread for reads that may wait"),
+                Err(error) => tracing::warn!(
+                    "failed to start a thread for reads that may block: {error}; these reads are skipped"
+                ),
             }
         }
         self.helper.as_ref()

@@ -1,5 +1,5 @@
-//! Files kept over restarts: one versioned JSON file a kind, replaced atomically, bounded in size. An invalid file is
-//! renamed and never stops the daemon.
+//! Files kept across restarts: one versioned JSON file per kind, replaced atomically and limited in size. An
+//! invalid file is renamed and never stops the daemon.
 
 mod keeper;
 
@@ -24,38 +24,38 @@ use model::sync::lock;
 
 pub use keeper::{Keeper, StoredState};
 
-/// Faults of a node and names of its jobs are not for every user.
+/// Mode of the files, because faults of a node and names of its jobs are not for every user.
 const STATE_MODE: u32 = 0o600;
-/// Ending of a file that is being written.
+/// Suffix of a file that is being written.
 const NEW: &str = "new";
-/// Ending of a file that could not be read and holds what no process knows.
+/// Suffix of a file that could not be read and whose content may be lost otherwise.
 const UNREAD: &str = "unread";
-/// Ending of a file that was read and is none of a document.
+/// Suffix of a file that was read but is not a valid document.
 const CORRUPT: &str = "corrupt";
-/// The file whose lock the one process has that writes to the folder.
+/// File whose lock belongs to the one process that writes to the folder.
 const LOCK: &str = "lock";
 /// Time between attempts to save.
 const RETRY: Duration = Duration::from_secs(60);
 
 /// A type with a state file of its own.
 pub trait Document: Serialize + DeserializeOwned {
-    /// Name of the file, without ending.
+    /// Name of the file, without suffix.
     const KIND: &'static str;
-    /// Raised with the content. A field never changes its meaning: it gives way to one of another name, is written for one
-    /// more version, and each new field has a default. So a file of a later version is read as far as it is known, and an
-    /// update can be taken back.
+    /// Version of the content. A field never changes its meaning. It is replaced by a field with another name
+    /// and written for one more version, and every new field has a default. A file of a later version can
+    /// therefore be read as far as its fields are known, and an update can be undone.
     const VERSION: u32;
-    /// The oldest version that can be read; a file of an older one is set aside. Stays while [`VERSION`](Self::VERSION) is raised,
-    /// and no file in `tests/data/state/older` changes.
+    /// Oldest version that can be read; an older file is set aside. Keep it when [`VERSION`](Self::VERSION)
+    /// increases, and change no file in `tests/data/state/older`.
     const OLDEST: u32;
-    /// Largest file that is written or read.
+    /// Maximum size of the file in bytes, for reading and writing.
     const MAX_BYTES: usize;
 }
 
-/// How far the kernel log was read.
+/// Position up to which the kernel log was read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelLogPosition {
-    /// The boot that numbered the records.
+    /// Id of the boot that numbered the records.
     pub boot_id: String,
     /// Number of the newest record that was processed.
     pub sequence: u64,
@@ -89,36 +89,37 @@ struct Envelope<T> {
     data: T,
 }
 
-/// The folder of the state files. Clones know of each other's documents that are not saved.
+/// Folder of the state files. Clones share the list of documents that are not saved.
 #[derive(Clone, Debug)]
 pub struct Store {
     dir: PathBuf,
     retry: Duration,
-    /// Kinds of which a document is not saved, or could not be read.
+    /// Kinds with a document that is not saved or could not be read.
     unkept: Arc<Mutex<BTreeSet<&'static str>>>,
-    /// The lock of the folder, once it is held; `None`: no other process writes here.
+    /// Lock of the folder, once it is held; `None` if no other process writes to the folder.
     lock: Option<Arc<Mutex<Option<Flock<File>>>>>,
 }
 
 impl Store {
-    /// The store in this folder, which need not exist yet.
+    /// Returns a store in this folder, which need not exist yet.
     pub fn new(dir: impl Into<PathBuf>) -> Store {
         Store { dir: dir.into(), retry: RETRY, unkept: Arc::default(), lock: None }
     }
 
-    /// The same, that tries again after this time to save what could not be saved.
+    /// Returns the store with another time between attempts to save.
     #[must_use]
     pub fn with_retry(self, retry: Duration) -> Store {
         Store { retry, ..self }
     }
 
-    /// The same, that writes only while no other process has the folder. The first one has it until it ends.
+    /// Returns the store in a form that writes only while no other process owns the folder. The first process
+    /// owns it until it ends.
     #[must_use]
     pub fn exclusive(self) -> Store {
         Store { lock: Some(Arc::default()), ..self }
     }
 
-    /// Takes the folder, if this process has to and does not have it yet.
+    /// Locks the folder, if that is required and not done yet.
     fn hold(&self) -> io::Result<()> {
         let Some(shared) = &self.lock else { return Ok(()) };
         let mut held = lock(shared);
@@ -133,7 +134,7 @@ impl Store {
             Ok(taken) => *held = Some(taken),
             Err((_, Errno::EWOULDBLOCK)) => {
                 let text = format!(
-                    "another gpu-node-exporter keeps its state in {}: this one keeps nothing until the other has ended",
+                    "another gpu-node-exporter keeps its state in {}; this one saves nothing until the other has ended",
                     self.dir.display()
                 );
                 return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
@@ -147,8 +148,9 @@ impl Store {
         self.dir.join(format!("{kind}.{ending}"))
     }
 
-    /// Reads a document; `None` if there is none. An invalid one is renamed to `KIND.corrupt`, which [`Store::probe`] reports,
-    /// and counts as none. That of a process that has the folder is left alone.
+    /// Reads a document, or returns `None` if there is none. An invalid file is renamed to `KIND.corrupt`,
+    /// which [`Store::probe`] reports, and counts as none. Files in a folder of another process are not
+    /// renamed.
     pub fn load<T: Document>(&self) -> io::Result<Option<T>> {
         if self.is_taken() {
             return self.look();
@@ -158,25 +160,29 @@ impl Store {
             Some(Ok(document)) => Ok(Some(document)),
             Some(Err(why)) => {
                 let (path, aside) = (self.path(T::KIND, "json"), self.path(T::KIND, CORRUPT));
-                tracing::warn!(file = %path.display(), %why, "set aside as {}", aside.display());
+                tracing::warn!(
+                    "failed to read {}: {why}; renamed to {}, and a new file is started",
+                    path.display(),
+                    aside.display()
+                );
                 fs::rename(&path, aside)?;
                 Ok(None)
             }
         }
     }
 
-    /// Reads a document of another process and changes nothing. An invalid one is an error.
+    /// Reads a document of another process without changing anything. Fails if the file is invalid.
     pub fn look<T: Document>(&self) -> io::Result<Option<T>> {
         let parsed = self.read(T::KIND, T::MAX_BYTES)?.map(|bytes| parse(&bytes?));
         parsed.transpose().map_err(io::Error::other)
     }
 
-    /// The bytes of a file, or why it is none of a document.
+    /// Returns the bytes of a file, or the reason why it is not a document.
     fn read(&self, kind: &str, most: usize) -> io::Result<Option<Result<Vec<u8>, String>>> {
         match plain_file::read(&self.path(kind, "json"), most) {
             Ok(bytes) => Ok(Some(Ok(bytes))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            // What is there is no document, whatever it is.
+            // A special or oversized file is not a document.
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::FileTooLarge) =>
             {
@@ -186,7 +192,7 @@ impl Store {
         }
     }
 
-    /// Whether a document could be saved now, and none of an earlier process is put aside.
+    /// Fails if a document could not be saved now, or if a file of an earlier process was set aside.
     pub fn probe(&self) -> io::Result<()> {
         self.hold()?;
         let path = self.path("probe", NEW);
@@ -199,7 +205,7 @@ impl Store {
         }
     }
 
-    /// The files that could not be read at a start, in the place where they wait for a person.
+    /// Returns the files that were set aside, which stay until a person removes them.
     pub fn set_aside(&self) -> io::Result<Vec<PathBuf>> {
         let mut found = Vec::new();
         for file in fs::read_dir(&self.dir)? {
@@ -212,24 +218,25 @@ impl Store {
         Ok(found)
     }
 
-    /// Writes a document: to a new file beside it, to the disk, then in its place.
+    /// Saves a document: writes a new file, syncs it to the disk and renames it. Fails if the document is too
+    /// large, the folder belongs to another process or the disk refuses it.
     pub fn save<T: Document>(&self, document: &T) -> io::Result<()> {
         let envelope = Envelope { kind: T::KIND.to_owned(), version: T::VERSION, data: document };
         let bytes = serde_json::to_vec(&envelope).map_err(io::Error::other)?;
         if bytes.len() > T::MAX_BYTES {
-            let text = format!("{} bytes of {}, the most is {}", bytes.len(), T::KIND, T::MAX_BYTES);
+            let text = format!("{}.json has {} bytes; the maximum is {}", T::KIND, bytes.len(), T::MAX_BYTES);
             return Err(io::Error::other(text));
         }
         self.hold()?;
         replace(&self.path(T::KIND, "json"), &bytes, STATE_MODE)
     }
 
-    /// Whether another process has the folder.
+    /// Returns whether another process owns the folder.
     fn is_taken(&self) -> bool {
         self.hold().is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
     }
 
-    /// Whether there is a file of a document.
+    /// Returns whether a document has a file.
     fn has(&self, kind: &str) -> io::Result<bool> {
         match fs::symlink_metadata(self.path(kind, "json")) {
             Ok(_) => Ok(true),
@@ -238,26 +245,27 @@ impl Store {
         }
     }
 
-    /// Renames the file of a document, if there is one, to `KIND.unread`, where it stays until a person takes it away.
+    /// Renames the file of a document, if there is one, to `KIND.unread`, where it stays until a person removes
+    /// it.
     fn put_aside(&self, kind: &str) -> io::Result<()> {
         if !self.has(kind)? {
             return Ok(());
         }
         let (path, aside) = (self.path(kind, "json"), self.path(kind, UNREAD));
         if fs::symlink_metadata(&aside).is_ok() {
-            return Err(io::Error::other(format!("{} is in the way", aside.display())));
+            return Err(io::Error::other(format!("{} already exists; remove it", aside.display())));
         }
-        tracing::warn!(file = %path.display(), "could not be read at the start; put aside as {}", aside.display());
+        tracing::warn!("{} could not be read at the start; renamed to {}", path.display(), aside.display());
         fs::rename(&path, aside)
     }
 
-    /// The documents that cannot be saved now, or could not be read.
+    /// Returns the kinds of documents that cannot be saved now or could not be read.
     pub fn unkept(&self) -> Vec<&'static str> {
         lock(&self.unkept).iter().copied().collect()
     }
 }
 
-/// Replaces a file: writes a new one of this mode beside it, with the ending `new`, to the disk, then renames it.
+/// Replaces a file: writes a file with the suffix `new` and this mode, syncs it to the disk, and renames it.
 pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(dir)?;
@@ -269,7 +277,8 @@ pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Makes a file. One that is there was left behind, or is another user's: it is removed, never written to.
+/// Creates a file. An existing file is a leftover or belongs to another user, so it is removed and never
+/// written to.
 fn create(path: &Path, mode: u32) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -1,4 +1,4 @@
-//! A stop that threads can sleep on.
+//! A stop signal that threads can sleep on.
 
 use std::io::{self, PipeReader, PipeWriter, pipe};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -6,63 +6,64 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use model::clock::Mono;
 use model::sync::lock;
 
-/// The stop of a process: ends all sleeps.
+/// Stop signal of a process, which ends all sleeps.
 #[derive(Debug, Default)]
 pub struct Stop {
     state: Mutex<State>,
     changed: Condvar,
-    /// The other ends of [`Stop::hang_up`]'s pipes, until it is time to end.
+    /// Other ends of the pipes of [`Stop::hang_up`], until the stop.
     lines: Mutex<Vec<PipeWriter>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     stopped: bool,
-    /// Raised with each [`Stop::wake`].
+    /// Incremented by every [`Stop::wake`].
     woken: u64,
 }
 
 impl Stop {
-    /// Ends all sleeps.
+    /// Ends all sleeps, and prevents later ones.
     pub fn stop(&self) {
         lock(&self.state).stopped = true;
         self.changed.notify_all();
         lock(&self.lines).clear();
     }
 
-    /// Ends the present sleeps: there is something new to look at.
+    /// Ends the current sleeps, because there is news for the threads.
     pub fn wake(&self) {
         lock(&self.state).woken += 1;
         self.changed.notify_all();
     }
 
-    /// A pipe that hangs up when it is time to end, for threads that sleep in poll(2).
+    /// Returns a pipe that hangs up at the stop, for threads that sleep in poll(2).
     pub fn hang_up(&self) -> io::Result<PipeReader> {
         let (reader, writer) = pipe()?;
         let mut lines = lock(&self.lines);
-        // Looked at under the lock: a stop from now on clears what is pushed here.
+        // Checked under the lock, because a later stop clears the pipes that are added here.
         if !self.stopped() {
             lines.push(writer);
         }
         Ok(reader)
     }
 
-    /// Whether it is time to end.
+    /// Returns whether the process is stopping.
     pub fn stopped(&self) -> bool {
         lock(&self.state).stopped
     }
 
-    /// How often there was something new to look at, for [`Stop::wait_since`].
+    /// Returns the number of wakes so far, for [`Stop::wait_since`].
     pub fn woken(&self) -> u64 {
         lock(&self.state).woken
     }
 
-    /// Sleeps until then, until it is time to end, or until there is something new to look at.
+    /// Sleeps until `when`, until the stop or until the next wake.
     pub fn wait_until(&self, when: Mono) {
         self.wait_since(self.woken(), when);
     }
 
-    /// The same. What is new since this count was taken ends the sleep at once: it is taken before the look.
+    /// Sleeps like [`Stop::wait_until`], but a wake after `woken` was read ends the sleep at once. Read `woken`
+    /// before checking for news.
     pub fn wait_since(&self, woken: u64, when: Mono) {
         let mut state = lock(&self.state);
         loop {

@@ -1,5 +1,5 @@
-//! One supervised child: started from the same build, its frames read, asked first, killed last, and reaped
-//! without ever waiting for it.
+//! One supervised child: started from the same build, asked to end first and killed last, and reaped without
+//! ever waiting for it.
 
 use std::fs::File;
 use std::io::{self, BufReader};
@@ -19,36 +19,37 @@ use crate::inflight::{SlotView, Table};
 use crate::stop::Stop;
 use model::clock::Mono;
 
-/// How long a killed child may take to end before it counts as unkillable: a driver call holds it.
+/// Time within which a killed child must end. After that it counts as unkillable, because a driver call holds
+/// it.
 const KILL_DEADLINE: Duration = Duration::from_secs(5);
-/// Time between two looks while an end is waited for.
+/// Interval between checks while waiting for an end.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// How long a child that was asked to end is left alone.
+/// Time that a child gets after it was asked to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// In no driver call.
+    /// Time for a child in no driver call.
     pub outside: Duration,
-    /// Inside a driver call; none: never killed there.
+    /// Time for a child inside a driver call; `None` if it is never killed there.
     pub inside: Option<Duration>,
 }
 
 impl Patience {
-    /// Whether a child that was asked to end `asked` ago may be killed. Ending a GPU client inside a driver call
-    /// can wedge the GPU: that is done last, or never.
+    /// Returns whether a child may be killed that was asked to end `asked` ago. Killing a GPU client inside a
+    /// driver call can wedge the GPU, so that happens last or never.
     pub fn is_over(&self, asked: Duration, in_call: bool) -> bool {
         let inside = self.inside.unwrap_or(Duration::MAX);
         asked >= inside || (!in_call && asked >= self.outside.min(inside))
     }
 }
 
-/// A child process under supervision. Dropping it closes the control pipe, which asks the child to end.
+/// A child process under supervision. Dropping it closes the control pipe, so that the child ends.
 #[derive(Debug)]
 pub struct Supervised {
     pid: i32,
-    /// Requests to the child. Dropping it asks the child to end.
+    /// Requests to the child, which ends when this pipe closes.
     control: Option<File>,
-    /// How it has ended, once it was waited for.
+    /// Exit status, once the child was reaped.
     status: Option<ExitStatus>,
     set: Arc<ChildSet>,
     table: Table,
@@ -57,9 +58,10 @@ pub struct Supervised {
 }
 
 impl Supervised {
-    /// Starts a child. A thread hands each message of the child to `deliver`, then the end of the stream (`None`) or
-    /// what is wrong with it; nothing more follows those, nor a `false` from `deliver`. The stream is read to its end
-    /// all the same, so that a child that still writes can end by itself.
+    /// Starts a child. A thread passes every message of the child to `deliver`, and finally the end of the
+    /// stream (`None`) or an error. Nothing is passed after that, nor after `deliver` has returned `false`. The
+    /// stream is still read to its end, so that a child that is still writing can end by itself. Fails if the
+    /// child or the thread cannot be started.
     pub fn start<M: DeserializeOwned>(
         launch: Launch<'_>,
         mut deliver: impl FnMut(Result<Option<M>, FrameError>) -> bool + Send + 'static,
@@ -81,7 +83,7 @@ impl Supervised {
             }
             drop(deliver);
             if let Err(error) = io::copy(&mut frames, &mut io::sink()) {
-                tracing::debug!(%error, "the rest of a child's stream");
+                tracing::debug!("failed to read the rest of a child's stream: {error}");
             }
         });
         if let Err(error) = reader {
@@ -91,17 +93,15 @@ impl Supervised {
         Ok(child)
     }
 
-    /// Process id.
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// The in-flight table; empty until the child has come to write there.
+    /// Returns the used slots of the in-flight table, which is empty until the child writes to it.
     pub fn views(&self) -> Vec<SlotView> {
         self.table.views()
     }
 
-    /// The child's in-flight table.
     pub fn table(&self) -> &Table {
         &self.table
     }
@@ -109,9 +109,9 @@ impl Supervised {
     /// Sends a message, unless the child was asked to end.
     pub fn send(&mut self, message: &impl Serialize) {
         let Some(control) = &mut self.control else { return };
-        // A child that died at once makes this fail; its end is seen where ends are seen.
+        // Fails if the child has already ended, which is detected elsewhere.
         if let Err(error) = frame::write(control, message) {
-            tracing::warn!(%error, pid = self.pid, "the child does not take requests");
+            tracing::warn!("failed to send a request to child process {}: {error}", self.pid);
         }
     }
 
@@ -121,34 +121,34 @@ impl Supervised {
         self.asked.get_or_insert_with(Mono::now);
     }
 
-    /// When the child was asked to end.
+    /// Returns when the child was asked to end.
     pub fn asked(&self) -> Option<Mono> {
         self.asked
     }
 
-    /// The exit status, once the child has ended. Never waits.
+    /// Returns the exit status, once the child has ended. Never waits.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         if self.status.is_none() {
             self.status = self.set.ended(self.pid).unwrap_or_else(|error| {
-                tracing::warn!(%error, pid = self.pid, "the child's state cannot be read");
+                tracing::warn!("failed to read the state of child process {}: {error}", self.pid);
                 None
             });
         }
         self.status
     }
 
-    /// Whether every thread of the child is stopped by a signal.
+    /// Returns whether every thread of the child is stopped by a signal.
     pub fn all_stopped(&self) -> bool {
         child::all_stopped(self.pid)
     }
 
-    /// Whether a thread of the child is in a driver call. A process stopped by a signal is in no call, whatever its
-    /// table says.
+    /// Returns whether a thread of the child is in a driver call. A process that is stopped by a signal is in
+    /// no call, whatever its table shows.
     pub fn in_call(&self) -> bool {
         self.views().iter().any(|view| view.call.is_some()) && !self.all_stopped()
     }
 
-    /// Kills the child if it was asked to end and its time is over. Gives whether it was killed now.
+    /// Kills the child if it was asked to end and its time is over. Returns whether it was killed now.
     pub fn kill_if_overdue(&mut self, now: Mono, patience: Patience) -> bool {
         let Some(asked) = self.asked.filter(|_| self.killed.is_none()) else { return false };
         let over = patience.is_over(now.since(asked), self.in_call());
@@ -159,12 +159,12 @@ impl Supervised {
         over
     }
 
-    /// Whether the child was killed and has not ended in time.
+    /// Returns whether the child was killed and has not ended in time.
     pub fn is_unkillable(&self, now: Mono) -> bool {
         self.killed.is_some_and(|killed| now.since(killed) > KILL_DEADLINE)
     }
 
-    /// Waits until the child has ended, until `deadline` at most. Gives whether it was killed meanwhile.
+    /// Waits until the child has ended, at most until `deadline`. Returns whether it was killed meanwhile.
     pub fn end_by(&mut self, deadline: Mono, patience: Patience) -> bool {
         self.ask_to_end();
         let pause = Stop::default();
@@ -180,12 +180,12 @@ impl Supervised {
         killed
     }
 
-    /// Ends the child at once and waits for its end: only for a child that calls no driver.
+    /// Kills the child at once and waits for its end. Only for a child that calls no driver.
     pub fn kill_and_wait(mut self) {
         child::kill(self.pid);
         let ended = waitid(Id::Pid(Pid::from_raw(self.pid)), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
         if let Err(error) = ended {
-            tracing::warn!(pid = self.pid, %error, "could not wait for the process");
+            tracing::warn!("failed to wait for child process {}: {error}", self.pid);
         }
         self.ended();
     }

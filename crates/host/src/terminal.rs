@@ -1,4 +1,5 @@
-//! Text for people at a terminal. Colours repeat what symbols and words say, so that the text is whole without them.
+//! Text for people at a terminal. Colours only repeat what symbols and words express, so the text is complete
+//! without them.
 
 use std::io::IsTerminal;
 
@@ -11,28 +12,29 @@ pub enum Colour {
     Cyan = 36,
 }
 
-/// Adds bold type and colours (SGR sequences), or leaves the text as it is.
+/// Adds bold type and colours (SGR sequences), or leaves the text unchanged.
 #[derive(Clone, Copy, Debug)]
 pub struct Painter {
     colours: bool,
 }
 
-/// Whether standard output takes colours: it is a terminal, and the user has not set `NO_COLOR`
+/// Returns whether standard output supports colours: it is a terminal, and `NO_COLOR` is unset
 /// (<https://no-color.org>).
 pub fn stdout_has_colours() -> bool {
     let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     std::io::stdout().is_terminal() && !refused
 }
 
-/// Most columns of a line of text for people at a terminal.
+/// Maximum number of columns of text at a terminal.
 const COLUMNS: usize = 100;
 
-/// How long lines on standard output may be; `None` where a program or file takes them, which gets them whole.
+/// Returns the maximum line length on standard output, or `None` if a program or file receives the lines, which
+/// are then written whole.
 pub fn stdout_columns() -> Option<usize> {
     std::io::stdout().is_terminal().then_some(COLUMNS)
 }
 
-/// Shows a line of progress on standard error, in place of the one before, if that is a terminal; an empty one at the end.
+/// Replaces the progress line on standard error if that is a terminal. Pass an empty text at the end.
 pub fn progress(text: &str) {
     if std::io::stderr().is_terminal() {
         eprint!("\r{text}\x1b[K");
@@ -61,12 +63,12 @@ impl Painter {
     }
 }
 
-/// Text without control characters, which could move the cursor.
+/// Returns the text without control characters, which could move the cursor.
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Text cut to so many columns.
+/// Returns the text cut to `columns`.
 pub fn fit(text: &str, columns: usize) -> String {
     if text.chars().count() <= columns {
         return text.to_owned();
@@ -74,7 +76,7 @@ pub fn fit(text: &str, columns: usize) -> String {
     text.chars().take(columns.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// Text in lines of so many columns, broken between words; `indent` begins every line but the first.
+/// Breaks text between words into lines of at most `columns`. `indent` starts every line but the first.
 pub fn wrap(text: &str, columns: usize, indent: &str) -> String {
     let (mut out, mut used) = (String::new(), 0);
     for word in text.split_whitespace() {

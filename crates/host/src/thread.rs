@@ -1,9 +1,10 @@
-//! Threads with a name and a small stack: the default of 2 MiB each would count against the memory limit of the unit.
+//! Threads with a name and a small stack, because the default of 2 MiB per thread would count against the
+//! memory limit of the unit.
 
 use std::io;
 use std::thread::{Builder, JoinHandle};
 
-/// Starts a thread with a stack of so many KiB.
+/// Starts a thread with a stack of `stack_kib` KiB. Fails if the system cannot start it.
 pub fn spawn<T: Send + 'static>(
     name: impl Into<String>,
     stack_kib: usize,

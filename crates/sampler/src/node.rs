@@ -67,7 +67,7 @@ struct NodeWorker<'a> {
     nvml: &'static Nvml,
     slot: SlotWriter,
     caller: Caller,
-    /// Slots that are in use, or whose GPUs must be left alone.
+    /// Slots that are in use, or whose GPUs must be avoided.
     taken: HashSet<usize>,
 }
 

@@ -25,7 +25,7 @@ const RETRY: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_millis(200);
 
 /// Starts a thread that reads the matrix, unless the matrix is off or was read before. The matrix is not read
-/// while a GPU must be left alone, because a call about a pair accesses both GPUs.
+/// while a GPU must be avoided, because a call about a pair accesses both GPUs.
 pub fn start(shared: &Arc<Shared>) {
     let wanted = !shared.settings().off.contains(&m::gpu_peer_info.id()) && shared.config.avoid.is_empty();
     if !wanted || shared.peers.swap(true, Ordering::Relaxed) {

@@ -1,5 +1,5 @@
-//! When NCCL may be asked. All jobs of a node share one port, and the kernel picks the process that answers: so a question
-//! must be safe for each of them.
+//! Decides when NCCL may be queried. All jobs of a node share one port, and the kernel chooses the process that
+//! answers, so a query must be safe for all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,48 +8,49 @@ use std::time::Duration;
 use super::{RankCounts, RankPlace, SAFE, Status};
 use model::clock::Mono;
 
-/// Time between two questions.
+/// Interval between queries while no kernels are waiting.
 const STEADY: Duration = Duration::from_secs(60);
-/// The same while an owner's kernels wait.
+/// Interval while kernels of an owner are waiting.
 const WAITING: Duration = Duration::from_secs(30);
-/// The same when an owner's kernels have begun to wait.
+/// Interval when kernels of an owner have started to wait.
 const URGENT: Duration = Duration::from_secs(10);
-/// Most times that failures double these.
+/// Maximum number of times that failures double these intervals.
 const MOST_DOUBLED: u32 = 4;
-/// How long a process that no GPU lists may still be alive.
+/// Time for which a process that no GPU lists may still be alive.
 const GONE: Duration = Duration::from_secs(60);
-/// A place that has computed within this time does not halt.
+/// Time since the last computation within which a place cannot be hanging.
 const LATELY: Duration = Duration::from_secs(10);
 
-/// What is known of the processes and their NCCL.
+/// State of the processes and their NCCL.
 #[derive(Debug)]
 pub struct Questions {
-    /// Least age of every process.
+    /// Minimum age of every process before a query.
     after: Duration,
-    /// Processes on the GPUs, or lately there: when each was seen first and last.
+    /// Processes that are or recently were on the GPUs, with the times of the first and the last listing.
     processes: BTreeMap<u32, (Mono, Mono)>,
-    /// Processes because of which none is asked.
+    /// Processes because of which no query is made.
     old: BTreeSet<u32>,
-    /// Jobs that may be asked again.
+    /// Jobs that may be queried again.
     jobs: Vec<Job>,
     last: Option<Mono>,
-    /// Questions in a row that went wrong.
+    /// Number of consecutive failed queries.
     failed: u32,
-    /// Owners whose kernels waited at a question, and when they waited last: one that waits again so soon is not urgent.
+    /// Owners whose kernels waited during a query, with the time when they last waited. An owner that waits
+    /// again soon is not urgent.
     asked_of: BTreeMap<Arc<str>, Mono>,
 }
 
-/// A job that has answered, and may be asked again.
+/// A job that has answered and may be queried again.
 #[derive(Debug)]
 struct Job {
-    /// Its processes here, as the host sees them.
+    /// Process ids of the job on this host.
     pids: BTreeSet<u32>,
-    /// Whether it may be asked while a rank may be missing.
+    /// Whether a query is safe while a rank may be missing.
     is_safe: bool,
 }
 
 impl Questions {
-    /// None is asked before all processes were seen for so long.
+    /// Returns a state in which no query is made before every process has been listed for `after`.
     pub fn new(after: Duration) -> Questions {
         Questions {
             after,
@@ -62,7 +63,7 @@ impl Questions {
         }
     }
 
-    /// Takes in the processes on the GPUs, and gives whether NCCL is asked now.
+    /// Updates the processes on the GPUs, and returns whether to query NCCL now.
     pub fn look(&mut self, places: &[RankPlace], now: Mono) -> bool {
         let listed: BTreeSet<u32> = places.iter().flat_map(|place| place.pids.iter().copied()).collect();
         for pid in &listed {
@@ -95,8 +96,8 @@ impl Questions {
         true
     }
 
-    /// Whether no rank may be missing of a job for which that is not safe, or not known to be: each of its places has
-    /// computed lately, and no process has left. Kernels that wait do not compute.
+    /// Returns whether no rank can be missing from a job for which that would be unsafe or of unknown safety:
+    /// each of its places has recently computed, and no process has left. Waiting kernels do not compute.
     fn is_safe(&self, places: &[RankPlace], listed: &BTreeSet<u32>, now: Mono) -> bool {
         let is_safe = |pid: &u32| self.jobs.iter().any(|job| job.is_safe && job.pids.contains(pid));
         let works = |place: &RankPlace| place.worked.is_some_and(|worked| now.since(worked) <= LATELY);
@@ -105,24 +106,26 @@ impl Questions {
             && places.iter().all(|place| works(place) || place.pids.iter().all(is_safe))
     }
 
-    /// There was no socket.
+    /// Records that there was no socket.
     pub fn found_none(&mut self) {
         self.failed = 0;
     }
 
-    /// There was no answer.
+    /// Records that there was no answer.
     pub fn failed(&mut self) {
         self.failed = self.failed.saturating_add(1);
     }
 
-    /// One of the processes has a NCCL that must not be asked, or may have: none is, while a process of now lives.
+    /// Records that one of the processes has or may have an NCCL that must not be queried. No query is made
+    /// while one of the current processes is alive.
     pub fn refused(&mut self) {
         self.old.extend(self.processes.keys());
     }
 
-    /// Takes in an answer, joined with the processes here; `here`: its ranks on this node. Gives whether its NCCL may be
-    /// asked again. Below [`SAFE`] it may only with one communicator, and if all its ranks here are known: whether they
-    /// compute could not be seen else.
+    /// Records an answer that was joined with the processes on this node. `here` is the number of its ranks on
+    /// this node. Returns whether this NCCL may be queried again. A release below [`SAFE`] may be queried only
+    /// if it has one communicator and all its ranks here are identified, because otherwise it cannot be
+    /// observed whether they compute.
     pub fn answered(
         &mut self,
         status: &Status,

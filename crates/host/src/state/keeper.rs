@@ -1,5 +1,5 @@
-//! Saves a document in the background, until it is saved: a slow disk delays no other thread, and a disk that was full
-//! or read-only for a while loses nothing.
+//! Saves a document in the background until it is saved. A slow disk delays no other thread, and a disk that
+//! was temporarily full or read-only loses nothing.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -9,18 +9,18 @@ use model::sync::lock;
 
 use super::{Document, Store};
 
-/// What an earlier process left of a document.
+/// Document that an earlier process left.
 #[derive(Debug, PartialEq)]
 pub enum StoredState<T> {
-    /// Nothing.
+    /// There is no file.
     None,
-    /// This.
+    /// The document that was read.
     Document(T),
-    /// It could not be read: it is handed over when it can.
+    /// The file could not be read. It is passed on when it can.
     Unread,
 }
 
-/// Takes what is read late; `None`: there is no file any more.
+/// Receives a document that is read late; `None` if there is no file any longer.
 type Late<T> = Box<dyn FnMut(Option<T>) + Send>;
 
 impl Store {
@@ -52,7 +52,7 @@ impl Store {
     ) -> (io::Result<Option<T>>, Keeper<T>) {
         let (sender, documents) = channel::<T>();
         let loaded = self.load().inspect_err(|error| {
-            tracing::warn!(kind = T::KIND, dir = %self.dir.display(), %error, "failed to read a state file");
+            tracing::warn!("failed to read {}.json in {}: {error}", T::KIND, self.dir.display());
             lock(&self.unkept).insert(T::KIND);
         });
         // Another process may still change the file that was read.
@@ -106,11 +106,11 @@ impl<T> Drop for Keeper<T> {
 struct Saver<T> {
     store: Store,
     unsaved: Option<T>,
-    /// Whether the file of an earlier process may be there, not read.
+    /// Whether an unread file of an earlier process may exist.
     unread: bool,
-    /// Whether another process had the folder at the last look, and may have written what this one does not know.
+    /// Whether another process owned the folder at the last check, and may have written newer content.
     taken: bool,
-    /// Takes the document when it can be read; `None`: it may be begun again.
+    /// Receives the document when it can be read; `None` if it may start again from nothing.
     late: Option<Late<T>>,
 }
 
@@ -123,7 +123,7 @@ impl<T: Document> Saver<T> {
                 documents.recv().map_err(RecvTimeoutError::from)
             };
             let ended = matches!(next, Err(RecvTimeoutError::Disconnected));
-            // Of several only the newest counts.
+            // Only the newest document counts.
             if let Some(newest) = next.into_iter().chain(documents.try_iter()).last() {
                 self.unsaved = Some(newest);
             }
@@ -134,7 +134,7 @@ impl<T: Document> Saver<T> {
         }
     }
 
-    /// Saves what is unsaved.
+    /// Saves the unsaved document.
     fn keep(&mut self) {
         let kept = self.take_over().and_then(|()| self.read_late()).and_then(|()| self.clear_the_place());
         let kept = kept.and_then(|()| match &self.unsaved {
@@ -152,13 +152,16 @@ impl<T: Document> Saver<T> {
             Err(error) => {
                 if unkept.insert(T::KIND) {
                     let dir = self.store.dir.display();
-                    tracing::warn!(kind = T::KIND, %dir, %error, "could not be saved; tried again until it is");
+                    tracing::warn!(
+                        "failed to save {}.json in {dir}: {error}; trying again until it is saved",
+                        T::KIND
+                    );
                 }
             }
         }
     }
 
-    /// Takes the folder of a process that has ended. What must not be begun again is read again.
+    /// Locks the folder after its process has ended. A document that must not start empty is read again.
     fn take_over(&mut self) -> io::Result<()> {
         if self.taken {
             self.store.hold()?;
@@ -168,19 +171,23 @@ impl<T: Document> Saver<T> {
         Ok(())
     }
 
-    /// Reads a document that could not be read at the start and must not be begun again.
+    /// Reads a document that could not be read at the start and must not start empty.
     fn read_late(&mut self) -> io::Result<()> {
         let Some(late) = self.late.as_mut().filter(|_| self.unread) else { return Ok(()) };
         self.unsaved = None;
         let known = self.store.load::<T>()?;
-        tracing::info!(kind = T::KIND, dir = %self.store.dir.display(), "can be read now");
+        tracing::info!(
+            "read {}.json in {}, after it could not be read at the start",
+            T::KIND,
+            self.store.dir.display()
+        );
         self.unread = false;
         late(known);
         Ok(())
     }
 
-    /// A file that could not be read at the start holds what this process does not know. It is put aside only for a
-    /// document that takes its place: until then the next process may read it.
+    /// Sets aside a file that could not be read at the start, because it has content that this process lacks.
+    /// This happens only when a document replaces it; until then the next process may read it.
     fn clear_the_place(&mut self) -> io::Result<()> {
         if self.unread && (self.unsaved.is_some() || !self.store.has(T::KIND)?) {
             self.store.put_aside(T::KIND)?;

@@ -58,7 +58,7 @@ fn an_endless_answer_is_cut_off() {
     head[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
     let (script, _file) = giving(&head);
     for (script, text) in [
-        (format!("{script}; cat /dev/zero >&3"), "the most is"),
+        (format!("{script}; cat /dev/zero >&3"), "the maximum is"),
         ("cat /dev/zero >&3".into(), "invalid frame"),
     ] {
         let error = ask(&mut asker, &script).unwrap_err();
