@@ -157,7 +157,9 @@ pub(crate) async fn read(request: &str, state: &AppState) -> Result<Bytes, Strin
             let sequence = state.snapshots.current().sequence;
             return Ok(format!("pid {pid} version {version} sequence {sequence}\n").into());
         }
-        ["health", ref gpus @ ..] => return Ok(HealthAnswer::of(state.fresh(), gpus).json().into()),
+        ["health", ref gpus @ ..] => {
+            return Ok(HealthAnswer::from_snapshot(state.fresh(), gpus).json().into());
+        }
         _ => {
             return Err(format!(
                 "unknown request {request:?}; known: snapshot json, snapshot text, snapshot openmetrics, events, owners, \

@@ -111,7 +111,7 @@ impl AsyncRead for ValidAuthority {
 
 async fn handle(request: hyper::Request<Incoming>, state: &AppState) -> hyper::Response<Body> {
     let answer = match request.uri().path() {
-        METHOD => response(HealthAnswer::of(state.fresh(), &[])),
+        METHOD => response(HealthAnswer::from_snapshot(state.fresh(), &[])),
         path => Err(Status::unimplemented(format!("unknown method {path}; the only method is {METHOD}"))),
     };
     let codec: ProstCodec<HealthCheckResponse, HealthCheckRequest> = ProstCodec::default();
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn a_critical_verdict_fails_and_names_each_reason() {
         let snapshot = Arc::new(fixtures::node_taken(7, model::clock::Mono::now()));
-        let answer = response(HealthAnswer::of(Ok(snapshot), &[])).unwrap();
+        let answer = response(HealthAnswer::from_snapshot(Ok(snapshot), &[])).unwrap();
         assert!(!answer.success && answer.exit_code == 2 && !answer.error.is_empty());
         let output: serde_json::Value = serde_json::from_str(&answer.output).unwrap();
         assert_eq!(output["fail_count"], 1, "degraded GPUs are no failed check: {output}");
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn a_critical_node_without_a_faulty_gpu_has_one_failed_check() {
         let snapshot = Arc::new(fixtures::node_taken(7, model::clock::Mono::now()));
-        let mut health = HealthAnswer::of(Ok(snapshot), &[]);
+        let mut health = HealthAnswer::from_snapshot(Ok(snapshot), &[]);
         health.gpus.clear();
         let output = response(health).unwrap().output;
         assert_eq!(serde_json::from_str::<serde_json::Value>(&output).unwrap()["fail_count"], 1);

@@ -57,7 +57,7 @@ pub fn run(arguments: &AssetsArguments) -> Result<String, String> {
             let values = arguments.values()?;
             let defaults = Values::defaults().map_err(|error| error.to_string())?;
             for asset in ASSETS {
-                let text = match Source::of(asset.path) {
+                let text = match Source::for_path(asset.path) {
                     Some(source) => source.render(&values).map_err(|error| error.to_string())?,
                     None => values.replace_in(asset.text, &defaults),
                 };

@@ -94,7 +94,10 @@ fn diff(config: &Config, fields: FieldList, arguments: &CompatDiffArguments) -> 
     let [theirs, ours] = sources.map(|source| source.to_string());
     let diff = diff.map_err(|error| match &error {
         NotComparable::OtherNode { .. } => format!("{theirs}, {ours}: {error}"),
-        NotComparable::Empty(side) | NotComparable::NotDcgm(side, _) | NotComparable::NoGpu(side) => {
+        NotComparable::Empty(side)
+        | NotComparable::OwnPage(side, _)
+        | NotComparable::NotDcgm(side, _)
+        | NotComparable::NoGpu(side) => {
             format!("{}: {error}", if *side == PageSide::Theirs { &theirs } else { &ours })
         }
     })?;

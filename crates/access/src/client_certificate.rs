@@ -32,7 +32,7 @@ pub enum ClientCertificate {
 
 impl ClientCertificate {
     /// After a handshake that this kind of authentication has let through.
-    pub(crate) fn of(is_shown: bool, auth: ClientAuth) -> ClientCertificate {
+    pub(crate) fn after_handshake(is_shown: bool, auth: ClientAuth) -> ClientCertificate {
         match (is_shown, auth.verifies()) {
             (false, _) => ClientCertificate::None,
             (true, false) => ClientCertificate::Unverified,
@@ -47,14 +47,14 @@ pub struct ClientChain(pub(crate) Vec<CertificateDer<'static>>);
 
 /// When a certificate is valid, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Validity {
+pub(crate) struct Validity {
     pub from: Duration,
     pub until: Duration,
 }
 
 impl Validity {
     /// `None` if the certificate cannot be read so far.
-    pub fn of(certificate: &CertificateDer<'_>) -> Option<Validity> {
+    pub fn of_certificate(certificate: &CertificateDer<'_>) -> Option<Validity> {
         Some(validity_of(&Certificate::from_der(certificate).ok()?))
     }
 
@@ -98,7 +98,7 @@ struct Authority {
 
 /// Judges the certificate that a client sends.
 #[derive(Debug)]
-pub struct ClientVerifier {
+pub(crate) struct ClientVerifier {
     auth: ClientAuth,
     /// Whether the handshake goes on without a certificate that `auth` requires.
     optional: bool,
@@ -118,7 +118,8 @@ impl ClientVerifier {
         provider: Arc<CryptoProvider>,
     ) -> Result<ClientVerifier, String> {
         let chain = (!authorities.is_empty()).then(|| chain_of(&authorities, &provider)).transpose()?;
-        let authority = |certificate| Authority { validity: Validity::of(&certificate), certificate };
+        let authority =
+            |certificate| Authority { validity: Validity::of_certificate(&certificate), certificate };
         let authorities = authorities.into_iter().map(authority).collect();
         Ok(ClientVerifier { auth, optional, authorities, chain, allowed_sans, provider })
     }

@@ -56,7 +56,7 @@ impl Handshakes {
         };
         let stream = ended.map_err(|(error, stream)| (error, Some(stream)))?;
         let chain = ClientChain(stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec());
-        let certificate = ClientCertificate::of(!chain.0.is_empty(), tls.client_auth);
+        let certificate = ClientCertificate::after_handshake(!chain.0.is_empty(), tls.client_auth);
         Ok((stream, certificate, chain))
     }
 }

@@ -162,7 +162,7 @@ impl Access {
 
     fn look(&self) {
         let mut seen = lock(&self.seen);
-        if Contents::of(&seen.paths) == seen.contents {
+        if Contents::read(&seen.paths) == seen.contents {
             return;
         }
         let former = std::mem::take(&mut seen.problems);
@@ -205,7 +205,7 @@ impl Seen {
         };
         self.paths = vec![file.to_owned()];
         // Before they are read for use: what changes from here on is seen by the next look.
-        self.contents = Contents::of(&self.paths);
+        self.contents = Contents::read(&self.paths);
         let bytes = plain_file::read_linked(file, tls::MAX_BYTES);
         let bytes = bytes.map_err(|error| named(vec![tls::explained(&error, file)]))?;
         let text = String::from_utf8(bytes).map_err(|_| named(vec!["is not UTF-8".into()]))?;
@@ -214,7 +214,7 @@ impl Seen {
         if let Some(section) = &tls {
             let files = [Some(&section.certificates), Some(&section.key), section.client_ca.as_ref()];
             self.paths.extend(files.into_iter().flatten().filter_map(|pem| pem.path()).cloned());
-            self.contents.0.extend(Contents::of(&self.paths[1..]).0);
+            self.contents.0.extend(Contents::read(&self.paths[1..]).0);
         }
         let tls = tls.map(|section| tls::build(section, optional_certificates)).transpose().map_err(named)?;
         Ok(Grants { tls: tls.map(Arc::new), headers, users, rate_limit, warnings })
@@ -226,7 +226,7 @@ impl Seen {
 struct Contents(Vec<Vec<u8>>);
 
 impl Contents {
-    fn of(paths: &[PathBuf]) -> Contents {
+    fn read(paths: &[PathBuf]) -> Contents {
         let hash = |path: &PathBuf| {
             let bytes = plain_file::read_linked(path, tls::MAX_BYTES);
             let bytes = bytes.unwrap_or_else(|error| error.to_string().into_bytes());

@@ -53,7 +53,7 @@ impl Tls {
             return ClientCertificate::None;
         };
         match verifier.verify_client_cert(own, intermediates, UnixTime::now()) {
-            Ok(_) => ClientCertificate::of(true, self.client_auth),
+            Ok(_) => ClientCertificate::after_handshake(true, self.client_auth),
             Err(_) => ClientCertificate::None,
         }
     }
@@ -134,7 +134,7 @@ pub fn build(section: TlsSection, optional_certificates: bool) -> Result<Tls, Ve
     let (Some(certificates), Some(key), Some(authorities)) = (certificates, key, authorities) else {
         return Err(problems);
     };
-    let all_validities = certificates.iter().map(Validity::of).collect::<Option<Vec<_>>>();
+    let all_validities = certificates.iter().map(Validity::of_certificate).collect::<Option<Vec<_>>>();
     let validity = all_validities.and_then(|all| all.into_iter().min_by_key(|validity| validity.until));
     let certified = CertifiedKey::from_der(certificates, key, &provider).map_err(|error| match error {
         rustls::Error::InconsistentKeys(_) => {

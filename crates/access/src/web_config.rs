@@ -33,7 +33,7 @@ const HEADERS: [(&str, &[&str]); 5] = [
 
 /// What a file says.
 #[derive(Debug)]
-pub struct WebConfig {
+pub(crate) struct WebConfig {
     /// `None`: plain HTTP.
     pub tls: Option<TlsSection>,
     pub headers: Vec<(&'static str, String)>,
@@ -51,7 +51,7 @@ pub struct RateLimit {
 }
 
 #[derive(Debug)]
-pub struct TlsSection {
+pub(crate) struct TlsSection {
     pub certificates: Pem,
     pub key: Pem,
     pub client_ca: Option<Pem>,
@@ -65,14 +65,14 @@ pub struct TlsSection {
 
 /// Text in PEM, with the key that has it.
 #[derive(Debug)]
-pub enum Pem {
+pub(crate) enum Pem {
     File(&'static str, PathBuf),
     Inline(&'static str, String),
 }
 
 /// What is asked of a client, as in Go's `crypto/tls`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClientAuth {
+pub(crate) enum ClientAuth {
     No,
     Request,
     RequireAny,
@@ -81,7 +81,7 @@ pub enum ClientAuth {
 }
 
 impl ClientAuth {
-    fn of(name: &str) -> Option<ClientAuth> {
+    fn parse(name: &str) -> Option<ClientAuth> {
         Some(match name {
             "" | "NoClientCert" => ClientAuth::No,
             "RequestClientCert" => ClientAuth::Request,
@@ -168,11 +168,11 @@ fn tls(keys: &mut Reader, file: &Path) -> Option<TlsSection> {
         keys.problem("", "missing one of key or key_file");
     }
     let name = keys.string("client_auth_type");
-    let client_auth = ClientAuth::of(&name).unwrap_or_else(|| {
+    let client_auth = ClientAuth::parse(&name).unwrap_or_else(|| {
         keys.problem("client_auth_type", format!("invalid value {name:?}"));
         ClientAuth::No
     });
-    if client_ca.is_some() && client_auth == ClientAuth::No && ClientAuth::of(&name).is_some() {
+    if client_ca.is_some() && client_auth == ClientAuth::No && ClientAuth::parse(&name).is_some() {
         keys.problem(
             "client_auth_type",
             "client CAs are configured, and no client is asked for a certificate",
@@ -369,13 +369,13 @@ impl Reader {
         self.warnings.push(format!("{}: {text}", self.path(key)));
     }
 
-    fn take(&mut self, key: &str) -> Option<Value> {
+    fn remove(&mut self, key: &str) -> Option<Value> {
         self.keys.remove(key).filter(|value| !value.is_null())
     }
 
     /// What `read` finds in the section of this name; `None` if there is none.
     fn section<T>(&mut self, key: &str, read: impl FnOnce(&mut Reader) -> T) -> Option<T> {
-        let keys = match self.take(key)? {
+        let keys = match self.remove(key)? {
             Value::Mapping(keys) => keys,
             _ => {
                 self.problem(key, "is no section with keys");
@@ -398,7 +398,7 @@ impl Reader {
 
     /// Empty if there is none.
     fn string(&mut self, key: &str) -> String {
-        let Some(value) = self.take(key) else { return String::new() };
+        let Some(value) = self.remove(key) else { return String::new() };
         scalar(&value).unwrap_or_else(|| {
             self.problem(key, "is no text");
             String::new()
@@ -406,7 +406,7 @@ impl Reader {
     }
 
     fn strings(&mut self, key: &str) -> Option<Vec<String>> {
-        let values = self.take(key)?;
+        let values = self.remove(key)?;
         let list = values.as_sequence().and_then(|list| list.iter().map(scalar).collect());
         if list.is_none() {
             self.problem(key, "is no list of texts");
@@ -415,7 +415,7 @@ impl Reader {
     }
 
     fn boolean(&mut self, key: &str) {
-        if self.take(key).is_some_and(|value| !value.is_bool()) {
+        if self.remove(key).is_some_and(|value| !value.is_bool()) {
             self.problem(key, "is neither true nor false");
         }
     }

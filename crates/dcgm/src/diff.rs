@@ -10,10 +10,9 @@ mod missing;
 mod series;
 #[cfg(test)]
 mod tests;
-pub mod tolerance;
+mod tolerance;
 
 use std::collections::BTreeSet;
-use std::fmt;
 
 use serde::Serialize;
 
@@ -46,64 +45,36 @@ pub enum PageSide {
     Ours,
 }
 
-/// Why two pages cannot be compared.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Reason why two pages cannot be compared.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotComparable {
     /// The page has no series.
+    #[error("the page is empty: {}", match .0 {
+        PageSide::Theirs => "dcgm-exporter serves none while it reloads its fields (until 4.8.2); ask again, and look at its log",
+        PageSide::Ours => "`gpu-node-exporter check-config` says whether dcgm.fields_file has a usable row",
+    })]
     Empty(PageSide),
-    /// No family is one of DCGM's; some that there are.
+    /// The page is this exporter's own; with some of its families.
+    #[error("this is gpu-node-exporter's own page ({}): /dcgm/metrics is the one to compare", .1.join(", "))]
+    OwnPage(PageSide, Vec<String>),
+    /// No family is one of DCGM's; with some of the families.
+    #[error("no family is one of DCGM's, but {}: look at host, port and path", .1.join(", "))]
     NotDcgm(PageSide, Vec<String>),
     /// No series is about a GPU.
+    #[error("no series has a GPU's UUID: {}", match .0 {
+        PageSide::Theirs => "look whether dcgm-exporter sees GPUs (its log, `nvidia-smi -L`)",
+        PageSide::Ours => "`gpu-node-exporter doctor` says why",
+    })]
     NoGpu(PageSide),
-    /// The pages have no GPU in common: some of each.
+    /// The pages have no GPU in common; with some GPUs of each.
+    #[error(
+        "the pages are of two nodes: they have no GPU in common (dcgm-exporter's page has {}, this exporter's has {}); \
+         scrape both on one node",
+        theirs.join(", "),
+        ours.join(", ")
+    )]
     OtherNode { theirs: Vec<String>, ours: Vec<String> },
 }
-
-impl fmt::Display for NotComparable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            NotComparable::Empty(PageSide::Theirs) => write!(
-                f,
-                "the page is empty: dcgm-exporter serves none while it reloads its fields (until 4.8.2); ask again, and look \
-                 at its log"
-            ),
-            NotComparable::Empty(PageSide::Ours) => {
-                write!(
-                    f,
-                    "the page is empty: `gpu-node-exporter check-config` says whether dcgm.fields_file has a usable row"
-                )
-            }
-            NotComparable::NotDcgm(_, names) if names.iter().any(|name| name.starts_with("gpu_")) => {
-                write!(
-                    f,
-                    "this is gpu-node-exporter's own page ({}): /dcgm/metrics is the one to compare",
-                    names.join(", ")
-                )
-            }
-            NotComparable::NotDcgm(_, names) => {
-                write!(f, "no family is one of DCGM's, but {}: look at host, port and path", names.join(", "))
-            }
-            NotComparable::NoGpu(PageSide::Theirs) => {
-                write!(
-                    f,
-                    "no series has a GPU's UUID: look whether dcgm-exporter sees GPUs (its log, `nvidia-smi -L`)"
-                )
-            }
-            NotComparable::NoGpu(PageSide::Ours) => {
-                write!(f, "no series has a GPU's UUID: `gpu-node-exporter doctor` says why")
-            }
-            NotComparable::OtherNode { theirs, ours } => write!(
-                f,
-                "the pages are of two nodes: they have no GPU in common (dcgm-exporter's page has {}, this exporter's has {}); \
-                 scrape both on one node",
-                theirs.join(", "),
-                ours.join(", ")
-            ),
-        }
-    }
-}
-
-impl std::error::Error for NotComparable {}
 
 /// What is the case with a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -234,7 +205,7 @@ pub fn compare(
     for family in &mut families {
         missing::by_release(family, release);
     }
-    let advice = advice::of(&gpus, &families, &labels, release, config);
+    let advice = advice::advise(&gpus, &families, &labels, release, config);
     let doubled: BTreeSet<&String> = theirs.iter().flat_map(|page| &page.doubled).collect();
     let same = |family: &FamilyDiff| {
         family.states.iter().all(|state| matches!(state, FamilyState::Same | FamilyState::Extra))
@@ -266,8 +237,11 @@ fn gpus(pages: &[ParsedPage], side: PageSide) -> Result<BTreeSet<String>, NotCom
         // Every exporter has `go_` and `process_`.
         let own = |name: &String| !["go_", "process_", "promhttp_"].iter().any(|it| name.starts_with(it));
         let (own, runtime): (Vec<String>, Vec<String>) = names.into_iter().partition(own);
-        let some = own.into_iter().chain(runtime).take(3).collect();
-        return Err(NotComparable::NotDcgm(side, some));
+        let some: Vec<String> = own.into_iter().chain(runtime).take(3).collect();
+        return Err(match some.iter().any(|name| name.starts_with("gpu_")) {
+            true => NotComparable::OwnPage(side, some),
+            false => NotComparable::NotDcgm(side, some),
+        });
     }
     let samples = families().flat_map(|(_, family)| &family.samples);
     let found: BTreeSet<String> = samples.filter_map(series::gpu).map(str::to_owned).collect();
@@ -317,7 +291,7 @@ fn family(
 
 fn values(name: &str, pairs: &[Pair<'_>], config: DiffConfig<'_>) -> ValueDiff {
     let mut diff = ValueDiff::default();
-    let tolerance = match find(name, config.page.release).map(tolerance::of) {
+    let tolerance = match find(name, config.page.release).map(tolerance::tolerance) {
         None => Err("the field is not known here"),
         Some(Ok(Tolerance { moves: true, .. })) if !config.same_time => {
             Err("moves, and a page is a saved one")

@@ -162,7 +162,7 @@ impl DcgmField {
 
     /// What it is made of, as an expression of PromQL over our `/metrics`; empty if nothing there has it.
     pub fn expression(&self) -> String {
-        expression::of(self)
+        expression::expression(self)
     }
 
     /// How the expression differs from the field, or why there is none; empty if there is nothing to say.

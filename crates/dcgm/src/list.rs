@@ -46,117 +46,52 @@ const MAX_ROWS: usize = 20_000;
 /// Longest name that is compared and repeated, in bytes.
 const MAX_NAME: usize = 80;
 
-/// What is wrong with one row of a list.
+/// Problem with one row of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Where: `line 12`, or the path of keys in YAML.
-    pub place: String,
-    /// The row's name as written; empty where it has none.
-    pub name: String,
-    /// What is wrong.
-    pub kind: ProblemKind,
+    /// Place of the row: `line 12`, or the path of keys in YAML.
+    pub(crate) place: String,
+    /// Name of the row as written; empty if it has none.
+    pub(crate) name: String,
+    pub(crate) kind: ProblemKind,
 }
 
-/// What can be wrong with a row.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ProblemKind {
-    /// No field has this name; the nearest one, if one is near.
-    Unknown(Option<&'static str>),
-    /// The field is there already, under this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ProblemKind {
+    #[error("no such field; remove it")]
+    Unknown,
+    #[error("no such field; did you mean {0}?")]
+    Misspelled(&'static str),
+    /// With the name of the earlier row.
+    #[error("doubled: the field is there as {0}; remove one")]
     Doubled(String),
-    /// No type of this name.
+    #[error("no type {0:?}; choose gauge, counter, untyped or label")]
     Type(String),
-    /// The field is known, and nothing gives its value here.
+    #[error("not covered: nothing here gives its value; remove it")]
     NoSource,
-    /// The field is a text, which only a label can carry.
+    #[error("its value is a text; make it a label")]
     TextOnly,
-    /// The row cannot be read.
+    #[error("{0}")]
     Malformed(String),
-    /// So many more problems.
+    /// Number of further problems.
+    #[error("{0} more")]
     More(usize),
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Problem { place, name, kind } = self;
-        for part in [place, name].into_iter().filter(|part| !part.is_empty()) {
+        for part in [&self.place, &self.name].into_iter().filter(|part| !part.is_empty()) {
             write!(f, "{part}: ")?;
         }
-        match kind {
-            ProblemKind::Unknown(None) => write!(f, "no such field; remove it"),
-            ProblemKind::Unknown(Some(near)) => write!(f, "no such field; did you mean {near}?"),
-            ProblemKind::Doubled(before) => write!(f, "doubled: the field is there as {before}; remove one"),
-            ProblemKind::Type(kind) => {
-                write!(f, "no type {kind:?}; choose gauge, counter, untyped or label")
-            }
-            ProblemKind::NoSource => write!(f, "not covered: nothing here gives its value; remove it"),
-            ProblemKind::TextOnly => write!(f, "its value is a text; make it a label"),
-            ProblemKind::Malformed(why) => write!(f, "{why}"),
-            ProblemKind::More(count) => write!(f, "{count} more"),
-        }
+        self.kind.fmt(f)
     }
 }
 
-/// What dcgm-exporter 4.8 serves without a list of its own.
-const DEFAULT_4_8: &[&str] = &[
-    "DCGM_FI_DEV_SM_CLOCK",
-    "DCGM_FI_DEV_MEM_CLOCK",
-    "DCGM_FI_DEV_MEMORY_TEMP",
-    "DCGM_FI_DEV_GPU_TEMP",
-    "DCGM_FI_DEV_POWER_USAGE",
-    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
-    "DCGM_FI_DEV_PCIE_REPLAY_COUNTER",
-    "DCGM_FI_DEV_GPU_UTIL",
-    "DCGM_FI_DEV_MEM_COPY_UTIL",
-    "DCGM_FI_DEV_ENC_UTIL",
-    "DCGM_FI_DEV_DEC_UTIL",
-    "DCGM_FI_DEV_XID_ERRORS",
-    "DCGM_FI_DEV_FB_FREE",
-    "DCGM_FI_DEV_FB_USED",
-    "DCGM_FI_DEV_FB_RESERVED",
-    "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",
-    "DCGM_FI_DEV_VGPU_LICENSE_STATUS",
-    "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
-    "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS",
-    "DCGM_FI_DEV_ROW_REMAP_FAILURE",
-    "DCGM_FI_DRIVER_VERSION",
-    "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
-    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
-    "DCGM_FI_PROF_DRAM_ACTIVE",
-    "DCGM_FI_PROF_PCIE_TX_BYTES",
-    "DCGM_FI_PROF_PCIE_RX_BYTES",
-];
+/// Fields that dcgm-exporter 4.8 serves by default.
+const DEFAULT_4_8: &str = include_str!("list/default-4.8.txt");
 
-/// What dcgm-exporter 4.9 serves without a list of its own.
-const DEFAULT_4_9: &[&str] = &[
-    "DCGM_FI_DEV_SM_CLOCK_HERTZ",
-    "DCGM_FI_DEV_MEMORY_CLOCK_HERTZ",
-    "DCGM_FI_DEV_MEMORY_TEMP_CELSIUS",
-    "DCGM_FI_DEV_GPU_TEMP_CELSIUS",
-    "DCGM_FI_DEV_BOARD_POWER_WATTS",
-    "DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL",
-    "DCGM_FI_DEV_PCIE_REPLAY_TOTAL",
-    "DCGM_FI_DEV_GPU_UTIL_RATIO",
-    "DCGM_FI_DEV_MEMORY_UTIL_RATIO",
-    "DCGM_FI_DEV_ENC_UTIL_RATIO",
-    "DCGM_FI_DEV_DEC_UTIL_RATIO",
-    "DCGM_FI_DEV_XID_ERROR",
-    "DCGM_FI_DEV_FB_CAPACITY_BYTES",
-    "DCGM_FI_DEV_FB_FREE_BYTES",
-    "DCGM_FI_DEV_FB_USED_BYTES",
-    "DCGM_FI_DEV_FB_RESERVED_BYTES",
-    "DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND",
-    "DCGM_FI_DEV_VGPU_LICENSE_STATUS",
-    "DCGM_FI_DEV_ROW_REMAP_UNCORRECTABLE_TOTAL",
-    "DCGM_FI_DEV_ROW_REMAP_CORRECTABLE_TOTAL",
-    "DCGM_FI_DEV_ROW_REMAP_FAILED",
-    "DCGM_FI_SYSTEM_DRIVER_VERSION",
-    "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO",
-    "DCGM_FI_PROF_TENSOR_UTIL_RATIO",
-    "DCGM_FI_PROF_DRAM_UTIL_RATIO",
-    "DCGM_FI_PROF_PCIE_TX_BYTES",
-    "DCGM_FI_PROF_PCIE_RX_BYTES",
-];
+/// Fields that dcgm-exporter 4.9 serves by default.
+const DEFAULT_4_9: &str = include_str!("list/default-4.9.txt");
 
 impl FieldList {
     /// What the release serves without a list of its own.
@@ -166,7 +101,7 @@ impl FieldList {
             Release::V4_9 => DEFAULT_4_9,
         };
         let mut list = FieldList::default();
-        for name in names {
+        for name in names.lines() {
             let Some(field) = find(name, release) else { continue };
             list.add("default", name, field.kind, field.help, release);
         }
@@ -177,7 +112,7 @@ impl FieldList {
     pub fn add(&mut self, place: &str, name: &str, kind: FamilyType, help: &str, release: Release) {
         let Some(field) = find(name, release) else {
             let near = (self.problems.len() < MAX_PROBLEMS).then(|| nearest(name)).flatten();
-            return self.note(place, name, ProblemKind::Unknown(near));
+            return self.note(place, name, near.map_or(ProblemKind::Unknown, ProblemKind::Misspelled));
         };
         let same = |column: &&Column| std::ptr::eq(column.field, field);
         if let Some(before) = self.columns.iter().chain(&self.labels).find(same) {

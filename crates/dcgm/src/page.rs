@@ -104,7 +104,7 @@ pub const WINDOW_MS: u64 = 300_000;
 
 impl PageConfig {
     /// What the release serves without any setting, on the host of this name.
-    pub fn of(release: Release, hostname: &str) -> PageConfig {
+    pub fn for_release(release: Release, hostname: &str) -> PageConfig {
         PageConfig {
             release,
             fields: FieldList::default_of(release),
@@ -133,7 +133,7 @@ impl PageConfig {
 
 impl Default for PageConfig {
     fn default() -> PageConfig {
-        PageConfig::of(Release::default(), "")
+        PageConfig::for_release(Release::default(), "")
     }
 }
 
@@ -162,7 +162,7 @@ struct PageSample {
 
 /// Appends the page of this snapshot. A family without a value is left out.
 pub fn encode(config: &PageConfig, snapshot: &Snapshot, out: &mut String) {
-    let entities = Entities::of(snapshot);
+    let entities = Entities::from_snapshot(snapshot);
     let labels = Labels::new(config, snapshot, &entities);
     let mut columns: Vec<&Column> = config.fields.columns.iter().collect();
     columns.sort_by(|one, two| one.name.cmp(&two.name));
@@ -192,7 +192,7 @@ fn family(
             continue;
         }
         let Some(value) = number::text(value, column.field.format) else { continue };
-        found.push((labels.of(sample.entity, &sample.labels, &sample.attributes), value));
+        found.push((labels.for_sample(sample.entity, &sample.labels, &sample.attributes), value));
     }
     let each = found.iter().flat_map(|(labels, value)| labels.iter().map(move |one| (one, value)));
     let mut lines: Vec<_> = each.collect();

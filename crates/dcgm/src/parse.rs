@@ -4,7 +4,6 @@
 //! of equal series, as Prometheus does, and counts the others.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 use model::text::clean;
 
@@ -26,7 +25,7 @@ impl ParsedSample {
 
 /// The series of one name.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ParsedFamily {
+pub(crate) struct ParsedFamily {
     /// As `# TYPE` declares it; empty without one.
     pub kind: String,
     /// As `# HELP` has it.
@@ -39,13 +38,14 @@ pub struct ParsedFamily {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ParsedPage {
     /// Families that have a series.
-    pub families: BTreeMap<String, ParsedFamily>,
+    pub(crate) families: BTreeMap<String, ParsedFamily>,
     /// Series that were there before.
-    pub doubled: Vec<String>,
+    pub(crate) doubled: Vec<String>,
 }
 
-/// A line that is not of the format.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A line that does not have the format.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {fault}: {text}")]
 pub struct ParseError {
     /// Its number, from 1 on.
     pub line: usize,
@@ -54,14 +54,6 @@ pub struct ParseError {
     /// How it begins.
     pub text: String,
 }
-
-impl fmt::Display for ParseError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}: {}: {}", self.line, self.fault, self.text)
-    }
-}
-
-impl std::error::Error for ParseError {}
 
 /// What is wrong with a line, until its number is known.
 type Fault = &'static str;
@@ -80,14 +72,14 @@ pub fn read(text: &str) -> Result<ParsedPage, ParseError> {
     let mut seen = BTreeSet::new();
     for (at, line) in text.lines().enumerate() {
         let fault = |fault| ParseError { line: at + 1, fault, text: clean(line, MAX_TEXT) };
-        page.take(line.trim(), &mut seen).map_err(fault)?;
+        page.read_line(line.trim(), &mut seen).map_err(fault)?;
     }
     page.families.retain(|_, family| !family.samples.is_empty());
     Ok(page)
 }
 
 impl ParsedPage {
-    fn take(&mut self, line: &str, seen: &mut BTreeSet<(String, String)>) -> Result<(), Fault> {
+    fn read_line(&mut self, line: &str, seen: &mut BTreeSet<(String, String)>) -> Result<(), Fault> {
         if let Some(comment) = line.strip_prefix('#') {
             return self.declare(comment.trim_start());
         }

@@ -33,43 +33,14 @@ pub fn text() -> String {
     out
 }
 
-/// Metrics by GPU architecture. NVML metrics are available on all GPUs, GPM metrics on Hopper and later.
-const BY_ARCHITECTURE: &str = "\n## What is measured, by architecture\n\n\
-    | architecture | GPUs, for example | NVML: utilization, memory, power, heat, clocks, errors, processes | GPM: \
-    activity of SM, tensor pipes and memory, PCIe bytes | utilization of a MIG GPU instance | `gpu_bottleneck` | seen |\n\
-    |---|---|---|---|---|---|---|\n\
-    | Blackwell | B200, GB200 | yes | yes | GPM | every cause | no |\n\
-    | Hopper | H100, H200 | yes | yes | GPM | every cause | H200; H100 and MIG simulated only |\n\
-    | Ada Lovelace | L4, L40S | yes; they have no NVLink | no | no MIG | without the causes of GPM, else `unknown` | L4 \
-    simulated only |\n\
-    | Ampere | A100, A30, A10, A40 | yes | no | none | without the causes of GPM, else `unknown` | A100 simulated only |\n\
-    | Turing | T4 | yes; retired pages in place of remapped rows | no | no MIG | without the causes of GPM, else \
-    `unknown` | T4 simulated only |\n\n\
-    GPUs before Hopper do not support `gpu_gpm_*` and `gpu_mig_gpm_*`. There are two substitutes:\n\n\
-    - `sampler.pcie_throughput = true` enables `gpu_pcie_throughput_bytes_per_second`.\n\
-    - Run dcgm-exporter alongside and scrape it with the same Prometheus. `alerts/recording.rules.yml` joins its \
-    `DCGM_FI_PROF_*` metrics by UUID and MIG GPU instance to `place:dcgm_active:ratio{unit}` and \
-    `place:dcgm_pcie_bytes:rate{direction}`. The dashboards and the utilization of MIG GPUs use these series if GPM is \
-    unsupported. By default, dcgm-exporter serves `DCGM_FI_PROF_GR_ENGINE_ACTIVE`, `PIPE_TENSOR_ACTIVE`, `DRAM_ACTIVE`, \
-    `PCIE_TX_BYTES` and `PCIE_RX_BYTES`. Add a line for `DCGM_FI_PROF_SM_ACTIVE` to its list of counters. \
-    `gpu_bottleneck` does not use these metrics.\n\n\
-    Not supported: Jetson and other GPUs inside an SoC, GPUs of other vendors, GPUs before Turing.\n";
+/// Start of `docs/METRICS.md`, up to the head of the table of entities.
+const INTRODUCTION: &str = include_str!("docs/introduction.md");
+/// Section of `docs/METRICS.md` about the architectures.
+const BY_ARCHITECTURE: &str = include_str!("docs/by-architecture.md");
 
 /// Returns the text of `docs/METRICS.md`.
 pub fn markdown() -> String {
-    let mut out = String::from(
-        "# Metrics\n\n\
-         Generated from `crates/model/src/catalog.rs` by `gpu-node-exporter metrics --format markdown`; a test \
-         compares this file with the catalogue. All values use base units or ratios. An unsupported value has no \
-         series and is listed in `gpu_exporter_metric_unsupported`. A value that could not be read has no series and \
-         is counted in `gpu_exporter_driver_error_kinds_total`. Zero is a measured value. [NVML.md](NVML.md) lists the \
-         NVML data that the exporter does not publish.\n\n\
-         The tier of a metric defines how often it is read: **identity** and **once** when a GPU is opened, **fast** \
-         at 10 Hz, **normal** at 1 Hz, **samples** every 2 s, **slow** every 10 s, **rare** every 60 s, **nvlink** \
-         every 10 min (all configurable), and **computed** when the exporter publishes. Counters of tier *computed* \
-         start at 0 when the daemon starts; other counters are the driver's own.\n\n\
-         ## Entities\n\n| entity | labels | description |\n|---|---|---|\n",
-    );
+    let mut out = String::from(INTRODUCTION);
     for e in EntityKind::ALL {
         let labels = quoted(e.labels().iter().map(|l| l.name));
         let _ = writeln!(out, "| {e:?} | {labels} | {} |", one_line(e.help()));
@@ -88,6 +59,13 @@ pub fn markdown() -> String {
         let (name, series) = (group.name(), group.series());
         let _ = writeln!(out, "| `{name}` | {series} | {} | {} |", one_line(group.help()), names.join(", "));
     }
+    append_index(&mut out);
+    METRICS.iter().for_each(|metric| append_metric(&mut out, metric));
+    out
+}
+
+/// Appends the table of all metrics.
+fn append_index(out: &mut String) {
     out.push_str("\n## Metrics\n\n| metric | kind | unit | entity | further labels | tier | since |\n|---|---|---|---|---|---|---|\n");
     for m in METRICS {
         let _ = writeln!(
@@ -102,28 +80,29 @@ pub fn markdown() -> String {
             m.since
         );
     }
-    for m in METRICS {
-        let _ = write!(out, "\n### {}\n\n{}\n", m.name, format!("{} {}", m.help(), m.notes()).trim_end());
-        if let Some(group) = m.group {
-            let except = quoted(m.except.iter().copied());
-            let except = if except.is_empty() { except } else { format!(", except for {except}") };
-            let _ = write!(out, "\nGroup `{}`{except}.\n", group.name());
-        }
-        if let Some(instead) = m.deprecated {
-            let _ = write!(out, "\nDeprecated: use `{instead}`.\n");
-        }
-        if all_labels(m).next().is_some() {
-            out.push('\n');
-        }
-        for label in all_labels(m) {
-            let _ = write!(out, "- `{}`: {}", label.name, one_line(label.help));
-            if let Some(values) = label.values {
-                let _ = write!(out, " One of {}.", quoted(values.iter().copied()));
-            }
-            out.push('\n');
-        }
+}
+
+/// Appends the section of one metric.
+fn append_metric(out: &mut String, m: &MetricDef) {
+    let _ = write!(out, "\n### {}\n\n{}\n", m.name, format!("{} {}", m.help(), m.notes()).trim_end());
+    if let Some(group) = m.group {
+        let except = quoted(m.except.iter().copied());
+        let except = if except.is_empty() { except } else { format!(", except for {except}") };
+        let _ = write!(out, "\nGroup `{}`{except}.\n", group.name());
     }
-    out
+    if let Some(instead) = m.deprecated {
+        let _ = write!(out, "\nDeprecated: use `{instead}`.\n");
+    }
+    if all_labels(m).next().is_some() {
+        out.push('\n');
+    }
+    for label in all_labels(m) {
+        let _ = write!(out, "- `{}`: {}", label.name, one_line(label.help));
+        if let Some(values) = label.values {
+            let _ = write!(out, " One of {}.", quoted(values.iter().copied()));
+        }
+        out.push('\n');
+    }
 }
 
 fn quoted<'a>(names: impl Iterator<Item = &'a str>) -> String {

@@ -1,14 +1,13 @@
 //! The HTTP server: read-only, bounded in every direction, and never in the way of the driver.
 //!
 //! `listen` opens the sockets, `connection` holds each client to the [`Limits`], `places` says which connection leaves
-//! when they run short, by the `activity` of each. `client_io` is its stream, within TLS or not, and `guard` says what its
+//! when they run short, by the `activity` of each. `guard` says what its
 //! client may read. `host` checks the name that a client asks for, `routes` responds, `events` also as a stream and `live` to
 //! open status pages. Everything runs on one thread, which encodes nothing: a handler sends bytes of the
 //! [cache](crate::response_cache), or waits for a helper thread that makes them.
 
 mod activity;
 mod app_state;
-mod client_io;
 mod connection;
 mod events;
 mod guard;

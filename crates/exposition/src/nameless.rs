@@ -26,7 +26,7 @@ pub const OWNER_LABELS: [&str; 15] = [
 ];
 
 /// The snapshot without owners, processes, and metrics and texts that name them.
-pub fn of(snapshot: &Snapshot) -> Snapshot {
+pub fn without_owners(snapshot: &Snapshot) -> Snapshot {
     let mut shown = snapshot.clone();
     shown.families.retain(|family| !names_owners(family.def));
     shown.owners.clear();
@@ -163,7 +163,7 @@ mod tests {
         node.canary.places = [CanaryEnd::Abandoned, CanaryEnd::CouldNotRun, CanaryEnd::Broken]
             .map(|end| canary(&node.gpus[0].gpu, end))
             .to_vec();
-        let (whole, nameless) = (Arc::new(node.clone()), Arc::new(of(&node)));
+        let (whole, nameless) = (Arc::new(node.clone()), Arc::new(without_owners(&node)));
         for format in
             [ResponseFormat::Owners, ResponseFormat::Json, ResponseFormat::Events, ResponseFormat::Page]
         {

@@ -72,7 +72,7 @@ enum Version {
 }
 
 impl Version {
-    fn of(format: ResponseFormat, snapshot: &Snapshot) -> Version {
+    fn for_format(format: ResponseFormat, snapshot: &Snapshot) -> Version {
         match format {
             ResponseFormat::Events => Version::Events(snapshot.events_revision()),
             ResponseFormat::History => Version::History(snapshot.trends.end),
@@ -208,7 +208,7 @@ impl ResponseCache {
         // Turn and result belong to the helper thread: a client that leaves early starts no second encoder.
         let encode = move || {
             let _turn = turn;
-            let list = Arc::new(EncodedEvents::of(&shown(&snapshot, nameless)));
+            let list = Arc::new(EncodedEvents::from_snapshot(&shown(&snapshot, nameless)));
             *lock(&events) = Some((Mono::now(), Arc::clone(&list)));
             list
         };
@@ -288,7 +288,7 @@ impl ResponseCache {
 
 impl Slot {
     fn ready(&self, snapshot: &Snapshot, encoding: Encoding) -> Option<EncodedResponse> {
-        let version = Version::of(self.format, snapshot);
+        let version = Version::for_format(self.format, snapshot);
         let ready = lock(&self.ready);
         ready.responses[encoding as usize].clone().filter(|_| ready.version == Some(version))
     }
@@ -298,7 +298,8 @@ impl Slot {
         let mut ready = lock(&self.ready);
         let is_within = |time| ready.requested[encoding as usize].is_some_and(|at| now.since(at) <= time);
         let (is_due, is_kept) = (self.format.is_metrics() && is_within(KEEP), is_within(KEEP_UNCHANGED));
-        let is_new = ready.version.is_some() && ready.version != Some(Version::of(self.format, snapshot));
+        let is_new =
+            ready.version.is_some() && ready.version != Some(Version::for_format(self.format, snapshot));
         if is_new || !is_kept {
             ready.responses[encoding as usize] = None;
         }
@@ -311,7 +312,7 @@ impl Slot {
         snapshot: &Arc<Snapshot>,
         encoding: Encoding,
     ) -> Result<EncodedResponse, EncodeError> {
-        let version = Version::of(self.format, snapshot);
+        let version = Version::for_format(self.format, snapshot);
         let plain = match self.ready(snapshot, Encoding::Identity) {
             Some(response) => response.bytes,
             None => {
@@ -344,7 +345,7 @@ impl Slot {
 }
 
 fn shown(snapshot: &Arc<Snapshot>, nameless: bool) -> Arc<Snapshot> {
-    if nameless { Arc::new(nameless::of(snapshot)) } else { Arc::clone(snapshot) }
+    if nameless { Arc::new(nameless::without_owners(snapshot)) } else { Arc::clone(snapshot) }
 }
 
 /// The tag of these bytes in this encoding, with its quotes.

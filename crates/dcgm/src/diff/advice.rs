@@ -8,7 +8,7 @@ use super::labels::{LabelDiff, LabelState};
 use super::missing::{MissingReason, is_default, row};
 use super::{DiffConfig, FamilyDiff, FamilyState, GpuSets};
 use crate::fields::{Release, TABLE, find};
-use crate::page::Values;
+use crate::page::{PageConfig, Values};
 
 /// Whether dashboards, alerts and autoscalers can be switched over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -67,7 +67,7 @@ impl AdviceDraft {
     }
 }
 
-pub fn of(
+pub fn advise(
     gpus: &GpuSets,
     families: &[FamilyDiff],
     labels: &[LabelDiff],
@@ -195,53 +195,27 @@ fn of_label(
     by_release: &impl Fn(&str) -> bool,
     found: &mut AdviceDraft,
 ) {
+    if let Some((key, value, reason)) = setting_for(label, config.page) {
+        return found.set(key, value, reason);
+    }
     let LabelDiff { name, state, families, .. } = label;
-    let page = config.page;
-    let quoted = |text: &str| format!("{text:?}");
-    let (missing, extra) = (*state == LabelState::Missing, *state == LabelState::Extra);
+    let is_field = find(name, config.page.release).is_some_and(|field| field.is_served());
     match (name.as_str(), state) {
-        (_, LabelState::Same) => {}
-        ("hostname" | "Hostname", LabelState::Missing | LabelState::Renamed { .. }) => {
-            found.set("hostname_label", quoted(name), format!("the label {name}"));
-        }
-        ("hostname" | "Hostname", LabelState::Extra) => {
-            found.set("hostname_label", "\"\"", format!("no label {name}"));
-        }
-        ("hostname" | "Hostname", LabelState::OtherValue { theirs, ours }) => found.lost.push(format!(
-            "label {name} is {theirs:?} there and {ours:?} here: give both exporters the same variable NODE_NAME"
-        )),
-        // Which window it is the family says.
-        ("window_size_in_ms", LabelState::OtherValue { .. }) => {}
-        (name, LabelState::Missing | LabelState::Renamed { .. })
-            if find(name, page.release).is_some_and(|field| field.is_served()) =>
-        {
+        // The family names the window.
+        (_, LabelState::Same) | ("window_size_in_ms", LabelState::OtherValue { .. }) => {}
+        (name, LabelState::Missing | LabelState::Renamed { .. }) if is_field => {
             if !by_release(name) {
                 found.list(row(name, "label", ""), "labels that the list of fields has not");
             }
         }
-        ("pod" | "namespace" | "container", _) if missing && !page.pods => {
-            found.set("pods", "true", "labels of pods");
-        }
-        ("pod" | "namespace" | "container", _) if extra => found.set("pods", "false", "no labels of pods"),
-        (name, _) if name.starts_with("dra_") && missing && !page.pods => {
-            found.set("pods", "true", "labels of claims");
-        }
-        (name, _) if name.starts_with("dra_") && extra => found.set("pods", "false", "no labels of claims"),
-        ("pod_uid", _) if missing && !page.pod_uids => {
-            found.set("pod_uids", "true", "the label pod_uid, of pods whose processes are on the GPU");
-        }
-        // The number is err_code.
+        ("hostname" | "Hostname", LabelState::OtherValue { theirs, ours }) => found.lost.push(format!(
+            "label {name} is {theirs:?} there and {ours:?} here: give both exporters the same variable NODE_NAME"
+        )),
+        // The number is in err_code.
         ("err_msg", LabelState::OtherValue { theirs, ours }) => found.stays.push(format!(
             "label err_msg has this exporter's own texts, in {families} families, such as {theirs:?} there and {ours:?} here"
         )),
-        ("hpc_job", _) if missing && !page.jobs && !page.job_files => {
-            found.set("hpc_job_dir", "\"...\"", "the directory of dcgm-exporter's --hpc-job-mapping-dir");
-        }
-        ("hpc_job", _) if extra => found.set("jobs", "false", "no label hpc_job; hpc_job_dir = \"\" as well"),
-        ("GPU_CI_ID" | "GPU_I_ID" | "GPU_I_PROFILE", _) if missing && page.values == Values::Corrected => {
-            found.set("values", "\"faithful\"", "labels of MIG instances");
-        }
-        ("pod" | "namespace" | "container", _) if missing => found.lost.push(format!(
+        ("pod" | "namespace" | "container", LabelState::Missing) => found.lost.push(format!(
             "label {name}, in {families} families: the kubelet names no pod here; `gpu-node-exporter doctor` says why"
         )),
         (name, LabelState::Missing) => {
@@ -255,4 +229,35 @@ fn of_label(
         )),
         (name, LabelState::Extra) => found.stays.push(format!("label {name}, in {families} families")),
     }
+}
+
+/// Returns the setting that makes a label alike, if there is one: its key, its value and the reason.
+fn setting_for(label: &LabelDiff, page: &PageConfig) -> Option<(&'static str, String, String)> {
+    let name = label.name.as_str();
+    let (missing, extra) = (label.state == LabelState::Missing, label.state == LabelState::Extra);
+    let renamed = matches!(label.state, LabelState::Renamed { .. });
+    let (key, value, reason): (_, &str, &str) = match name {
+        "hostname" | "Hostname" if missing || renamed => {
+            return Some(("hostname_label", format!("{name:?}"), format!("the label {name}")));
+        }
+        "hostname" | "Hostname" if extra => {
+            return Some(("hostname_label", "\"\"".to_owned(), format!("no label {name}")));
+        }
+        "pod" | "namespace" | "container" if missing && !page.pods => ("pods", "true", "labels of pods"),
+        "pod" | "namespace" | "container" if extra => ("pods", "false", "no labels of pods"),
+        name if name.starts_with("dra_") && missing && !page.pods => ("pods", "true", "labels of claims"),
+        name if name.starts_with("dra_") && extra => ("pods", "false", "no labels of claims"),
+        "pod_uid" if missing && !page.pod_uids => {
+            ("pod_uids", "true", "the label pod_uid, of pods whose processes are on the GPU")
+        }
+        "hpc_job" if missing && !page.jobs && !page.job_files => {
+            ("hpc_job_dir", "\"...\"", "the directory of dcgm-exporter's --hpc-job-mapping-dir")
+        }
+        "hpc_job" if extra => ("jobs", "false", "no label hpc_job; hpc_job_dir = \"\" as well"),
+        "GPU_CI_ID" | "GPU_I_ID" | "GPU_I_PROFILE" if missing && page.values == Values::Corrected => {
+            ("values", "\"faithful\"", "labels of MIG instances")
+        }
+        _ => return None,
+    };
+    Some((key, value.to_owned(), reason.to_owned()))
 }

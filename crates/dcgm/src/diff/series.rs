@@ -21,7 +21,7 @@ pub fn gpu(sample: &ParsedSample) -> Option<&str> {
 
 /// One series with what its value was on all scrapes.
 #[derive(Clone, Copy, Debug)]
-pub struct ScrapedSeries<'a> {
+pub(crate) struct ScrapedSeries<'a> {
     pub labels: &'a BTreeMap<String, String>,
     /// On the last scrape.
     pub value: f64,
@@ -42,7 +42,7 @@ impl<'a> ScrapedSeries<'a> {
 
 /// A family of one page.
 #[derive(Clone, Debug)]
-pub struct ScrapedFamily<'a> {
+pub(crate) struct ScrapedFamily<'a> {
     pub kind: &'a str,
     pub help: &'a str,
     pub series: Vec<ScrapedSeries<'a>>,
@@ -57,7 +57,11 @@ pub fn family<'a>(pages: &'a [ParsedPage], name: &str, gpus: &GpuSets) -> Option
     };
     let samples = newest.samples.iter().filter(is_common);
     let mut series: Vec<ScrapedSeries<'a>> = samples
-        .map(|one| ScrapedSeries { labels: &one.labels, value: one.value, range: ValueRange::of(one.value) })
+        .map(|one| ScrapedSeries {
+            labels: &one.labels,
+            value: one.value,
+            range: ValueRange::from_value(one.value),
+        })
         .collect();
     if series.is_empty() {
         return None;
@@ -78,14 +82,14 @@ fn kind(declared: &str) -> &str {
 
 /// One series on both pages.
 #[derive(Clone, Copy, Debug)]
-pub struct Pair<'a> {
+pub(crate) struct Pair<'a> {
     pub theirs: ScrapedSeries<'a>,
     pub ours: ScrapedSeries<'a>,
 }
 
 /// The series of a family.
 #[derive(Clone, Debug, Default)]
-pub struct PairedSeries<'a> {
+pub(crate) struct PairedSeries<'a> {
     pub both: Vec<Pair<'a>>,
     /// Series of one page alone.
     pub theirs: Vec<ScrapedSeries<'a>>,

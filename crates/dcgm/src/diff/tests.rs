@@ -18,7 +18,7 @@ const EVERYTHING: &str = include_str!("../page/golden/everything.prom");
 const OLD: &str = include_str!("pages/4.8.2.prom");
 
 fn page(release: Release) -> PageConfig {
-    PageConfig::of(release, "node1")
+    PageConfig::for_release(release, "node1")
 }
 
 fn with(page: &PageConfig) -> DiffConfig<'_> {
@@ -293,7 +293,7 @@ fn constants_are_equal_and_what_moves_may_differ() {
 #[test]
 fn each_moving_metric_is_one_that_a_field_is_made_of() {
     for field in crate::fields::TABLE {
-        let tolerance = tolerance::of(field);
+        let tolerance = tolerance::tolerance(field);
         let text_or_number = tolerance.map_or_else(str::len, |tolerance| tolerance.reason.len());
         assert!(text_or_number > 0, "{}", field.name());
         if let Ok(Tolerance { absolute, relative, .. }) = tolerance {

@@ -6,7 +6,7 @@ use crate::fields::{DcgmField, FieldFormat, FieldSource, Own};
 
 /// How far apart two values of one series may be.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Tolerance {
+pub(crate) struct Tolerance {
     /// In the unit of the field.
     pub absolute: f64,
     /// Of the larger value.
@@ -78,7 +78,7 @@ moving! {
 const OWN_START: &str = "counted since each exporter's own start";
 
 /// The tolerance of a field, or why its values are not compared. Constants and counts of faults have to be equal.
-pub fn of(field: &DcgmField) -> Result<Tolerance, &'static str> {
+pub fn tolerance(field: &DcgmField) -> Result<Tolerance, &'static str> {
     let (metric, factor) = match field.source {
         FieldSource::Own(Own::XidErrorsTotal | Own::ClockEventsTotal) => return Err(OWN_START),
         FieldSource::Own(Own::ClockEventsCount) => {
@@ -124,13 +124,13 @@ pub fn of(field: &DcgmField) -> Result<Tolerance, &'static str> {
 
 /// What the readings of one series were, on the scrapes of one page.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ValueRange {
+pub(crate) struct ValueRange {
     pub least: f64,
     pub most: f64,
 }
 
 impl ValueRange {
-    pub fn of(value: f64) -> ValueRange {
+    pub fn from_value(value: f64) -> ValueRange {
         ValueRange { least: value, most: value }
     }
 

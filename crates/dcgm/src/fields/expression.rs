@@ -92,7 +92,7 @@ fn own_family(own: Own) -> Option<String> {
 }
 
 /// An expression that gives the field's value; empty if `/metrics` has nothing that does.
-pub(super) fn of(field: &DcgmField) -> String {
+pub(super) fn expression(field: &DcgmField) -> String {
     of_source(&field.source).unwrap_or_default()
 }
 

@@ -141,6 +141,6 @@ fn what_cannot_be_served_is_a_problem_and_the_rest_is_served() {
     let kinds: Vec<&ProblemKind> = list.problems.iter().map(|problem| &problem.kind).collect();
     assert!(matches!(
         kinds[..],
-        [ProblemKind::Doubled(_), ProblemKind::Unknown(_), ProblemKind::NoSource, ProblemKind::TextOnly]
+        [ProblemKind::Doubled(_), ProblemKind::Unknown, ProblemKind::NoSource, ProblemKind::TextOnly]
     ));
 }

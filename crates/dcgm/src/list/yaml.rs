@@ -312,14 +312,14 @@ struct NodeReader<'a> {
 
 impl NodeReader<'_> {
     /// Takes a unit for a node, and one for each byte of its text.
-    fn take<E: de::Error>(self, length: usize) -> Result<(), E> {
+    fn charge<E: de::Error>(self, length: usize) -> Result<(), E> {
         let left = self.left.get().checked_sub(length + 1);
         self.left.set(left.ok_or_else(|| E::custom("aliases make it too large; write their texts out"))?);
         Ok(())
     }
 
     fn text<E: de::Error>(self, text: String) -> Result<YamlValue, E> {
-        self.take(text.len())?;
+        self.charge(text.len())?;
         Ok(YamlValue::Scalar(Some(text)))
     }
 }
@@ -340,7 +340,7 @@ impl<'de> Visitor<'de> for NodeReader<'_> {
     }
 
     fn visit_unit<E: de::Error>(self) -> Result<YamlValue, E> {
-        self.take(0)?;
+        self.charge(0)?;
         Ok(YamlValue::Scalar(None))
     }
 
@@ -357,18 +357,18 @@ impl<'de> Visitor<'de> for NodeReader<'_> {
     }
 
     fn visit_f64<E: de::Error>(self, value: f64) -> Result<YamlValue, E> {
-        self.take(3)?;
+        self.charge(3)?;
         // 1e300, not 300 zeros.
         Ok(YamlValue::Scalar(Some(format!("{value:?}"))))
     }
 
     fn visit_str<E: de::Error>(self, value: &str) -> Result<YamlValue, E> {
-        self.take(value.len())?;
+        self.charge(value.len())?;
         Ok(YamlValue::Scalar(Some(value.to_owned())))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<YamlValue, A::Error> {
-        self.take(0)?;
+        self.charge(0)?;
         let mut items = Vec::new();
         while let Some(item) = access.next_element_seed(self)? {
             items.push(item);
@@ -377,7 +377,7 @@ impl<'de> Visitor<'de> for NodeReader<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<YamlValue, A::Error> {
-        self.take(0)?;
+        self.charge(0)?;
         let mut keys = Vec::new();
         while let Some((key, value)) = access.next_entry_seed(self, self)? {
             let YamlValue::Scalar(Some(key)) = key else {

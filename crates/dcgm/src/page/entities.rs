@@ -9,7 +9,7 @@ use crate::fields::{Level, kinds};
 
 /// A GPU, a GPU instance or a compute instance: positions in [`Entities`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PageEntity {
+pub(crate) struct PageEntity {
     pub gpu: usize,
     pub instance: Option<usize>,
     /// NVML's id of the compute instance.
@@ -18,7 +18,7 @@ pub struct PageEntity {
 
 /// A GPU with its instances.
 #[derive(Debug)]
-pub struct GpuEntity {
+pub(crate) struct GpuEntity {
     pub gpu: Gpu,
     pub subject: Subject,
     pub instances: Vec<MigInstance>,
@@ -26,7 +26,7 @@ pub struct GpuEntity {
 
 /// A GPU instance with the ids of its compute instances.
 #[derive(Debug)]
-pub struct MigInstance {
+pub(crate) struct MigInstance {
     pub id: u32,
     pub profile: String,
     pub subject: Subject,
@@ -35,11 +35,11 @@ pub struct MigInstance {
 
 /// All GPUs of the page, by index.
 #[derive(Debug)]
-pub struct Entities(pub Vec<GpuEntity>);
+pub(crate) struct Entities(pub Vec<GpuEntity>);
 
 impl Entities {
     /// The GPUs whose UUID is known, with their instances.
-    pub fn of(snapshot: &Snapshot) -> Entities {
+    pub fn from_snapshot(snapshot: &Snapshot) -> Entities {
         let mut gpus: BTreeMap<&Gpu, BTreeMap<u32, MigInstance>> = BTreeMap::new();
         let identities =
             snapshot.series(&m::gpu_info).iter().filter_map(|series| match &series.subject.subject {

@@ -4,7 +4,7 @@ use model::health::{Condition, GpuHealth, HealthLevel};
 
 /// What a watch found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Incident {
+pub(crate) struct Incident {
     /// 0: healthy, 10: a warning, 20: a failure.
     pub result: u8,
     pub code: &'static str,
@@ -16,7 +16,7 @@ const HEALTHY: Incident = Incident { result: 0, code: "DCGM_FR_OK", severity: "N
 
 /// A watch with what it found.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Watch {
+pub(crate) struct Watch {
     pub name: &'static str,
     pub incident: Incident,
 }

@@ -15,13 +15,13 @@ use crate::list::Column;
 
 /// The labels of one series, and the text by which dcgm-exporter orders the series of a family.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SampleLabels {
+pub(crate) struct SampleLabels {
     pub key: String,
     pub text: String,
 }
 
 /// The labels of every entity of one page.
-pub struct Labels<'a> {
+pub(crate) struct Labels<'a> {
     entities: &'a Entities,
     /// The labels of series without labels of their family: most are such.
     plain: BTreeMap<PageEntity, Vec<SampleLabels>>,
@@ -148,7 +148,7 @@ impl<'a> Labels<'a> {
     }
 
     /// The labels of a sample: one set for each owner of the entity.
-    pub fn of(
+    pub fn for_sample(
         &self,
         entity: PageEntity,
         own: &[PageLabel<'_>],

@@ -32,7 +32,7 @@ fn everything(release: Release) -> FieldList {
 }
 
 fn config(release: Release, values: Values) -> PageConfig {
-    PageConfig { values, ..PageConfig::of(release, "node1") }
+    PageConfig { values, ..PageConfig::for_release(release, "node1") }
 }
 
 fn page(config: &PageConfig, snapshot: &Snapshot) -> String {
@@ -153,7 +153,7 @@ fn every_default_value_is_that_of_the_table() {
             // Only the first GPU had an Xid.
             let gpus = if column.field.id == 230 { 1 } else { 2 };
             assert_eq!(family.samples.len(), gpus, "{}", column.name);
-            let first = family.of(&[("gpu", "0")]);
+            let first = family.with(&[("gpu", "0")]);
             assert_eq!(first.len(), 1, "{}", column.name);
             assert!(
                 (first[0].value - value).abs() <= value.abs() * 1e-12,
@@ -178,7 +178,7 @@ fn every_field_has_the_value_of_its_expression_where_one_is_known() {
             column.name
         );
         let Some(value) = expected(column.field) else { continue };
-        let found = page.family(&column.name).of(&[("gpu", "0")])[0].value;
+        let found = page.family(&column.name).with(&[("gpu", "0")])[0].value;
         assert!((found - value).abs() <= value.abs() * 1e-9, "{}: {found} is not {value}", column.name);
     }
 }
@@ -241,7 +241,7 @@ fn the_name_that_two_releases_give_to_two_units_has_the_unit_of_the_release() {
         let mut fields = FieldList::default();
         fields.add("test", name, FamilyType::Gauge, "", release);
         let page = parsed(&PageConfig { fields, ..config(release, Values::Faithful) }, &node::plain());
-        assert_eq!(page.family(name).of(&[("gpu", "0")])[0].value, value);
+        assert_eq!(page.family(name).with(&[("gpu", "0")])[0].value, value);
     }
 }
 
@@ -249,7 +249,7 @@ fn the_name_that_two_releases_give_to_two_units_has_the_unit_of_the_release() {
 fn without_an_xid_there_is_none() {
     let page = parsed(&config(Release::V4_8, Values::Faithful), &node::plain());
     let xids = page.family("DCGM_FI_DEV_XID_ERRORS");
-    assert_eq!(xids.of(&[("gpu", "1")]).len(), 0, "absent, not 0");
+    assert_eq!(xids.with(&[("gpu", "1")]).len(), 0, "absent, not 0");
     let first = &xids.samples[0];
     assert_eq!(first.label("err_code"), Some("79"));
     assert_eq!(first.label("err_msg"), Some(model::xid::xid(79).mnemonic));
@@ -267,7 +267,7 @@ fn an_xid_of_an_instance_is_on_the_gpu_and_on_the_instance() {
     node.events = [event(31, 10.0, Some(1)), event(43, 30.0, Some(1)), event(13, 20.0, Some(0))].into();
     let found = |values: Values| {
         let page = parsed(&config(Release::V4_8, values), &node);
-        let of = page.family("DCGM_FI_DEV_XID_ERRORS").of(&[("gpu", "1")]);
+        let of = page.family("DCGM_FI_DEV_XID_ERRORS").with(&[("gpu", "1")]);
         let one = |one: &ParsedSample| {
             let label = |name: &str| one.label(name).map(str::to_owned);
             (label("GPU_I_ID"), label("GPU_CI_ID"), one.value)
@@ -283,7 +283,7 @@ fn an_xid_of_an_instance_is_on_the_gpu_and_on_the_instance() {
 fn a_gpu_in_mig_mode_is_its_instances() {
     let node = node::mig();
     let faithful = parsed(&config(Release::V4_8, Values::Faithful), &node);
-    let of = |name: &str| faithful.family(name).of(&[("gpu", "1")]);
+    let of = |name: &str| faithful.family(name).with(&[("gpu", "1")]);
     // The board's own values are on each of its instances.
     let power = of("DCGM_FI_DEV_POWER_USAGE");
     assert_eq!(power.len(), MIG.len());
@@ -298,10 +298,10 @@ fn a_gpu_in_mig_mode_is_its_instances() {
     // The utilization is none in MIG mode, and the other GPU is as ever.
     assert_eq!(of("DCGM_FI_DEV_GPU_UTIL").len(), 0);
     assert_eq!(faithful.family("DCGM_FI_DEV_GPU_UTIL").samples.len(), 1);
-    assert!(faithful.family("DCGM_FI_DEV_POWER_USAGE").of(&[("gpu", "0")])[0].label("GPU_I_ID").is_none());
+    assert!(faithful.family("DCGM_FI_DEV_POWER_USAGE").with(&[("gpu", "0")])[0].label("GPU_I_ID").is_none());
 
     let corrected = parsed(&config(Release::V4_8, Values::Corrected), &node);
-    let of = |name: &str| corrected.family(name).of(&[("gpu", "1")]);
+    let of = |name: &str| corrected.family(name).with(&[("gpu", "1")]);
     let power = of("DCGM_FI_DEV_POWER_USAGE");
     assert_eq!((power.len(), power[0].label("GPU_I_ID")), (1, None), "once");
     let memory = of("DCGM_FI_DEV_FB_USED");
@@ -327,21 +327,21 @@ fn windows_count_and_say_how_long_they_are() {
     let config = own(&["DCGM_EXP_XID_ERRORS_COUNT", "DCGM_EXP_CLOCK_EVENTS_COUNT"]);
     let page = parsed(&config, &node::plain());
     let xids = page.family("DCGM_EXP_XID_ERRORS_COUNT");
-    let found = &xids.of(&[("gpu", "0")]);
+    let found = &xids.with(&[("gpu", "0")]);
     assert_eq!(
         found.iter().map(|one| (one.label("xid"), one.value)).collect::<Vec<_>>(),
         [(Some("79"), 2.0)]
     );
     assert!(xids.samples.iter().all(|one| one.label("window_size_in_ms") == Some("300000")));
-    let none = &xids.of(&[("gpu", "1")]);
+    let none = &xids.with(&[("gpu", "1")]);
     assert_eq!((none.len(), none[0].label("xid"), none[0].value), (1, None, 0.0));
     let clocks = page.family("DCGM_EXP_CLOCK_EVENTS_COUNT");
-    let first = clocks.of(&[("gpu", "0")]);
+    let first = clocks.with(&[("gpu", "0")]);
     let words: Vec<_> = first.iter().map(|one| one.label("clock_event").unwrap()).collect();
     assert_eq!(words, ["hw_thermal", "power_cap"]);
-    assert_eq!(clocks.of(&[("gpu", "1")]).len(), 0, "looked at, and nothing found");
+    assert_eq!(clocks.with(&[("gpu", "1")]).len(), 0, "looked at, and nothing found");
     let nothing = Snapshot { families: identities(&node::plain()), ..Snapshot::default() };
-    let clocks = parsed(&config, &nothing).family("DCGM_EXP_CLOCK_EVENTS_COUNT").of(&[("gpu", "1")]);
+    let clocks = parsed(&config, &nothing).family("DCGM_EXP_CLOCK_EVENTS_COUNT").with(&[("gpu", "1")]);
     assert_eq!(
         (clocks.len(), clocks[0].label("clock_event"), clocks[0].value),
         (1, None, 0.0),
@@ -349,7 +349,7 @@ fn windows_count_and_say_how_long_they_are() {
     );
     let corrected = parsed(&PageConfig { values: Values::Corrected, ..config }, &nothing);
     assert!(!corrected.families.contains_key("DCGM_EXP_CLOCK_EVENTS_COUNT"), "absent, not 0");
-    assert_eq!(corrected.family("DCGM_EXP_XID_ERRORS_COUNT").of(&[("gpu", "1")])[0].value, 0.0);
+    assert_eq!(corrected.family("DCGM_EXP_XID_ERRORS_COUNT").with(&[("gpu", "1")])[0].value, 0.0);
 }
 
 #[test]
@@ -369,7 +369,7 @@ fn with_mig_counts_of_xids_are_0_and_the_last_one_is_there() {
     let found = |values: Values| {
         let page = parsed(&PageConfig { values, ..own(&names) }, &node);
         names.map(|name| {
-            let of = page.families.get(name).map_or(Vec::new(), |family| family.of(&[("gpu", "1")]));
+            let of = page.families.get(name).map_or(Vec::new(), |family| family.with(&[("gpu", "1")]));
             of.iter().map(|one| (one.label("GPU_I_ID").is_some(), one.value)).collect::<Vec<_>>()
         })
     };
@@ -405,12 +405,12 @@ fn every_watch_of_every_gpu_has_a_state() {
     let health = page.family("DCGM_EXP_GPU_HEALTH_STATUS");
     assert_eq!(health.samples.len(), 22);
     assert!(health.samples.iter().all(|one| one.label("GPU_I_ID").is_none()), "whole GPUs alone");
-    let remap = &health.of(&[("gpu", "1"), ("health_watch", "MEM")])[0];
+    let remap = &health.with(&[("gpu", "1"), ("health_watch", "MEM")])[0];
     assert_eq!(remap.value, 20.0);
     assert_eq!(remap.label("health_error_code"), Some("DCGM_FR_ROW_REMAP_FAILURE"));
     assert_eq!(remap.label("health_error_severity"), Some("ISOLATE"));
     assert_eq!(remap.label("health_error_category"), Some("HARDWARE_MEMORY"));
-    let well = &health.of(&[("gpu", "0"), ("health_watch", "MEM")])[0];
+    let well = &health.with(&[("gpu", "0"), ("health_watch", "MEM")])[0];
     assert_eq!((well.value, well.label("health_error_code")), (0.0, Some("DCGM_FR_OK")));
 }
 
@@ -432,7 +432,7 @@ fn each_pair_of_gpus_has_a_state() {
 fn a_gpu_that_could_not_join_the_fabric_has_failed() {
     let page = parsed(&own(&["DCGM_FI_DEV_FABRIC_MANAGER_STATUS"]), &node::plain());
     let status = page.family("DCGM_FI_DEV_FABRIC_MANAGER_STATUS");
-    assert_eq!((status.of(&[("gpu", "0")])[0].value, status.of(&[("gpu", "1")])[0].value), (3.0, 4.0));
+    assert_eq!((status.with(&[("gpu", "0")])[0].value, status.with(&[("gpu", "1")])[0].value), (3.0, 4.0));
 }
 
 #[test]
@@ -444,7 +444,7 @@ fn the_type_of_the_list_stays_unless_corrected() {
         let config = PageConfig { fields: fields.clone(), ..config(Release::V4_8, values) };
         let page = parsed(&config, &node::plain());
         let family = page.family("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL");
-        assert_eq!((family.kind.as_str(), family.of(&[("gpu", "0")])[0].value), (kind, value));
+        assert_eq!((family.kind.as_str(), family.with(&[("gpu", "0")])[0].value), (kind, value));
     }
 }
 
@@ -459,12 +459,12 @@ fn texts_and_numbers_can_be_labels() {
     fields.add("test", "DCGM_FI_DEV_GPU_TEMP", FamilyType::Gauge, "", Release::V4_8);
     let page = parsed(&PageConfig { fields, ..config(Release::V4_8, Values::Faithful) }, &node::plain());
     let temperature = page.family("DCGM_FI_DEV_GPU_TEMP");
-    let one = &temperature.of(&[("gpu", "0")])[0];
+    let one = &temperature.with(&[("gpu", "0")])[0];
     assert_eq!(one.label("DCGM_FI_DEV_SERIAL"), Some("1654024000"));
     assert_eq!(one.label("DCGM_FI_DEV_BRAND"), Some("NVIDIA"));
     assert_eq!(one.label("DCGM_FI_DEV_MINOR_NUMBER"), Some("3"));
     assert_eq!(one.label("DCGM_FI_DEV_PCI_BUSID"), Some("00000000:1A:00.0"));
-    let other = &temperature.of(&[("gpu", "1")])[0];
+    let other = &temperature.with(&[("gpu", "1")])[0];
     assert_eq!(other.label("DCGM_FI_DEV_BRAND"), None, "not known: no label");
 }
 
@@ -555,7 +555,7 @@ proptest! {
 #[test]
 fn instances_of_no_level_but_their_own_are_asked() {
     for level in [Level::Board, Level::GpuInstance, Level::ComputeInstance, Level::Whole] {
-        let entities = Entities::of(&node::mig());
+        let entities = Entities::from_snapshot(&node::mig());
         for (corrected, entity) in
             [false, true].into_iter().flat_map(|c| entities.at(level, c).into_iter().map(move |e| (c, e)))
         {

@@ -62,7 +62,7 @@ pub fn samples(
     snapshot: &Snapshot,
     entities: &Entities,
 ) -> Vec<PageSample> {
-    let found = Found::of(field, snapshot);
+    let found = Found::read(field, snapshot);
     let value = |entity: PageEntity| {
         let subjects = entities.subjects(entity, field.level, corrected);
         found.value(&subjects)
@@ -130,7 +130,7 @@ enum Found<'a> {
 }
 
 impl<'a> Found<'a> {
-    fn of(field: &DcgmField, snapshot: &'a Snapshot) -> Found<'a> {
+    fn read(field: &DcgmField, snapshot: &'a Snapshot) -> Found<'a> {
         let readings = |of: &[Reading]| of.iter().map(|reading| read(snapshot, *reading)).collect();
         let plain = |of: &[MetricId]| of.iter().map(|metric| read(snapshot, (*metric, &[]))).collect();
         match field.source {

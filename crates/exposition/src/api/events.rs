@@ -50,7 +50,7 @@ use model::snapshot::{Event, EventKind, Snapshot};
 
 /// Which events are asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EventQuery {
+pub(crate) struct EventQuery {
     /// Only events with a greater id.
     pub since: Option<u64>,
     /// Only events that are new or changed after this revision.
@@ -77,7 +77,7 @@ pub fn newest(snapshot: &Snapshot, out: &mut String) {
 
 /// The events of a snapshot as JSON. Documents and streams share the bytes.
 #[derive(Debug)]
-pub struct EncodedEvents {
+pub(crate) struct EncodedEvents {
     pub revision: u64,
     taken_unix_seconds: f64,
     newest_id: u64,
@@ -100,7 +100,7 @@ struct EncodedEvent {
 
 impl EncodedEvents {
     /// All events of a snapshot.
-    pub fn of(snapshot: &Snapshot) -> EncodedEvents {
+    pub fn from_snapshot(snapshot: &Snapshot) -> EncodedEvents {
         EncodedEvents::encode(snapshot, &snapshot.events)
     }
 
@@ -261,7 +261,7 @@ mod tests {
     }
 
     fn document(query: EventQuery) -> serde_json::Value {
-        let list = EncodedEvents::of(&snapshot());
+        let list = EncodedEvents::from_snapshot(&snapshot());
         serde_json::from_slice(&list.document(&list.select(query)).concat()).unwrap()
     }
 
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn pages_by_revision_miss_no_event() {
-        let list = EncodedEvents::of(&snapshot());
+        let list = EncodedEvents::from_snapshot(&snapshot());
         let page = |limit, revision| {
             let query = EventQuery { limit: Some(limit), since_revision: Some(revision), since: None };
             let of = |at: usize| (list.entries[at].id, list.entries[at].revision);
@@ -309,7 +309,7 @@ mod tests {
             Arc::new(Event { id, revision: id, text: text.clone(), ..event })
         };
         let snapshot = Snapshot { events: (1..=6).map(event).collect(), ..Snapshot::default() };
-        let list = EncodedEvents::of(&snapshot);
+        let list = EncodedEvents::from_snapshot(&snapshot);
         let all = EventQuery { limit: Some(1000), ..EventQuery::default() };
         assert_eq!(list.select(all), [3, 4, 5], "the newest");
         assert_eq!(list.select(EventQuery { since: Some(0), ..all }), [0, 1, 2], "the first");
@@ -336,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_stream_goes_by_revision() {
-        let list = EncodedEvents::of(&snapshot());
+        let list = EncodedEvents::from_snapshot(&snapshot());
         let (bytes, last) = list.piece(7);
         let text = String::from_utf8(bytes).unwrap();
         let ids: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("id: ")).collect();

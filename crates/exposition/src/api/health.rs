@@ -46,7 +46,7 @@ impl HealthAnswer {
     }
 
     /// The verdict of a snapshot, or why there is none, on the node or on the GPUs of these indices or UUIDs.
-    pub fn of(snapshot: Result<Arc<Snapshot>, String>, gpus: &[&str]) -> HealthAnswer {
+    pub fn from_snapshot(snapshot: Result<Arc<Snapshot>, String>, gpus: &[&str]) -> HealthAnswer {
         let snapshot = match snapshot {
             Ok(snapshot) => snapshot,
             Err(why) => return HealthAnswer::unknown(&why),
@@ -60,7 +60,7 @@ impl HealthAnswer {
                 _ => node.level.into(),
             };
             let absent = node.absent.iter().map(|absent| &absent.health);
-            let gpus = node.gpus.iter().chain(absent).map(GpuAnswer::of).collect();
+            let gpus = node.gpus.iter().chain(absent).map(GpuAnswer::from_health).collect();
             return HealthAnswer::new(status, &node.text, age, gpus);
         }
         let mut found: Vec<&GpuHealth> = Vec::new();
@@ -79,7 +79,7 @@ impl HealthAnswer {
         }
         let worst = found.iter().map(|gpu| gpu.level).max().unwrap_or_default();
         let text: Vec<String> = found.iter().map(|gpu| sentence(gpu)).collect();
-        let gpus = found.into_iter().map(GpuAnswer::of).collect();
+        let gpus = found.into_iter().map(GpuAnswer::from_health).collect();
         HealthAnswer::new(worst.into(), &text.join("; "), age, gpus)
     }
 
@@ -97,7 +97,7 @@ impl HealthAnswer {
 }
 
 impl GpuAnswer {
-    fn of(health: &GpuHealth) -> GpuAnswer {
+    fn from_health(health: &GpuHealth) -> GpuAnswer {
         GpuAnswer { gpu: health.gpu.clone(), status: health.level.into(), health: health.clone() }
     }
 }
@@ -119,17 +119,17 @@ mod tests {
     #[test]
     fn an_answer_is_the_verdict_of_the_snapshot_and_nothing_else() {
         let snapshot = Arc::new(fixtures::node_taken(7, Mono::now()));
-        let node = HealthAnswer::of(Ok(Arc::clone(&snapshot)), &[]);
+        let node = HealthAnswer::from_snapshot(Ok(Arc::clone(&snapshot)), &[]);
         assert_eq!(node.status, snapshot.health.level.into());
         assert_eq!((node.exit_code, &node.text), (node.status as u8, &snapshot.health.text));
         assert_eq!(node.gpus.len(), snapshot.gpus.len());
         for of in &snapshot.health.gpus {
             let index = of.gpu.gpu.to_string();
-            let asked = HealthAnswer::of(Ok(Arc::clone(&snapshot)), &[&index]);
+            let asked = HealthAnswer::from_snapshot(Ok(Arc::clone(&snapshot)), &[&index]);
             assert_eq!(asked.status, of.level.into());
             assert!(asked.text.starts_with(&format!("GPU {index} {}", of.word)), "{}", asked.text);
             let uuid = of.gpu.uuid.to_uppercase();
-            assert_eq!(HealthAnswer::of(Ok(Arc::clone(&snapshot)), &[&uuid]).text, asked.text);
+            assert_eq!(HealthAnswer::from_snapshot(Ok(Arc::clone(&snapshot)), &[&uuid]).text, asked.text);
         }
     }
 
@@ -139,9 +139,9 @@ mod tests {
         let all: Vec<String> = snapshot.gpus.iter().map(|view| view.gpu.gpu.to_string()).collect();
         let all: Vec<&str> = all.iter().map(String::as_str).collect();
         let worst = snapshot.health.gpus.iter().map(|gpu| gpu.level).max().unwrap();
-        let answer = HealthAnswer::of(Ok(Arc::clone(&snapshot)), &all);
+        let answer = HealthAnswer::from_snapshot(Ok(Arc::clone(&snapshot)), &all);
         assert_eq!((answer.status, answer.gpus.len()), (worst.into(), all.len()));
-        let answer = HealthAnswer::of(Ok(snapshot), &["99"]);
+        let answer = HealthAnswer::from_snapshot(Ok(snapshot), &["99"]);
         assert_eq!((answer.status, answer.exit_code), (HealthStatus::Unknown, 3));
         assert!(answer.text.starts_with("GPU 99 is not known here"), "{}", answer.text);
     }
@@ -152,19 +152,19 @@ mod tests {
         snapshot.health.absent = vec![fixtures::absent()];
         let snapshot = Arc::new(snapshot.evaluated());
         let uuid = fixtures::absent().gpu.uuid;
-        let answer = HealthAnswer::of(Ok(Arc::clone(&snapshot)), &[&uuid]);
+        let answer = HealthAnswer::from_snapshot(Ok(Arc::clone(&snapshot)), &[&uuid]);
         assert_eq!((answer.status, answer.gpus.len()), (HealthStatus::Critical, 1));
         assert_eq!(answer.text, format!("{uuid} missing: the driver does not list it any more"));
-        let by_index = HealthAnswer::of(Ok(Arc::clone(&snapshot)), &["0"]);
+        let by_index = HealthAnswer::from_snapshot(Ok(Arc::clone(&snapshot)), &["0"]);
         assert_ne!(by_index.gpus[0].gpu.uuid, uuid, "that is the GPU listed there");
-        let node = HealthAnswer::of(Ok(snapshot), &[]);
+        let node = HealthAnswer::from_snapshot(Ok(snapshot), &[]);
         assert_eq!(node.gpus.len(), 9);
         assert_eq!(node.gpus[8].status, HealthStatus::Critical);
     }
 
     #[test]
     fn without_a_snapshot_the_reason_is_one_line() {
-        let answer = HealthAnswer::of(Err("No values\nhave been published yet.\n".into()), &[]);
+        let answer = HealthAnswer::from_snapshot(Err("No values\nhave been published yet.\n".into()), &[]);
         let json: serde_json::Value = serde_json::from_str(&answer.json()).unwrap();
         assert_eq!((&json["status"], &json["exit_code"]), (&"unknown".into(), &3.into()));
         assert_eq!(json["text"], "No values have been published yet.");

@@ -58,7 +58,7 @@ const DEFAULT_LIMIT: usize = 100;
 
 /// Which owners are asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OwnerQuery {
+pub(crate) struct OwnerQuery {
     /// Only this owner.
     pub owner: Option<String>,
     /// Only owners of this Slurm job.
@@ -80,7 +80,7 @@ impl OwnerQuery {
 }
 
 /// Appends the document of the owners that are asked for.
-pub fn encode(snapshot: &Snapshot, query: &OwnerQuery, out: &mut String) {
+pub(crate) fn encode(snapshot: &Snapshot, query: &OwnerQuery, out: &mut String) {
     #[derive(Serialize)]
     struct OwnersDocument {
         taken_unix_seconds: f64,

@@ -41,13 +41,13 @@ pub fn render(with: &[String], values: &Values) -> Result<String, ObjectError> {
     };
     let mut out = String::from(ABOUT);
     for source in Source::all().filter(wanted) {
-        put(&mut out, source.name, &source.render(values)?);
+        push_object(&mut out, source.name, &source.render(values)?);
     }
     Ok(out)
 }
 
 /// Appends one object: its groups are the text of the file, moved to the right.
-fn put(out: &mut String, name: &str, rules: &str) {
+fn push_object(out: &mut String, name: &str, rules: &str) {
     let name = name.replace('/', "-");
     // Writing to a string cannot fail.
     let _ = writeln!(

@@ -51,7 +51,7 @@ impl Source {
     }
 
     /// The source of the rule file at this path.
-    pub fn of(path: &str) -> Option<Source> {
+    pub fn for_path(path: &str) -> Option<Source> {
         let name = path.strip_prefix("/alerts/")?.strip_suffix(".rules.yml")?;
         Source::all().find(|source| source.name == name)
     }
@@ -148,17 +148,18 @@ fn unfit(name: &str, value: &str) -> Option<&'static str> {
     let (fits, why) = match name.split('.').next().unwrap_or_default() {
         "severity" => (["page", "ticket", "info"].contains(&value), "it is page, ticket or info"),
         "threshold" => (is_number(value), "it is a number without unit, as 0.05"),
-        "for" => (is_duration(value), "it is a duration, as 10m, 1h30m or 0s"),
-        "fleet" | "node" | "rack" | "target" => {
-            (value.split(',').all(|label| is_label(label.trim())), "it is a list of labels, as cluster, job")
-        }
+        "for" => (matches(DURATION, value), "it is a duration, as 10m, 1h30m or 0s"),
+        "fleet" | "node" | "rack" | "target" => (
+            value.split(',').all(|label| matches(LABEL, label.trim())),
+            "it is a list of labels, as cluster, job",
+        ),
         "links" => (
             is_query(value)
                 || (value.starts_with("http://") || value.starts_with("https://")) && all(is_of_url),
             "it begins with https:// or http://, without spaces and quotes; those of variables are NAME=VALUE&NAME=VALUE",
         ),
         "texts" => (all(|c| !c.is_control()), "it is one line"),
-        "metrics" => (is_label(&value.replace(':', "_")), "it is the name of a metric"),
+        "metrics" => (matches(LABEL, &value.replace(':', "_")), "it is the name of a metric"),
         kind => {
             let regex = all(|c| !c.is_control() && !"\"'\\`#{}".contains(c))
                 .then(|| Regex::new(&format!("^(?:{value})$")).ok())
@@ -183,27 +184,13 @@ fn is_number(value: &str) -> bool {
     value.parse::<f64>().is_ok_and(f64::is_finite)
 }
 
-/// A duration as Prometheus reads it: units from large to small, each once, or `0`.
-fn is_duration(value: &str) -> bool {
-    const UNITS: [&str; 7] = ["y", "w", "d", "h", "m", "s", "ms"];
-    let (mut rest, mut units) = (value, UNITS.iter());
-    while !rest.is_empty() {
-        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-        let letters = rest[digits..].bytes().take_while(u8::is_ascii_lowercase).count();
-        let (number, after) = rest.split_at(digits);
-        let (unit, after) = after.split_at(letters);
-        if !(1..=9).contains(&number.len()) || !units.any(|known| *known == unit) {
-            return value == "0";
-        }
-        rest = after;
-    }
-    !value.is_empty()
-}
+/// Durations as Prometheus parses them: units from large to small, each at most once, or `0`.
+const DURATION: &str = r"(\d{1,9}y)?(\d{1,9}w)?(\d{1,9}d)?(\d{1,9}h)?(\d{1,9}m)?(\d{1,9}s)?(\d{1,9}ms)?|0";
+/// Names of labels.
+const LABEL: &str = "[A-Za-z_][A-Za-z0-9_]*";
 
-fn is_label(name: &str) -> bool {
-    !name.starts_with(|first: char| first.is_ascii_digit())
-        && !name.is_empty()
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+fn matches(pattern: &str, value: &str) -> bool {
+    !value.is_empty() && Regex::new(&format!("^(?:{pattern})$")).is_ok_and(|regex| regex.is_match(value))
 }
 
 /// Variables of a dashboard, with templates of Prometheus as their values.

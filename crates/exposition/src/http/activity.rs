@@ -6,12 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use access::TlsStream;
 use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
 use model::sync::lock;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
+use tokio_util::either::Either;
 
 use super::MAX_RESPONSE_TIMEOUTS;
 use super::places::WaitsFor;
@@ -175,6 +177,17 @@ impl ClientStream {
 
     pub fn socket(&self) -> &TcpStream {
         &self.socket
+    }
+}
+
+/// A client's stream: plain or within TLS. The activity is that of the socket in both cases.
+pub(super) type ClientIo = Either<ClientStream, Box<TlsStream<ClientStream>>>;
+
+/// Returns the socket of a client's stream.
+pub(super) fn socket(stream: &ClientIo) -> &TcpStream {
+    match stream {
+        Either::Left(plain) => plain.socket(),
+        Either::Right(tls) => tls.get_ref().0.socket(),
     }
 }
 

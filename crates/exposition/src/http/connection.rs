@@ -14,7 +14,7 @@ use axum::extract::Request;
 use axum::response::Response;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper::service::service_fn;
+use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use model::http_counters::HttpCounters;
 use nix::errno::Errno;
@@ -23,9 +23,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::either::Either;
 
-use super::activity::{ClientStream, ConnectionActivity, TrackedBody};
-use super::client_io::ClientIo;
+use super::activity::{ClientIo, ClientStream, ConnectionActivity, TrackedBody, socket};
 use super::guard::{ConnectedClient, Guard, Routers};
 use super::places::{ConnectionPlace, Places, WaitsFor};
 use super::streams::EventStream;
@@ -55,7 +55,7 @@ const HTTP_TO_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\
 
 /// What all connections of a server share.
 #[derive(Clone)]
-pub struct Clients {
+pub(crate) struct Clients {
     builder: http1::Builder,
     routers: Routers,
     guard: Arc<Guard>,
@@ -110,7 +110,7 @@ impl Clients {
             tokio::select! {
                 () = stopped(&mut stop) => break,
                 accepted = listener.accept() => match accepted {
-                    Ok((stream, client)) => self.take(stream, client, &mut open),
+                    Ok((stream, client)) => self.serve(stream, client, &mut open),
                     // Waiting connections must not keep the descriptors that a scraper needs.
                     Err(error) if is_out_of_descriptors(&error) && self.places.free_one() => {}
                     Err(error) => {
@@ -129,13 +129,13 @@ impl Clients {
         while open.join_next().await.is_some() {}
     }
 
-    fn take(&self, stream: TcpStream, client: SocketAddr, open: &mut JoinSet<()>) {
+    fn serve(&self, stream: TcpStream, client: SocketAddr, open: &mut JoinSet<()>) {
         // Answers go out in one or two writes; waiting for more bytes to send only delays their end.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "client left at once");
             return;
         }
-        if let Some(place) = self.places.take(client.ip()) {
+        if let Some(place) = self.places.acquire(client.ip()) {
             open.spawn(self.clone().converse(stream, client.ip(), place));
             return;
         }
@@ -144,7 +144,7 @@ impl Clients {
         let this = self.clone();
         open.spawn(async move {
             let permit = permit;
-            match timeout(PLACE_TIMEOUT, this.places.wait(client.ip())).await {
+            match timeout(PLACE_TIMEOUT, this.places.wait_for_place(client.ip())).await {
                 Ok(place) => {
                     drop(permit);
                     this.converse(stream, client.ip(), place).await;
@@ -160,21 +160,20 @@ impl Clients {
         });
     }
 
-    /// Greets a client, and answers its requests until either side ends the connection.
+    /// Greets a client and answers its requests until either side ends the connection.
     async fn converse(self, stream: TcpStream, address: IpAddr, mut place: ConnectionPlace) {
         let activity =
             ConnectionActivity::new(self.limits.read_timeout.min(FIRST_REQUEST), self.limits.write_timeout);
         let mut stop = self.stop.clone();
-        // The first request has a deadline, handshake included.
+        // The deadline of the first request includes the handshake.
         let greeted = tokio::select! {
-            () = place.left() => return tracing::debug!("connection made room for another"),
+            () = place.left() => return log_evicted(),
             () = stopped(&mut stop) => return,
             () = sleep_until(activity.deadline().unwrap_or_else(Instant::now)) => None,
             greeted = self.greet(stream, address, &activity) => greeted,
         };
         let Some((stream, peer)) = greeted else { return };
-        let (guard, routers) = (&self.guard, &self.routers);
-        let peer = &peer;
+        let (guard, routers, peer) = (&self.guard, &self.routers, &peer);
         let service = service_fn(|request: Request<Incoming>| {
             let tracked = activity.begin();
             Box::pin(async move {
@@ -185,73 +184,61 @@ impl Clients {
                 Ok::<_, Infallible>(response.map(|body| TrackedBody::new(body, tracked)))
             })
         });
-        let stream = TokioIo::new(stream);
-        let mut connection = self.builder.serve_connection(stream, service);
-        let mut stopping = false;
-        let mut stopped = pin!(stopped(&mut stop));
-        let mut left = pin!(place.left());
-        let mut due = activity.deadline();
-        let mut timer = pin!(sleep_until(due.unwrap_or_else(Instant::now)));
-        let end = poll_fn(|context| {
-            if left.as_mut().poll(context).is_ready() {
-                return Poll::Ready(ConnectionEnd::Evicted);
-            }
-            if !stopping && stopped.as_mut().poll(context).is_ready() {
-                stopping = true;
-                Pin::new(&mut connection).graceful_shutdown();
-            }
-            if let Poll::Ready(ended) = connection.poll_without_shutdown(context) {
-                return Poll::Ready(ConnectionEnd::Closed(ended));
-            }
-            let waiting = activity.waiting();
-            place.wait(waiting);
-            if due != activity.deadline() {
-                due = activity.deadline();
-                timer.as_mut().reset(due.unwrap_or_else(Instant::now));
-            }
-            match waiting {
-                Some((waiting, _)) if due.is_some() && timer.as_mut().poll(context).is_ready() => {
-                    Poll::Ready(ConnectionEnd::Late(waiting))
-                }
-                _ => Poll::Pending,
-            }
-        })
-        .await;
-        // The socket comes back, so that a late or wrong client gets the reason before it is closed.
+        let mut connection = self.builder.serve_connection(TokioIo::new(stream), service);
+        let end = drive(&mut connection, &activity, &mut place, &mut stop).await;
+        // The socket comes back, so that a late or wrong client gets the reason before the socket is closed.
         let parts = connection.into_parts();
         let stream = parts.io.into_inner();
         if matches!(activity.waiting(), Some((WaitsFor::Client, _))) {
-            // What the client does not read must not stay in the kernel either.
-            let _ = stream.socket().set_zero_linger();
+            // Bytes that the client does not read must not stay in the kernel either.
+            let _ = socket(&stream).set_zero_linger();
         }
-        let last = match end {
-            ConnectionEnd::Closed(Ok(())) => b"",
-            ConnectionEnd::Late(WaitsFor::First) if !parts.read_buf.is_empty() => TOO_SLOW,
-            ConnectionEnd::Closed(Err(error)) if error.is_timeout() && !parts.read_buf.is_empty() => TOO_SLOW,
-            ConnectionEnd::Closed(Err(error)) if error.is_parse() => {
-                if parts.read_buf.first() == Some(&TLS_FIRST_BYTE) && peer.tls.is_none() {
-                    guard.log(address, "the client speaks TLS to a port without (http.web_config_file)");
-                }
-                // hyper has answered by itself.
-                self.stats.count(if error.is_parse_too_large() { 431 } else { 400 });
-                b""
-            }
-            ConnectionEnd::Closed(Err(error)) => return tracing::debug!(%error, "connection ended"),
-            ConnectionEnd::Late(waiting) => return tracing::debug!(?waiting, "client too slow"),
-            ConnectionEnd::Evicted => return tracing::debug!("connection made room for another"),
-        };
-        if !last.is_empty() {
-            self.stats.count(408);
-        }
-        place.wait(Some((WaitsFor::End, Instant::now())));
+        let Some(last) = self.last_response(end, &parts.read_buf, peer) else { return };
+        place.set_waiting(Some((WaitsFor::End, Instant::now())));
         tokio::select! {
-            () = left => {}
+            () = place.left() => {}
             () = send_and_close(stream, last) => {}
         }
     }
-}
 
-impl Clients {
+    /// Counts or logs the end of a connection. Returns the last bytes to send, which may be none; `None` if the
+    /// connection has to be closed at once. `unparsed` is the start of a request that hyper has not parsed.
+    fn last_response(
+        &self,
+        end: ConnectionEnd,
+        unparsed: &[u8],
+        peer: &ConnectedClient,
+    ) -> Option<&'static [u8]> {
+        match end {
+            ConnectionEnd::Closed(Ok(())) => Some(b""),
+            ConnectionEnd::Closed(Err(error)) if error.is_parse() => {
+                if unparsed.first() == Some(&TLS_FIRST_BYTE) && peer.tls.is_none() {
+                    self.guard
+                        .log(peer.address, "the client speaks TLS to a port without (http.web_config_file)");
+                }
+                // hyper has sent the response itself.
+                self.stats.count(if error.is_parse_too_large() { 431 } else { 400 });
+                Some(b"")
+            }
+            ConnectionEnd::Closed(Err(error)) if !error.is_timeout() || unparsed.is_empty() => {
+                tracing::debug!(%error, "connection ended");
+                None
+            }
+            ConnectionEnd::Late(waiting) if waiting != WaitsFor::First || unparsed.is_empty() => {
+                tracing::debug!("closed the connection of a slow client");
+                None
+            }
+            ConnectionEnd::Closed(Err(_)) | ConnectionEnd::Late(_) => {
+                self.stats.count(408);
+                Some(TOO_SLOW)
+            }
+            ConnectionEnd::Evicted => {
+                log_evicted();
+                None
+            }
+        }
+    }
+
     /// The stream of a client, after the handshake where there is to be one; `None` if it failed.
     async fn greet(
         &self,
@@ -263,7 +250,7 @@ impl Clients {
         let client = ClientStream::new(stream, activity.clone());
         let (certificate, chain) = Default::default();
         let mut peer = ConnectedClient { address, tls: tls.clone(), certificate, chain };
-        let Some(tls) = tls else { return Some((ClientIo::Plain(client), peer)) };
+        let Some(tls) = tls else { return Some((Either::Left(client), peer)) };
         let (error, client) = match self.handshake(&tls, client).await {
             Ok((stream, certificate, chain)) => {
                 (peer.certificate, peer.chain) = (certificate, chain);
@@ -299,11 +286,58 @@ impl Clients {
             }
             Ok(_) => {
                 let (stream, certificate, chain) = self.handshakes.accept(tls, client).await?;
-                Ok((ClientIo::Tls(Box::new(stream)), certificate, chain))
+                Ok((Either::Right(Box::new(stream)), certificate, chain))
             }
             Err(error) => Err((error, None)),
         }
     }
+}
+
+/// Runs a connection until it ends, its client is too slow or another connection has its place.
+async fn drive<S>(
+    connection: &mut http1::Connection<TokioIo<ClientIo>, S>,
+    activity: &ConnectionActivity,
+    place: &mut ConnectionPlace,
+    stop: &mut watch::Receiver<bool>,
+) -> ConnectionEnd
+where
+    S: HttpService<Incoming, ResBody = TrackedBody, Error = Infallible> + Unpin,
+    S::Future: Unpin,
+{
+    let mut stopping = false;
+    let mut stopped = pin!(stopped(stop));
+    let mut left = pin!(place.left());
+    let mut due = activity.deadline();
+    let mut timer = pin!(sleep_until(due.unwrap_or_else(Instant::now)));
+    poll_fn(|context| {
+        if left.as_mut().poll(context).is_ready() {
+            return Poll::Ready(ConnectionEnd::Evicted);
+        }
+        if !stopping && stopped.as_mut().poll(context).is_ready() {
+            stopping = true;
+            Pin::new(&mut *connection).graceful_shutdown();
+        }
+        if let Poll::Ready(ended) = connection.poll_without_shutdown(context) {
+            return Poll::Ready(ConnectionEnd::Closed(ended));
+        }
+        let waiting = activity.waiting();
+        place.set_waiting(waiting);
+        if due != activity.deadline() {
+            due = activity.deadline();
+            timer.as_mut().reset(due.unwrap_or_else(Instant::now));
+        }
+        match waiting {
+            Some((waiting, _)) if due.is_some() && timer.as_mut().poll(context).is_ready() => {
+                Poll::Ready(ConnectionEnd::Late(waiting))
+            }
+            _ => Poll::Pending,
+        }
+    })
+    .await
+}
+
+fn log_evicted() {
+    tracing::debug!("closed a connection to make room for another");
 }
 
 fn is_out_of_descriptors(error: &io::Error) -> bool {

@@ -136,7 +136,7 @@ impl Guard {
         let is_open = self.protection.open_paths.iter().any(|open| open == path);
         if !is_open {
             if let Some(limit) = grants.rate_limit
-                && !lock(&self.bucket).take(limit, Instant::now())
+                && !lock(&self.bucket).try_consume(limit, Instant::now())
             {
                 let (wait, why) =
                     ([(RETRY_AFTER, "1")], "Too many requests: see rate_limit of the web configuration.\n");
@@ -167,7 +167,7 @@ impl Guard {
         peer: &ConnectedClient,
         (user, password): (String, Vec<u8>),
     ) -> Result<(), Response> {
-        let client = ClientAddress::of(peer.address);
+        let client = ClientAddress::from(peer.address);
         let check = match &self.passwords {
             Some(passwords) => passwords.check(&grants.users, (&user, &password), client).await,
             None => PasswordCheck::Busy,
@@ -231,7 +231,7 @@ struct Bucket {
 }
 
 impl Bucket {
-    fn take(&mut self, limit: RateLimit, now: Instant) -> bool {
+    fn try_consume(&mut self, limit: RateLimit, now: Instant) -> bool {
         let most = f64::from(limit.burst);
         let tokens = match self.filled {
             Some((former, at, tokens)) if former == limit => {
@@ -276,12 +276,12 @@ mod tests {
     fn a_bucket_lets_a_burst_through_and_then_one_each_interval() {
         let limit = RateLimit { interval: Duration::from_secs(1), burst: 2 };
         let (mut bucket, start) = (Bucket::default(), Instant::now());
-        let mut at = |millis| bucket.take(limit, start + Duration::from_millis(millis));
+        let mut at = |millis| bucket.try_consume(limit, start + Duration::from_millis(millis));
         assert_eq!([at(0), at(0), at(0)], [true, true, false]);
         assert_eq!([at(900), at(1000), at(1100)], [false, true, false]);
         assert_eq!([at(60_000), at(60_000), at(60_000)], [true, true, false], "no more than the burst");
         let none = RateLimit { burst: 0, ..limit };
-        assert!(!bucket.take(none, start), "as the toolkit's example has it");
+        assert!(!bucket.try_consume(none, start), "as the toolkit's example has it");
     }
 
     #[test]

@@ -82,7 +82,7 @@ impl Places {
 
     /// A place for a connection from this address. At the limit a waiting connection leaves; `None` if all work or
     /// are new.
-    pub fn take(self: &Arc<Self>, address: IpAddr) -> Option<ConnectionPlace> {
+    pub fn acquire(self: &Arc<Self>, address: IpAddr) -> Option<ConnectionPlace> {
         if lock(&self.table).open.len() >= self.max && !self.free_one() {
             return None;
         }
@@ -90,18 +90,18 @@ impl Places {
         let mut table = lock(&self.table);
         let id = table.next;
         table.next += 1;
-        table.insert(id, ClientAddress::of(address), leave.clone(), self.max / ADDRESS_SHARE);
+        table.insert(id, ClientAddress::from(address), leave.clone(), self.max / ADDRESS_SHARE);
         let mut place = ConnectionPlace { id, waiting: None, leave, places: self.clone() };
         self.stats.set_connections(table.open.len());
         drop(table);
-        place.wait(Some((WaitsFor::First, since)));
+        place.set_waiting(Some((WaitsFor::First, since)));
         Some(place)
     }
 
     /// The same as soon as a connection no longer works or is new.
-    pub async fn wait(self: &Arc<Self>, address: IpAddr) -> ConnectionPlace {
+    pub async fn wait_for_place(self: &Arc<Self>, address: IpAddr) -> ConnectionPlace {
         loop {
-            match self.take(address) {
+            match self.acquire(address) {
                 Some(place) => return place,
                 // Nothing tells when a connection is no longer new.
                 None => drop(timeout(GRACE, self.freed.notified()).await),
@@ -136,7 +136,7 @@ impl PlaceTable {
     }
 
     fn remove(&mut self, id: u64, share: usize) -> Option<Occupant> {
-        self.wait(id, None);
+        self.set_waiting(id, None);
         let occupant = self.open.remove(&id)?;
         let places = self.addresses.get_mut(&occupant.address)?;
         places.open -= 1;
@@ -150,7 +150,7 @@ impl PlaceTable {
     }
 
     /// Notes what a connection waits for; nothing if it has left.
-    fn wait(&mut self, id: u64, rank: Option<Rank>) {
+    fn set_waiting(&mut self, id: u64, rank: Option<Rank>) {
         let Some(occupant) = self.open.get_mut(&id) else { return };
         let Some(address) = self.addresses.get_mut(&occupant.address) else { return };
         if let Some(former) = std::mem::replace(&mut occupant.waiting, rank) {
@@ -188,11 +188,11 @@ pub(super) struct ConnectionPlace {
 
 impl ConnectionPlace {
     /// Notes what the connection waits for and since when; `None` while it works.
-    pub fn wait(&mut self, waiting: Option<(WaitsFor, Instant)>) {
+    pub fn set_waiting(&mut self, waiting: Option<(WaitsFor, Instant)>) {
         if self.waiting != waiting {
             self.waiting = waiting;
             let rank = waiting.map(|(waiting, since)| (waiting, since, self.id));
-            lock(&self.places.table).wait(self.id, rank);
+            lock(&self.places.table).set_waiting(self.id, rank);
             if waiting.is_some() {
                 self.places.freed.notify_one();
             }
@@ -219,8 +219,8 @@ impl Drop for ConnectionPlace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ClientAddress(IpAddr);
 
-impl ClientAddress {
-    pub fn of(address: IpAddr) -> ClientAddress {
+impl From<IpAddr> for ClientAddress {
+    fn from(address: IpAddr) -> ClientAddress {
         ClientAddress(match address.to_canonical() {
             IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
             v4 => v4,
@@ -253,64 +253,68 @@ mod tests {
     fn connections_leave_in_order_and_one_that_works_never() {
         let places = places(5);
         // Two of an address are its share and one more: all of one address, as behind a proxy.
-        let mut open: Vec<ConnectionPlace> = (0..5).map(|_| places.take(from(1)).unwrap()).collect();
-        open[0].wait(since(WaitsFor::Client, 90));
-        open[1].wait(since(WaitsFor::Next, 50));
-        open[2].wait(since(WaitsFor::Next, 60));
-        open[3].wait(since(WaitsFor::First, 1));
-        open[4].wait(None);
+        let mut open: Vec<ConnectionPlace> = (0..5).map(|_| places.acquire(from(1)).unwrap()).collect();
+        open[0].set_waiting(since(WaitsFor::Client, 90));
+        open[1].set_waiting(since(WaitsFor::Next, 50));
+        open[2].set_waiting(since(WaitsFor::Next, 60));
+        open[3].set_waiting(since(WaitsFor::First, 1));
+        open[4].set_waiting(None);
         for first in [3, 2, 1, 0] {
-            let mut newcomer = places.take(from(1)).unwrap();
-            newcomer.wait(None);
+            let mut newcomer = places.acquire(from(1)).unwrap();
+            newcomer.set_waiting(None);
             assert!(has_left(&open[first]) && !has_left(&open[4]), "{first}");
             open.push(newcomer);
         }
-        assert!(places.take(from(1)).is_none(), "all work");
+        assert!(places.acquire(from(1)).is_none(), "all work");
         assert_eq!((places.stats.evicted(), places.stats.connections()), (4, 5));
     }
 
     #[test]
     fn an_address_with_more_than_its_share_loses_first() {
         let places = places(8);
-        let mut scraper = places.take(from(1)).unwrap();
-        scraper.wait(since(WaitsFor::Next, 30));
-        let mut crowd: Vec<ConnectionPlace> = (0..7).map(|_| places.take(from(2)).unwrap()).collect();
-        crowd.iter_mut().for_each(|place| place.wait(since(WaitsFor::Client, 1)));
+        let mut scraper = places.acquire(from(1)).unwrap();
+        scraper.set_waiting(since(WaitsFor::Next, 30));
+        let mut crowd: Vec<ConnectionPlace> = (0..7).map(|_| places.acquire(from(2)).unwrap()).collect();
+        crowd.iter_mut().for_each(|place| place.set_waiting(since(WaitsFor::Client, 1)));
         let mut newcomers = Vec::new();
         for kept in (2..7).rev() {
-            let mut newcomer = places.take(from(10 + kept)).unwrap();
-            newcomer.wait(None);
+            let mut newcomer = places.acquire(from(10 + kept)).unwrap();
+            newcomer.set_waiting(None);
             newcomers.push(newcomer);
             let open = crowd.iter().filter(|place| !has_left(place)).count();
             assert_eq!((has_left(&scraper), open), (false, kept.into()));
         }
-        let _last = places.take(from(3)).unwrap();
+        let _last = places.acquire(from(3)).unwrap();
         assert!(has_left(&scraper), "no address has more than its share any more");
     }
 
     #[test]
     fn a_new_connection_keeps_its_place_until_its_request_has_come() {
         let places = places(4);
-        let mut open: Vec<ConnectionPlace> = (0..4).map(|index| places.take(from(index)).unwrap()).collect();
-        open[0].wait(None);
-        open[1].wait(since(WaitsFor::Client, 1));
-        open[2].wait(None);
-        let mut newcomer = places.take(from(5)).unwrap();
+        let mut open: Vec<ConnectionPlace> =
+            (0..4).map(|index| places.acquire(from(index)).unwrap()).collect();
+        open[0].set_waiting(None);
+        open[1].set_waiting(since(WaitsFor::Client, 1));
+        open[2].set_waiting(None);
+        let mut newcomer = places.acquire(from(5)).unwrap();
         assert!(has_left(&open[1]) && !has_left(&open[3]), "another one leaves");
-        newcomer.wait(None);
-        assert!(places.take(from(6)).is_none() && !has_left(&open[3]), "where none does, the next one waits");
-        open[3].wait(since(WaitsFor::First, 1));
-        let _last = places.take(from(6)).unwrap();
+        newcomer.set_waiting(None);
+        assert!(
+            places.acquire(from(6)).is_none() && !has_left(&open[3]),
+            "where none does, the next one waits"
+        );
+        open[3].set_waiting(since(WaitsFor::First, 1));
+        let _last = places.acquire(from(6)).unwrap();
         assert!(has_left(&open[3]), "for as long as a request takes");
     }
 
     #[test]
     fn many_connections_without_a_request_keep_no_place() {
         let places = places(8);
-        let silent: Vec<ConnectionPlace> = (0..8).map(|index| places.take(from(index)).unwrap()).collect();
+        let silent: Vec<ConnectionPlace> = (0..8).map(|index| places.acquire(from(index)).unwrap()).collect();
         let mut newcomers = Vec::new();
-        while let Some(mut newcomer) = places.take(from(100 + newcomers.len() as u8)) {
-            newcomer.wait(None);
+        while let Some(mut newcomer) = places.acquire(from(100 + newcomers.len() as u8)) {
+            newcomer.set_waiting(None);
             newcomers.push(newcomer);
         }
         let kept: Vec<bool> = silent.iter().map(|place| !has_left(place)).collect();
@@ -320,17 +324,17 @@ mod tests {
     #[tokio::test]
     async fn a_newcomer_that_waits_gets_the_place_of_one_that_is_no_longer_new() {
         let places = places(1);
-        let silent = places.take(from(1)).unwrap();
-        let _newcomer = timeout(GRACE * 50, places.wait(from(2))).await.expect("a place");
+        let silent = places.acquire(from(1)).unwrap();
+        let _newcomer = timeout(GRACE * 50, places.wait_for_place(from(2))).await.expect("a place");
         assert!(has_left(&silent) && silent.waiting.is_some_and(|(_, since)| since.elapsed() >= GRACE));
     }
 
     #[test]
     fn a_place_is_free_when_dropped_and_an_evicted_one_only_once() {
         let places = places(1);
-        let mut first = places.take(from(1)).unwrap();
-        first.wait(since(WaitsFor::First, 1));
-        let second = places.take(from(2)).unwrap();
+        let mut first = places.acquire(from(1)).unwrap();
+        first.set_waiting(since(WaitsFor::First, 1));
+        let second = places.acquire(from(2)).unwrap();
         assert!(has_left(&first));
         drop(first);
         assert_eq!((lock(&places.table).open.len(), places.stats.connections()), (1, 1));
@@ -342,7 +346,7 @@ mod tests {
 
     #[test]
     fn addresses_of_one_host_are_one() {
-        let of = |text: &str| ClientAddress::of(text.parse().unwrap());
+        let of = |text: &str| ClientAddress::from(text.parse::<IpAddr>().unwrap());
         assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
         assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));

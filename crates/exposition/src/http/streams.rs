@@ -17,11 +17,11 @@ const SHARE: usize = 4;
 
 /// Marks a response that is a stream.
 #[derive(Clone, Copy, Debug)]
-pub struct EventStream;
+pub(crate) struct EventStream;
 
 /// The streams of one server.
 #[derive(Clone, Debug)]
-pub struct Streams {
+pub(crate) struct Streams {
     permits: Arc<Semaphore>,
     stop: watch::Receiver<bool>,
 }
@@ -41,7 +41,7 @@ impl Streams {
 
 /// An open stream.
 #[derive(Debug)]
-pub struct StreamPermit {
+pub(crate) struct StreamPermit {
     /// True once the server stops.
     pub stop: watch::Receiver<bool>,
     _place: OwnedSemaphorePermit,

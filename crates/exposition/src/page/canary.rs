@@ -12,7 +12,7 @@ use model::text::{duration, plain};
 
 /// The canary's line on a card.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CanaryLine {
+pub(crate) struct CanaryLine {
     pub level: HealthLevel,
     pub text: String,
 }

@@ -13,7 +13,7 @@ const WIDEST: u32 = 7;
 
 /// The strip of a GPU in MIG mode; nothing for others.
 pub fn instances(snapshot: &Snapshot, gpu: &Gpu) -> Markup {
-    let instances = of(snapshot, gpu);
+    let instances = instances_of(snapshot, gpu);
     let is_on = snapshot.number(&m::gpu_mig_mode_enabled, gpu, ()) == Some(1.0);
     html! {
         @if !instances.is_empty() {
@@ -76,7 +76,7 @@ fn free_slices(snapshot: &Snapshot, gpu: &Gpu) -> Vec<(u32, &'static str)> {
 }
 
 /// The GPU instances in the order of their places, those without compute instances too.
-fn of<'a>(snapshot: &'a Snapshot, gpu: &Gpu) -> Vec<&'a GpuInstance> {
+fn instances_of<'a>(snapshot: &'a Snapshot, gpu: &Gpu) -> Vec<&'a GpuInstance> {
     let metrics = [&m::gpu_mig_placement_start, &m::gpu_mig_memory_total_bytes];
     let mut own: Vec<(u32, &GpuInstance)> = Vec::new();
     for series in metrics.iter().flat_map(|metric| snapshot.series(metric)) {

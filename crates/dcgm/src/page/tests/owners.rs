@@ -14,7 +14,7 @@ fn a_shared_gpu_names_one_pod_and_corrected_each() {
     let node = node::pods();
     let pods = |values| {
         let page = parsed(&config(Release::V4_8, values), &node);
-        let of = page.family("DCGM_FI_DEV_GPU_TEMP").of(&[("gpu", "0")]);
+        let of = page.family("DCGM_FI_DEV_GPU_TEMP").with(&[("gpu", "0")]);
         let pod = |one: &ParsedSample| one.label("pod").map(str::to_owned);
         of.iter().map(pod).collect::<Vec<_>>()
     };
@@ -89,7 +89,7 @@ fn attributes_come_last_and_only_where_there_is_a_pod() {
                err_msg=\"ROBUST_CHANNEL_GPU_HAS_FALLEN_OFF_THE_BUS\",namespace=\"ml\",pod=\"train-1\"} 79";
     assert!(line.ends_with(end), "{line}");
     let page = parsed(&config(Release::V4_8, Values::Faithful), &node);
-    let of = |id| page.family("DCGM_FI_DEV_POWER_USAGE").of(&[("gpu", "1"), ("GPU_I_ID", id)]);
+    let of = |id| page.family("DCGM_FI_DEV_POWER_USAGE").with(&[("gpu", "1"), ("GPU_I_ID", id)]);
     assert_eq!(of("5")[0].label("pod"), Some("infer-0"));
     assert_eq!(of("2")[0].label("pod"), None, "no empty label");
     let without = PageConfig { pods: false, ..config(Release::V4_8, Values::Faithful) };
@@ -104,7 +104,7 @@ fn the_uid_of_a_pod_is_a_label_where_it_is_wanted_and_known() {
     let line = text.lines().find(|line| line.contains("pod=\"infer-0\"")).unwrap();
     assert!(line.contains(",namespace=\"web\",pod=\"infer-0\",pod_uid=\"2c48913c\"}"), "{line}");
     let page = parsed(&config, &node);
-    let of = page.family("DCGM_FI_DEV_POWER_USAGE").of(&[("gpu", "0")]);
+    let of = page.family("DCGM_FI_DEV_POWER_USAGE").with(&[("gpu", "0")]);
     assert_eq!((of[0].label("pod"), of[0].label("pod_uid")), (Some("train-1"), None));
     let without = PageConfig { pod_uids: false, ..config };
     assert!(!self::page(&without, &node).contains("pod_uid"));
@@ -115,7 +115,7 @@ fn jobs_are_labels_where_they_are_wanted() {
     let node = node::pods();
     let config = PageConfig { jobs: true, ..config(Release::V4_8, Values::Corrected) };
     let page = parsed(&config, &node);
-    let of = page.family("DCGM_FI_DEV_FB_USED").of(&[("gpu", "1"), ("GPU_I_ID", "9")]);
+    let of = page.family("DCGM_FI_DEV_FB_USED").with(&[("gpu", "1"), ("GPU_I_ID", "9")]);
     assert_eq!(of[0].label("hpc_job"), Some("4711"));
     let of_files = PageConfig { jobs: false, job_files: true, ..config };
     assert!(!self::page(&of_files, &node).contains("hpc_job"), "the environment is not asked");
@@ -131,7 +131,7 @@ fn jobs_of_files_are_labels_without_those_of_environments() {
     let mut node = Snapshot::with_rows(rows);
     node.families.extend(node::plain().families);
     let jobs = |config: PageConfig| {
-        let of = parsed(&config, &node).family("DCGM_FI_DEV_GPU_TEMP").of(&[("gpu", "0")]);
+        let of = parsed(&config, &node).family("DCGM_FI_DEV_GPU_TEMP").with(&[("gpu", "0")]);
         of.iter().map(|one| one.label("hpc_job").unwrap_or("").to_owned()).collect::<Vec<_>>()
     };
     let base = || config(Release::V4_8, Values::Faithful);

@@ -15,11 +15,11 @@ impl OfPage for ParsedPage {
 
 pub trait OfFamily {
     /// The samples with these labels.
-    fn of(&self, labels: &[(&str, &str)]) -> Vec<ParsedSample>;
+    fn with(&self, labels: &[(&str, &str)]) -> Vec<ParsedSample>;
 }
 
 impl OfFamily for ParsedFamily {
-    fn of(&self, labels: &[(&str, &str)]) -> Vec<ParsedSample> {
+    fn with(&self, labels: &[(&str, &str)]) -> Vec<ParsedSample> {
         let has =
             |sample: &&ParsedSample| labels.iter().all(|(name, value)| sample.label(name) == Some(*value));
         self.samples.iter().filter(has).cloned().collect()
