@@ -364,7 +364,7 @@ fn a_lost_gpu_does_not_keep_the_events_of_the_others_away() {
     node.wait_metrics("events are asked for", registered);
     node.sim().open_gate("lose").unwrap();
     node.wait_metrics("GPU 1 is lost", |m| m.value("gpu_up", &[("gpu", "1")]) == Some(0.0));
-    node.wait_said(&["registered in a new event set"]);
+    node.wait_said(&["register in a new set"]);
     node.sim().open_gate("fault").unwrap();
     node.wait_metrics("a fault of GPU 0", |m| {
         m.value("gpu_xid_errors_total", &[("gpu", "0"), ("xid", "43")]) >= Some(1.0)

@@ -59,16 +59,7 @@ pub fn owner(found: &OwnerEvidence) -> Owner {
         {
             pod(found, &mut info)
         }
-        Innermost::Container => {
-            let runtime = if info.runtime.is_empty() { "container" } else { &info.runtime };
-            // The id of a nested container is chosen by the outer container.
-            let outer = match (pod_uid, &found.membership.outermost_container) {
-                (Some(uid), _) => format!("pod/{uid}/"),
-                (None, Some(outer)) if found.membership.is_nested() => format!("container/{outer:.12}/"),
-                _ => String::new(),
-            };
-            (OwnerKind::Container, format!("{outer}{runtime}/{}", info.container_id))
-        }
+        Innermost::Container => (OwnerKind::Container, nested(&found.membership, &info)),
         Innermost::Job => (OwnerKind::Slurm, slurm(&info)),
         _ if hinted.is_some() => (OwnerKind::Slurm, slurm(&info)),
         // Two users can have services with the same name.
@@ -85,6 +76,18 @@ pub fn owner(found: &OwnerEvidence) -> Owner {
     let cgroup = if own { path.as_str() } else { "" };
     info.kind = kind.known().into();
     Owner { id: label(&id).into(), kind, info, cgroup: cgroup.into() }
+}
+
+/// Returns the id of a container that is no pod's own, below the pod or container that started it.
+fn nested(membership: &Membership, info: &OwnerInfo) -> String {
+    let runtime = if info.runtime.is_empty() { "container" } else { &info.runtime };
+    // The id of a nested container is chosen by the outer container.
+    let outer = match (&membership.pod_uid, &membership.outermost_container) {
+        (Some(uid), _) => format!("pod/{uid}/"),
+        (None, Some(outer)) if membership.is_nested() => format!("container/{outer:.12}/"),
+        _ => String::new(),
+    };
+    format!("{outer}{runtime}/{}", info.container_id)
 }
 
 fn pod(found: &OwnerEvidence, info: &mut OwnerInfo) -> (OwnerKind, String) {
