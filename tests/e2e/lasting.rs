@@ -248,7 +248,7 @@ fn a_fault_of_a_switch_that_was_reset_as_the_runbook_says_ends() {
     let mut node = host.start(EIGHT);
     let clear = ["nvswitch", "clear", "--reason", "reset with all GPUs, case 4711"];
     let (well, text) = said(&node, &clear);
-    assert!(!well && text.contains("no fault of an NVSwitch is known"), "{text}");
+    assert!(!well && text.contains("no NVSwitch has a known fault to clear"), "{text}");
     let fault = "nvidia-nvswitch3: SXid (PCI:0000:c5:00.0): 29999, Fatal, Link 25 Never Heard Of";
     host.log(fault);
     host.log(&fault.replace("nvswitch3", "nvswitch1"));
