@@ -85,17 +85,8 @@ fn context(config: &Arc<Config>) -> Context {
 }
 
 fn parts(config: &Config, access: Option<Access>) -> Parts {
-    Parts {
-        samplers: Arc::default(),
-        canary_children: Arc::default(),
-        topology_children: Arc::default(),
-        switch: Arc::new(Switch::new(config.gpm.enabled, config.sampler.driver_retry_interval)),
-        canary: Arc::default(),
-        pods: Arc::default(),
-        snapshots: Arc::default(),
-        http: Arc::default(),
-        access: access.map(Arc::new),
-    }
+    let switch = Switch::new(config.gpm.enabled, config.sampler.driver_retry_interval);
+    Parts { switch: Arc::new(switch), access: access.map(Arc::new), ..Parts::default() }
 }
 
 /// Hooks of the ledger. They run on its thread, so they wait for no lock except while the daemon ends.

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Context, put_row};
+use super::{Context, put_node_row, put_row};
 use crate::views::View;
 use backend::CounterBackend;
 use counter_set::Outcomes;
@@ -172,7 +172,7 @@ impl<K: CounterBackend> CpuCollector<'_, K> {
             }
         }
         for (event, ratio) in self.machine.ratios() {
-            put_row(&mut rows, &Node {}, &m::gpu_host_cpu_event_running_ratio, (event,), ratio);
+            put_node_row(&mut rows, &m::gpu_host_cpu_event_running_ratio, (event,), ratio);
         }
         for (group, event, sum) in self.machine.sums() {
             put_row(&mut rows, group, &m::gpu_host_cpu_events_total, (event,), sum as f64);

@@ -16,12 +16,12 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{Context, put_row};
+use super::{Context, put_node_row};
 use host::Host;
 use ledger::inbox::LedgerEvent;
 use model::catalog::FaultSource;
 use model::catalog::schema::KnownLabel;
-use model::catalog::{self as m, CollectorName, KmsgOutcome, Node};
+use model::catalog::{self as m, CollectorName, KmsgOutcome};
 use model::clock::{Mono, unix_seconds};
 use model::fact::{Fact, FactKind, KernelFact, KernelLine};
 use model::sample::Rows;
@@ -205,10 +205,10 @@ impl KernelLog {
         let mut rows = Rows::default();
         for outcome in KmsgOutcome::ALL {
             let count = self.records[*outcome as usize] as f64;
-            put_row(&mut rows, &Node {}, &m::gpu_exporter_kmsg_records_total, (*outcome,), count);
+            put_node_row(&mut rows, &m::gpu_exporter_kmsg_records_total, (*outcome,), count);
         }
         let overruns = self.overruns as f64;
-        put_row(&mut rows, &Node {}, &m::gpu_exporter_kmsg_overruns_total, (), overruns);
+        put_node_row(&mut rows, &m::gpu_exporter_kmsg_overruns_total, (), overruns);
         self.context.send(CollectorName::Kmsg, now, IDLE, rows);
         (self.sent, self.changed) = (now, false);
     }

@@ -30,8 +30,8 @@ use host::child::ChildSet;
 use host::state::Store;
 use host::stop::Stop;
 use ledger::inbox::{Inbox, LedgerEvent};
-use model::catalog::CollectorName;
 use model::catalog::schema::{Entity, KnownLabel, LabelSet, Metric};
+use model::catalog::{CollectorName, Node};
 use model::clock::{Cadence, Mono};
 use model::http_counters::HttpCounters;
 use model::sample::{Batch, Rows, SWITCHED_OFF};
@@ -147,7 +147,7 @@ fn lifetime(every: Duration) -> Duration {
 }
 
 /// Handles that only some collectors need.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Parts {
     /// Process IDs of the running samplers.
     pub samplers: Arc<nvml::Pids>,
@@ -211,6 +211,11 @@ pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(CollectorName,
     spawn(Network, 256, Box::new(|context, parts| network::run(context, parts.view(views::topology))))?;
     spawn(Nccl, 1024, Box::new(|context, parts| nccl::run(context, parts.view(views::rank_places))))?;
     Ok(threads)
+}
+
+/// Adds a number of the node.
+fn put_node_row<L: LabelSet>(rows: &mut Rows, metric: &Metric<Node, L>, labels: L, value: f64) {
+    put_row(rows, &Node {}, metric, labels, value);
 }
 
 /// Adds a number. A value outside the limits of its unit is dropped with a warning; no counter of a live machine has

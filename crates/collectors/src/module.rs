@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::nvml::switch::Switch;
-use super::{Context, Turns, put_row};
+use super::{Context, Turns, put_node_row};
 use crate::views::View;
 use host::Host;
 use ledger::inbox::LedgerEvent;
@@ -75,7 +75,7 @@ impl ModuleReader<'_> {
         }
         let mut rows = Rows::default();
         if let Some(boot) = boot_seconds(&self.host) {
-            put_row(&mut rows, &Node {}, &m::gpu_host_boot_timestamp_seconds, (), boot);
+            put_node_row(&mut rows, &m::gpu_host_boot_timestamp_seconds, (), boot);
         }
         let version = sight.load().map_or("", |load| &load.version);
         let config = self.context.config();

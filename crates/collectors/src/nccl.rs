@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Context, put_row};
+use super::{Context, put_node_row};
 use crate::views::View;
 use attribution::nccl::questions::Questions;
 use attribution::nccl::{
@@ -19,7 +19,7 @@ use host::reader::{DeadlineReader, MAX_ABANDONED};
 use host::stop::Stop;
 use ledger::inbox::LedgerEvent;
 use model::catalog::schema::KnownLabel;
-use model::catalog::{self as m, CollectorName, Node, RasOutcome};
+use model::catalog::{self as m, CollectorName, RasOutcome};
 use model::clock::{Cadence, Mono};
 use model::owners::{CollectivesAnswer, OwnerRank, OwnerUpdate};
 use model::sample::Rows;
@@ -164,7 +164,7 @@ impl NcclCollector {
         let mut rows = Rows::default();
         for outcome in RasOutcome::ALL {
             let count = self.outcomes[*outcome as usize] as f64;
-            put_row(&mut rows, &Node {}, &m::gpu_exporter_nccl_ras_requests_total, (*outcome,), count);
+            put_node_row(&mut rows, &m::gpu_exporter_nccl_ras_requests_total, (*outcome,), count);
         }
         self.context.send(CollectorName::Nccl, Mono::now(), EVERY, rows);
     }

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::{Context, Turns, put_row};
+use super::{Context, Turns, put_node_row};
 use crate::views::View;
 use host::Host;
 use host::reader::{DeadlineReader, MAX_ABANDONED, ReadFailure};
-use model::catalog::{self as m, CollectorName, Direction, NetworkError, NetworkPort, Nic, Node};
+use model::catalog::{self as m, CollectorName, Direction, NetworkError, NetworkPort, Nic};
 use model::clock::Mono;
 use model::plain_file;
 use model::sample::Rows;
@@ -143,14 +143,14 @@ fn put_port(rows: &mut Rows, nic: &Arc<str>, port: &PortCounters) {
     let name = || (Nic(Arc::clone(nic)), NetworkPort(port.port.as_str().into()));
     for (direction, bytes) in &port.bytes {
         let (nic, port) = name();
-        put_row(rows, &Node {}, &m::gpu_host_network_bytes_total, (nic, port, *direction), *bytes as f64);
+        put_node_row(rows, &m::gpu_host_network_bytes_total, (nic, port, *direction), *bytes as f64);
     }
     for (error, count) in &port.errors {
         let (nic, port) = name();
-        put_row(rows, &Node {}, &m::gpu_host_network_errors_total, (nic, port, *error), *count as f64);
+        put_node_row(rows, &m::gpu_host_network_errors_total, (nic, port, *error), *count as f64);
     }
     if let Some(flaps) = port.flaps {
-        put_row(rows, &Node {}, &m::gpu_host_network_flaps_total, name(), flaps as f64);
+        put_node_row(rows, &m::gpu_host_network_flaps_total, name(), flaps as f64);
     }
 }
 

@@ -263,65 +263,12 @@ impl Supervisor {
             self.judge_from = now + self.deadlines.call;
         }
         self.looked = now;
-        let mut stuck = Vec::new();
-        let mut old = None;
-        let deadlines = self.deadlines;
-        let before = self.abandoned.len();
-        let mut waiting_stuck = false;
-        self.abandoned.retain_mut(|sampler| {
-            let health = sampler.health(now, deadlines);
-            sampler.kill_if_overdue(now);
-            let ended = sampler.child.ended().is_some();
-            if !ended {
-                old = Some(old.map_or(sampler.abandoned(&health, now), |other| match other {
-                    Abandoned::Stuck => other,
-                    Abandoned::Ending => sampler.abandoned(&health, now),
-                }));
-                waiting_stuck |= policy::waiting_is_stuck(&health, &sampler.works_on(), now, deadlines.call)
-                    && !sampler.child.all_stopped();
-                stuck.extend(stalls(sampler, &health));
-            }
-            !ended
-        });
-        if self.abandoned.len() < before {
-            // The cause that blocked the old sampler may also have blocked the new one, which has returned at the same
-            // moment.
-            self.judge_from = self.judge_from.max(now + Duration::from_secs(1));
-        }
-        // Without a stuck process there is no evidence that the driver is still stuck.
-        waiting_stuck |= self.last_stuck && old == Some(Abandoned::Stuck);
-        let mut driver_stuck = self.serving.is_none() && waiting_stuck;
-        if let Some(serving) = &mut self.serving {
-            if self.abandoned.is_empty() {
-                serving.include_all();
-            }
-            let health = serving.health(now, deadlines);
-            let mut decision = policy::decide(&health, old);
-            // A process that a signal stopped in the middle of a call is no evidence against the driver.
-            let stopped = decision == Decision::DriverStuck && serving.child.all_stopped();
-            if stopped {
-                decision = Decision::Replace;
-            }
-            if now < self.judge_from && decision == Decision::Replace {
-                decision = Decision::Keep;
-            }
-            let opening = !serving.opened && !serving.child.all_stopped();
-            driver_stuck = decision == Decision::DriverStuck
-                || opening && policy::opening_is_stuck(&health, old, self.last_stuck, now, deadlines.call);
-            stuck.extend(stalls(serving, &health));
-            if decision == Decision::Replace {
-                let reason =
-                    if stopped || health.stuck.is_empty() { SamplerEnd::Stopped } else { SamplerEnd::Stuck };
-                let calls: Vec<&str> = health.stuck.iter().map(|call| &*call.call).collect();
-                let calls = calls.join(" ");
-                tracing::warn!(
-                    calls,
-                    late_workers = health.late,
-                    "replacing the sampler, whose calls do not return"
-                );
-                self.abandon(Some(reason));
-            }
-        }
+        let (old, waiting_stuck, mut stuck) = self.check_abandoned(now);
+        let driver_stuck = match self.serving {
+            Some(_) => self.judge_serving(now, old, &mut stuck),
+            // Without a stuck process there is no evidence that the driver is still stuck.
+            None => waiting_stuck || (self.last_stuck && old == Some(Abandoned::Stuck)),
+        };
         // The individual calls are published first, because they are the reason.
         self.say_stalls(stuck);
         if driver_stuck != self.last_stuck {
@@ -335,6 +282,67 @@ impl Supervisor {
         if self.released.is_some() {
             self.say_pause();
         }
+    }
+
+    /// Drops abandoned samplers that have ended. Returns the state of the others, whether they show that the driver is
+    /// stuck, and their calls.
+    fn check_abandoned(&mut self, now: Mono) -> (Option<Abandoned>, bool, Vec<Stall>) {
+        let (mut old, mut waiting_stuck, mut stuck) = (None, false, Vec::new());
+        let (deadlines, before) = (self.deadlines, self.abandoned.len());
+        self.abandoned.retain_mut(|sampler| {
+            let health = sampler.health(now, deadlines);
+            sampler.kill_if_overdue(now);
+            if sampler.child.ended().is_some() {
+                return false;
+            }
+            if old != Some(Abandoned::Stuck) {
+                old = Some(sampler.abandoned(&health, now));
+            }
+            waiting_stuck |= policy::waiting_is_stuck(&health, &sampler.works_on(), now, deadlines.call)
+                && !sampler.child.all_stopped();
+            stuck.extend(stalls(sampler, &health));
+            true
+        });
+        if self.abandoned.len() < before {
+            // The cause that blocked the old sampler may also have blocked the new one, which has returned at the same
+            // moment.
+            self.judge_from = self.judge_from.max(now + Duration::from_secs(1));
+        }
+        (old, waiting_stuck, stuck)
+    }
+
+    /// Replaces the serving sampler if necessary and adds its calls to `stuck`. Returns whether the driver is stuck.
+    fn judge_serving(&mut self, now: Mono, old: Option<Abandoned>, stuck: &mut Vec<Stall>) -> bool {
+        let Some(serving) = &mut self.serving else { return false };
+        if self.abandoned.is_empty() {
+            serving.include_all();
+        }
+        let health = serving.health(now, self.deadlines);
+        let mut decision = policy::decide(&health, old);
+        // A process that a signal stopped in the middle of a call is no evidence against the driver.
+        let stopped = decision == Decision::DriverStuck && serving.child.all_stopped();
+        if stopped {
+            decision = Decision::Replace;
+        }
+        if now < self.judge_from && decision == Decision::Replace {
+            decision = Decision::Keep;
+        }
+        let opening = !serving.opened && !serving.child.all_stopped();
+        let driver_stuck = decision == Decision::DriverStuck
+            || opening && policy::opening_is_stuck(&health, old, self.last_stuck, now, self.deadlines.call);
+        stuck.extend(stalls(serving, &health));
+        if decision == Decision::Replace {
+            let reason =
+                if stopped || health.stuck.is_empty() { SamplerEnd::Stopped } else { SamplerEnd::Stuck };
+            let calls = health.stuck.iter().map(|call| &*call.call).collect::<Vec<_>>().join(" ");
+            tracing::warn!(
+                calls,
+                late_workers = health.late,
+                "replacing the sampler, whose calls do not return"
+            );
+            self.abandon(Some(reason));
+        }
+        driver_stuck
     }
 
     fn say_pause(&mut self) {

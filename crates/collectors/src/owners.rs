@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use self::allocations::Allocations;
 use self::hpc_jobs::HpcJobs;
-use super::{Context, put_row};
+use super::{Context, put_node_row};
 use crate::views::{DeviceId, GpuWork, View};
 use attribution::environ::SlurmEnvironment;
 use attribution::identify::{OwnerEvidence, owner};
@@ -27,7 +27,7 @@ use host::Host;
 use host::reader::{DeadlineReader, MAX_ABANDONED, ReadFailure};
 use ledger::inbox::LedgerEvent;
 use model::catalog::schema::KnownLabel;
-use model::catalog::{self as m, AllocatedGpu, CollectorName, Node, OwnerLookup};
+use model::catalog::{self as m, AllocatedGpu, CollectorName, OwnerLookup};
 use model::clock::{Cadence, Mono, boot_unix_seconds};
 use model::owners::{Attribution, Owner, OwnerUpdate};
 use model::sample::Rows;
@@ -389,7 +389,7 @@ impl OwnersCollector {
         let mut rows = Rows::default();
         for outcome in OwnerLookup::ALL {
             let count = self.lookups[*outcome as usize] as f64;
-            put_row(&mut rows, &Node {}, &m::gpu_exporter_owner_lookups_total, (*outcome,), count);
+            put_node_row(&mut rows, &m::gpu_exporter_owner_lookups_total, (*outcome,), count);
         }
         let most = self.context.config().owners.max_series as usize;
         self.allocations.list(self.pods.claims(), taken);

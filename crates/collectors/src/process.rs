@@ -7,12 +7,12 @@ use std::time::Duration;
 use nix::sys::resource::{UsageWho, getrusage};
 use procfs::process::{LimitValue, Process};
 
-use super::{Context, Parts, lifetime, put_row};
+use super::{Context, Parts, lifetime, put_node_row};
 use access::Access;
 use host::reader::DeadlineReader;
 use host::state::Store;
 use model::catalog::schema::KnownLabel;
-use model::catalog::{self as m, CollectorName, HttpStatus, Node, Role};
+use model::catalog::{self as m, CollectorName, HttpStatus, Role};
 use model::clock::{Cadence, Mono};
 use model::http_counters::HttpCounters;
 use model::sample::{Batch, Rows};
@@ -91,13 +91,7 @@ impl StateFolder {
             }
             self.unkept = unkept;
         }
-        put_row(
-            rows,
-            &Node {},
-            &m::gpu_exporter_state_writable,
-            (),
-            f64::from(u8::from(self.unkept.is_none())),
-        );
+        put_node_row(rows, &m::gpu_exporter_state_writable, (), f64::from(u8::from(self.unkept.is_none())));
     }
 }
 
@@ -110,17 +104,17 @@ fn serve(rows: &mut Rows) -> procfs::ProcResult<()> {
     let boot = procfs::boot_time_secs()?;
     let started = boot as f64 + stat.starttime as f64 / procfs::ticks_per_second() as f64;
     let fds = me.fd_count()? as f64;
-    put_row(rows, &Node {}, &m::process_cpu_seconds_total, (), cpu);
-    put_row(rows, &Node {}, &m::process_resident_memory_bytes, (), resident);
-    put_row(rows, &Node {}, &m::process_virtual_memory_bytes, (), stat.vsize as f64);
-    put_row(rows, &Node {}, &m::process_open_fds, (), fds);
+    put_node_row(rows, &m::process_cpu_seconds_total, (), cpu);
+    put_node_row(rows, &m::process_resident_memory_bytes, (), resident);
+    put_node_row(rows, &m::process_virtual_memory_bytes, (), stat.vsize as f64);
+    put_node_row(rows, &m::process_open_fds, (), fds);
     if let LimitValue::Value(most) = me.limits()?.max_open_files.soft_limit {
-        put_row(rows, &Node {}, &m::process_max_fds, (), most as f64);
+        put_node_row(rows, &m::process_max_fds, (), most as f64);
     }
-    put_row(rows, &Node {}, &m::process_threads, (), stat.num_threads as f64);
-    put_row(rows, &Node {}, &m::process_start_time_seconds, (), started);
-    put_row(rows, &Node {}, &m::gpu_exporter_cpu_seconds_total, (Role::Serve,), cpu);
-    put_row(rows, &Node {}, &m::gpu_exporter_resident_memory_bytes, (Role::Serve,), resident);
+    put_node_row(rows, &m::process_threads, (), stat.num_threads as f64);
+    put_node_row(rows, &m::process_start_time_seconds, (), started);
+    put_node_row(rows, &m::gpu_exporter_cpu_seconds_total, (Role::Serve,), cpu);
+    put_node_row(rows, &m::gpu_exporter_resident_memory_bytes, (Role::Serve,), resident);
     Ok(())
 }
 
@@ -163,35 +157,29 @@ fn family(rows: &mut Rows, role: Role, alive: &[i32], ended: f64, published: &mu
         resident += (stat.rss * procfs::page_size()) as f64;
     }
     *published = cpu.max(*published);
-    put_row(rows, &Node {}, &m::gpu_exporter_cpu_seconds_total, (role,), *published);
-    put_row(rows, &Node {}, &m::gpu_exporter_resident_memory_bytes, (role,), resident);
+    put_node_row(rows, &m::gpu_exporter_cpu_seconds_total, (role,), *published);
+    put_node_row(rows, &m::gpu_exporter_resident_memory_bytes, (role,), resident);
 }
 
 /// Adds the counters of the HTTP server.
 fn http_server(stats: &HttpCounters, rows: &mut Rows) {
     for status in HttpStatus::ALL {
-        put_row(
-            rows,
-            &Node {},
-            &m::gpu_exporter_http_requests_total,
-            (*status,),
-            stats.answers(*status) as f64,
-        );
+        put_node_row(rows, &m::gpu_exporter_http_requests_total, (*status,), stats.answers(*status) as f64);
     }
-    put_row(rows, &Node {}, &m::gpu_exporter_http_connections, (), stats.connections() as f64);
-    put_row(rows, &Node {}, &m::gpu_exporter_http_connections_refused_total, (), stats.refused() as f64);
-    put_row(rows, &Node {}, &m::gpu_exporter_http_connections_evicted_total, (), stats.evicted() as f64);
+    put_node_row(rows, &m::gpu_exporter_http_connections, (), stats.connections() as f64);
+    put_node_row(rows, &m::gpu_exporter_http_connections_refused_total, (), stats.refused() as f64);
+    put_node_row(rows, &m::gpu_exporter_http_connections_evicted_total, (), stats.evicted() as f64);
 }
 
 /// Adds the state of the web configuration and of the certificate.
 fn web_config(access: &Access, stats: &HttpCounters, rows: &mut Rows) {
     let successful = f64::from(u8::from(access.problems().is_empty()));
-    put_row(rows, &Node {}, &m::gpu_exporter_web_config_last_reload_successful, (), successful);
+    put_node_row(rows, &m::gpu_exporter_web_config_last_reload_successful, (), successful);
     let Some(tls) = &access.current().tls else { return };
     let failed = stats.handshakes_failed() as f64;
-    put_row(rows, &Node {}, &m::gpu_exporter_http_handshakes_failed_total, (), failed);
+    put_node_row(rows, &m::gpu_exporter_http_handshakes_failed_total, (), failed);
     if let Some(expires) = tls.expires() {
-        put_row(rows, &Node {}, &m::gpu_exporter_certificate_expiry_timestamp_seconds, (), expires);
+        put_node_row(rows, &m::gpu_exporter_certificate_expiry_timestamp_seconds, (), expires);
     }
 }
 

@@ -55,7 +55,7 @@ impl Bench {
             stop: Arc::new(Stop::default()),
         };
         let running = context.clone();
-        let thread = std::thread::spawn(move || run(running));
+        let thread = host::thread::spawn("kmsg", 512, move || run(running)).unwrap();
         let counted = [0.0; KmsgOutcome::ALL.len()];
         Running { context, thread, facts: Vec::new(), unavailable: None, listens: false, counted }
     }

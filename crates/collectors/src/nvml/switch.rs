@@ -122,7 +122,7 @@ pub struct DriverStatus {
 }
 
 /// Requests that the supervisor has to follow.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Requested {
     /// Current release of the driver.
     pub released: Option<Released>,
@@ -134,14 +134,14 @@ pub struct Requested {
 }
 
 /// State shared by the requesters and the supervisor.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Switch {
     state: Mutex<SwitchState>,
     /// Time for which a module must be present before the use of the driver resumes.
     settle: Duration,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct SwitchState {
     requested: Requested,
     /// Whether the supervisor has received the release and starts nothing.
@@ -159,17 +159,8 @@ struct SwitchState {
 impl Switch {
     /// Creates the state with the driver in use.
     pub fn new(gpm: bool, settle: Duration) -> Switch {
-        let requested = Requested { released: None, gpm, canaries: Vec::new() };
-        let state = SwitchState {
-            requested,
-            acknowledged: false,
-            sight: ModuleState::Unknown,
-            holders: Vec::new(),
-            canaries: Vec::new(),
-            ended: HashMap::new(),
-            starting: false,
-        };
-        Switch { state: Mutex::new(state), settle }
+        let requested = Requested { gpm, ..Requested::default() };
+        Switch { state: Mutex::new(SwitchState { requested, ..SwitchState::default() }), settle }
     }
 
     /// Requests the release of the driver. A repeated request changes nothing.

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::claims::DynamicClaims;
-use super::{process_folder, put_row};
+use super::{process_folder, put_node_row};
 use crate::views::GpuWork;
 use attribution::devices::{Named, named};
 use attribution::environ::{self, SlurmAllocation};
@@ -23,7 +23,7 @@ use host::Host;
 use host::reader::{DeadlineReader, MAX_ABANDONED, ReadFailure};
 use host::stop::Stop;
 use model::catalog::schema::KnownLabel;
-use model::catalog::{self as m, AllocatedGpu, AllocationInfo, ClaimInfo, ClaimUnresolved, Node, SlurmGpus};
+use model::catalog::{self as m, AllocatedGpu, AllocationInfo, ClaimInfo, ClaimUnresolved, SlurmGpus};
 use model::clock::Mono;
 use model::sample::Rows;
 use settings::Owners;
@@ -292,7 +292,7 @@ impl Allocations {
         let counts = self.dynamic.unresolved(unresolved);
         if any {
             for (reason, count) in ClaimUnresolved::ALL.iter().zip(counts) {
-                put_row(rows, &Node {}, &m::gpu_exporter_claims_unresolved, (*reason,), count);
+                put_node_row(rows, &m::gpu_exporter_claims_unresolved, (*reason,), count);
             }
         }
         for (device, info) in claimed.into_iter().take(most) {
@@ -314,7 +314,7 @@ impl Allocations {
         }
         if !self.jobs.is_empty() {
             for (state, count) in SlurmGpus::ALL.iter().zip(counts) {
-                put_row(rows, &Node {}, &m::gpu_slurm_jobs, (*state,), count);
+                put_node_row(rows, &m::gpu_slurm_jobs, (*state,), count);
             }
         }
     }

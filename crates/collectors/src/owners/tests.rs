@@ -89,7 +89,7 @@ impl Machine {
         let (snapshots, pods) = (Arc::default(), Arc::<Pods>::default());
         let (running, work) = (context.clone(), View::new(&snapshots, views::gpu_work));
         let assigned = Arc::clone(&pods);
-        let thread = std::thread::spawn(move || run(running, work, assigned));
+        let thread = host::thread::spawn("owners", 2048, move || run(running, work, assigned)).unwrap();
         let (attributed, readings, lookups) = (Vec::new(), Vec::new(), Vec::new());
         Running { context, snapshots, pods, thread, attributed, readings, lookups, sequence: 0 }
     }
