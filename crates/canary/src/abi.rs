@@ -40,13 +40,11 @@ pub struct SmStamp {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BadLane {
-    /// The multiprocessor.
     pub smid: u32,
     /// Thread within its block; the warp is `thread / 32`, the lane `thread % 32`.
     pub thread: u32,
     /// What it should have had.
     pub expected: u64,
-    /// What it had.
     pub got: u64,
 }
 
@@ -77,9 +75,7 @@ impl Default for BadLanes {
 pub struct BadWord {
     /// Bytes from the start of the buffer.
     pub offset: u64,
-    /// What was written.
     pub expected: u64,
-    /// What was read.
     pub got: u64,
 }
 
@@ -296,7 +292,6 @@ pub struct OverlapArgs {
     pub x: u64,
     /// Address of the FP32 output.
     pub y: u64,
-    /// Elements.
     pub count: u64,
     /// Steps for each element.
     pub turns: u32,
@@ -315,7 +310,6 @@ pub struct TransformArgs {
     pub x: u64,
     /// Address of the FP32 output.
     pub y: u64,
-    /// Elements.
     pub count: u64,
 }
 

@@ -69,7 +69,6 @@ pub struct BaselineUpdate {
     pub at: f64,
     /// By [`configuration`] and [`model`]; `None` if the run ended before the device was known.
     pub device: Option<(String, String)>,
-    /// Clean samples.
     pub clean: Vec<(Quantity, f64)>,
     /// Valid samples, clean or not.
     pub newest: Vec<(Quantity, f64)>,

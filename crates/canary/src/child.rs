@@ -35,7 +35,7 @@ pub fn run() -> io::Result<()> {
         return Ok(());
     };
     if let Err(error) = child::be_nice(NICE) {
-        tracing::debug!(%error, "the canary's process is as important as others");
+        tracing::debug!(%error, "failed to lower the priority of the canary process");
     }
     let mut reports = ReportWriter::new(frames);
     let locks: Result<Vec<_>, String> = request.locks.iter().map(|lock| interlock::acquire(lock)).collect();
@@ -93,7 +93,7 @@ impl<W: Write> ReportWriter<W> {
             return;
         }
         if let Err(error) = frame::write(&mut self.pipe, report) {
-            tracing::warn!(%error, "a report cannot be sent");
+            tracing::warn!(%error, "failed to send a report to the parent; further reports are dropped");
             self.broken = true;
         }
     }

@@ -66,9 +66,7 @@ pub struct CudaDevice {
     pub max_link_width: u32,
     /// CUDA version of the driver, as 13000.
     pub cuda_version: u32,
-    /// Driver version.
     pub driver_version: String,
-    /// VBIOS version.
     pub vbios_version: String,
     /// Enforced power limit in force, milliwatts; 0 if the driver does not report.
     pub power_limit_milliwatts: u64,

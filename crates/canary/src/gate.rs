@@ -37,14 +37,11 @@ pub enum Allows {
     NotChecked(String),
 }
 
-/// One condition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunCondition {
     /// What has to be so.
     pub what: String,
-    /// How it is.
     pub found: String,
-    /// What that allows.
     pub allows: Allows,
 }
 

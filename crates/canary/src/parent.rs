@@ -144,7 +144,6 @@ impl ActiveRun {
         })
     }
 
-    /// Process id.
     pub fn pid(&self) -> i32 {
         self.child.pid()
     }
@@ -242,7 +241,12 @@ impl ActiveRun {
         if still > SLOW.min(self.hung_after) && !self.said_slow {
             self.said_slow = true;
             let step = self.step().known();
-            tracing::warn!(pid = self.pid(), step, call = ?self.call(), "a canary makes no progress");
+            tracing::warn!(
+                pid = self.pid(),
+                step,
+                call = self.call().map(|call| call.name),
+                "a canary makes no progress"
+            );
         }
         (still > self.hung_after).then(|| self.no_progress(still.as_secs_f64()))
     }

@@ -12,7 +12,6 @@ use model::catalog::{BadSmKind, CanaryVerdict, RateAgainst};
 /// Largest ratio that is reported; above, the figures make no sense.
 const LARGEST_RATIO: f64 = 100.0;
 
-/// A run's circumstances.
 pub(crate) struct RunContext<'a> {
     pub device: &'a CudaDevice,
     pub place: &'a Place,
@@ -68,7 +67,6 @@ impl Sample {
         self.text.push(why);
     }
 
-    /// Says more.
     pub fn say(&mut self, text: String) {
         self.text.push(text);
     }

@@ -31,7 +31,6 @@ const REPEATS: u32 = 3;
 /// How often, and how much.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScheduleSettings {
-    /// When it runs.
     pub mode: CanaryMode,
     /// Time between two runs on one GPU.
     pub interval: Duration,
@@ -53,7 +52,6 @@ impl ScheduleSettings {
 pub struct Due {
     /// Where: one of these, in the order of their turns. Empty: MIG mode without an instance.
     pub places: Vec<Place>,
-    /// The GPU.
     pub gpu: Gpu,
     /// How long it must have been without work.
     pub idle_for: Duration,
@@ -210,7 +208,6 @@ impl CanarySchedule {
         refused.counted.insert(reason)
     }
 
-    /// A run begins.
     pub fn began(&mut self, now: Mono, place: &Place) {
         let Some(plan) = self.plans.get_mut(&place.gpu) else { return };
         plan.turns.insert(place.clone(), now);

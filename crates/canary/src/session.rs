@@ -67,7 +67,6 @@ impl Arena {
         self.free.end - self.free.start
     }
 
-    /// Room for data.
     pub fn data<T: Plain>(&mut self, count: usize) -> Try<DeviceSlice<T>> {
         let bytes = self.room::<T>(count)?;
         let begin = self.free.start;
@@ -75,7 +74,6 @@ impl Arena {
         self.slice(begin, count)
     }
 
-    /// Room for results.
     pub fn results<T: Plain>(&mut self, count: usize) -> Try<DeviceSlice<T>> {
         let bytes = self.room::<T>(count)?;
         self.free.end = (self.free.end - bytes) / ALIGNMENT * ALIGNMENT;
@@ -139,7 +137,6 @@ pub(crate) struct Session<'a> {
     pub arena: Arena,
     /// The queue of all checks but those that need several.
     pub stream: CudaStream,
-    /// Around timed work.
     pub events: (CudaEvent, CudaEvent),
     /// Time spent by this check.
     pub spent: Spent,
@@ -240,7 +237,6 @@ impl Session<'_> {
         Ok(read)
     }
 
-    /// Writes a pattern.
     pub fn fill(&mut self, data: DeviceSlice<u64>, pattern: Pattern, (a, b): (u64, u64)) -> Try<f64> {
         let (data, words) = (data.address, data.count as u64);
         let args = FillArgs { data, words, a, b, pattern: pattern as u32, reserved: 0 };

@@ -14,10 +14,8 @@ const SIGMA_OF_MAD: f64 = 1.4826;
 /// are all alike would otherwise have none.
 const SIGMA_FLOOR: f64 = 1e-5;
 
-/// Middle and spread.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Spread {
-    /// Median.
     pub median: f64,
     /// 1.4826 x the median of absolute deviations from it, and at least a hundred-thousandth of it.
     pub sigma: f64,
@@ -118,7 +116,6 @@ impl SmRates {
         }
     }
 
-    /// Multiprocessors seen.
     pub fn covered(&self) -> usize {
         self.0.len()
     }

@@ -40,10 +40,8 @@ impl Question {
     }
 }
 
-/// The whole machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MachineAnswer {
-    /// What was found.
     pub topology: Topology,
     /// Devices that a look at links sees, so that the next such look tells whether one came or went.
     pub devices: Vec<String>,

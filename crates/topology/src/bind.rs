@@ -11,7 +11,6 @@ use host::terminal::printable;
 
 use super::map::{Map, ShareHolder};
 
-/// Who binds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Binder {
     /// `docker run`
@@ -26,7 +25,6 @@ pub enum Binder {
     Numactl,
 }
 
-/// The lines.
 pub fn lines(map: &Map, binder: Binder) -> String {
     let mut out = String::new();
     for note in &map.topology.notes {

@@ -15,7 +15,7 @@ pub fn run() -> io::Result<()> {
     child::ignore_signals()?;
     let (mut answers, mut control, _shared) = child::inherited()?;
     if let Err(error) = child::be_nice(NICE) {
-        tracing::debug!(%error, "the topology process is as important as others");
+        tracing::debug!(%error, "failed to lower the priority of the topology process");
     }
     let (origin, xml) = match frame::read(&mut control).map_err(io::Error::other)? {
         Some(Question::Machine(origin, xml)) => (origin, xml),

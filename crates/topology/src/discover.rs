@@ -31,7 +31,6 @@ pub struct Links(pub Vec<DeviceState>);
 /// What of one device can change while the machine runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceState {
-    /// PCI address.
     pub address: String,
     /// See [`Device::link`].
     pub link: Option<Link>,

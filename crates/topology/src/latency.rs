@@ -27,7 +27,6 @@ const BUFFER: (u64, u64) = (64 << 20, 512 << 20);
 /// Share of a node's free memory that is taken at most.
 const SHARE: u64 = 4;
 
-/// What was measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Latency {
     /// Size of the buffer, in bytes.

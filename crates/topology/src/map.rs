@@ -13,9 +13,7 @@ use model::topology::place::{self, GpuPlacement, NearestDevice};
 /// What the driver says of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DriverGpu {
-    /// NVML's index.
     pub index: u32,
-    /// Its UUID.
     pub uuid: String,
     /// Name of the product; empty if unknown.
     pub model: String,
@@ -43,7 +41,6 @@ pub struct DriverMigDevice {
 /// The whole picture. As JSON it holds all of the topology, so that it serves as a declared one.
 #[derive(Clone, Debug, Serialize)]
 pub struct Map {
-    /// The machine.
     #[serde(flatten)]
     pub topology: Topology,
     /// Its GPUs in the order of the driver, then those the driver does not list.
@@ -61,15 +58,12 @@ pub struct MapGpu {
     /// How it is called in the picture: its index, or `P1` for the first one in the PCI tree where the driver does
     /// not tell.
     pub label: String,
-    /// NVML's index.
     pub index: Option<u32>,
-    /// Its UUID.
     pub uuid: Option<String>,
     /// Name of the product; empty if unknown.
     pub model: String,
     /// N of `/dev/nvidiaN`.
     pub minor: Option<u32>,
-    /// Where it sits.
     #[serde(flatten)]
     pub place: GpuPlacement,
     /// Its share of the CPUs.
@@ -92,7 +86,6 @@ pub struct MapMigDevice {
 /// Who gets a share: a GPU without MIG devices, or a MIG device.
 #[derive(Clone, Copy, Debug)]
 pub struct ShareHolder<'a> {
-    /// The GPU.
     pub gpu: &'a MapGpu,
     /// The MIG device on it.
     pub slice: Option<&'a MapMigDevice>,
@@ -109,7 +102,6 @@ impl<'a> ShareHolder<'a> {
         self.slice.map(|slice| &*slice.device.uuid).or(self.gpu.uuid.as_deref())
     }
 
-    /// Its share.
     pub fn share(&self) -> &'a CpuShare {
         self.slice.map_or(&self.gpu.share, |slice| &slice.share)
     }

@@ -25,7 +25,6 @@ const ENTRY_WIDTH: f64 = 520.0;
 /// Height of an entry.
 const ENTRY_HEIGHT: f64 = 27.0;
 
-/// All of it.
 pub fn svg(map: &Map) -> String {
     let shares = Shares::new(map);
     let tree = tree::build(&map.topology);

@@ -7,11 +7,8 @@ use model::topology::{Device, DeviceKind, L3Group, NumaNode, Package, Topology, 
 /// What a branch is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum BranchKind<'a> {
-    /// All of it.
     Machine,
-    /// A package.
     Package(&'a Package),
-    /// A NUMA node.
     Node(&'a NumaNode),
     /// A last-level cache.
     L3(&'a L3Group),
@@ -20,9 +17,7 @@ pub(crate) enum BranchKind<'a> {
 /// Something with CPUs, what is in it, and the devices near it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Branch<'a> {
-    /// What it is.
     pub kind: BranchKind<'a>,
-    /// Its CPUs.
     pub cpus: CpuSet,
     /// What is in it, in the order of first CPUs, those without CPUs last.
     pub branches: Vec<Branch<'a>>,
@@ -41,7 +36,6 @@ pub(crate) enum Pci<'a> {
         root: bool,
         /// Addresses from above: of switches that of the upstream port. More than one where nothing else is between.
         addresses: Vec<&'a str>,
-        /// What is below.
         below: Vec<Pci<'a>>,
     },
     /// A device, or several that differ in nothing but their address, as the NVSwitches of a baseboard.
@@ -56,7 +50,6 @@ enum Place {
     Node(u32),
 }
 
-/// The whole tree.
 pub fn build(topology: &Topology) -> Branch<'_> {
     let mut root = branch(BranchKind::Machine, topology.cpus.clone());
     let packages = topology.packages.iter().map(|package| (BranchKind::Package(package), &package.cpus));

@@ -58,7 +58,6 @@ impl PartialEq for Quantity {
 /// What is usual for a quantity at a place, in its configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Reference {
-    /// Which.
     pub quantity: Quantity,
     /// Middle and spread of its clean samples.
     pub spread: Spread,

@@ -20,7 +20,6 @@ const REMEMBERED: f64 = 30.0 * 86_400.0;
 pub(crate) struct RecentSample {
     /// When, in seconds since 1970.
     pub at: f64,
-    /// What.
     pub sample: CanaryVerdict,
 }
 
@@ -36,7 +35,6 @@ pub fn add(recent: &mut Vec<RecentSample>, sample: RecentSample) {
     recent.drain(..recent.len().saturating_sub(RECENT));
 }
 
-/// A wrong result.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PastWrong {
     /// Which check it was.
@@ -59,7 +57,6 @@ pub(super) struct RecentRuns {
     /// Empty, as `model`, until a run has got as far as the device.
     pub configuration: String,
     pub model: String,
-    /// Oldest first.
     pub recent: BTreeMap<CanaryCheck, Vec<RecentSample>>,
     /// At most one a check.
     pub wrong: Vec<PastWrong>,

@@ -14,7 +14,6 @@ pub static CHECK: Check = Check::new(CanaryCheck::Overlap, CanaryStep::Overlap, 
 /// Wall times of the same work done in several ways, seconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Overlap {
-    /// Batches.
     pub batches: u32,
     /// Bytes of one batch, each way.
     pub bytes: u64,

@@ -10,10 +10,8 @@ pub static CHECK: Check = Check::new(CanaryCheck::P2p, CanaryStep::P2p, &["fill"
 
 /// Bytes of one copy at most.
 const BYTES: u64 = 64 << 20;
-/// Copies.
 const COPIES: usize = 5;
 
-/// The other GPU.
 struct Peer {
     id: DeviceId,
     context: CudaContext,
@@ -67,8 +65,9 @@ impl Peer {
         let cuda = s.cuda;
         let id = device::find(cuda, 1, uuid)?;
         let capability = device::capability(cuda, id)?;
+        let (major, minor) = capability;
         let Some(code) = code::choose(capability) else {
-            let text = format!("no kernels were made for {uuid}, of compute capability {capability:?}");
+            let text = format!("no kernels were built for {uuid} with compute capability {major}.{minor}");
             return Err(Ended::Unable(CanarySkip::NoKernels, text));
         };
         let context = cuda.retain(id)?;

@@ -26,7 +26,6 @@ const EXPECTED: f64 = 0.80;
 
 /// Bytes of one copy at most: enough to reach the link's rate, little enough to be over in a millisecond.
 const BYTES: u64 = 32 << 20;
-/// Copies each way.
 const COPIES: usize = 5;
 /// How long copies go on at most until the link was read during one.
 const LINK: Duration = Duration::from_millis(100);

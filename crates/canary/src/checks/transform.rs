@@ -10,7 +10,6 @@ pub static CHECK: Check =
 /// Times in seconds, and errors against the result in double precision.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Transform {
-    /// Elements.
     pub count: u64,
     /// Copy to the GPU, seconds.
     pub copy_in: f64,
@@ -36,7 +35,6 @@ pub struct Transform {
 /// its tests, no proofs: the limit is twice that. Near x = 0 there is none.
 pub const TRANSFORM_LIMIT: f64 = 2.0 * 19.5 / 16_777_216.0;
 
-/// Elements at most.
 const COUNT: usize = 4 << 20;
 /// Inputs lie above the first and up to the second: at 0 the function is 0 / 0.
 const INPUTS: (f32, f32) = (0.1, 100.0);

@@ -68,7 +68,7 @@ impl<'a> RunSteps<'a> {
         match destroyed {
             Ok(()) => {}
             Err(Ended::Unable(_, text)) if early => {
-                tracing::warn!(text, "the context could not be destroyed")
+                tracing::warn!(text, "failed to destroy the CUDA context")
             }
             Err(ended) => self.report_end(ended),
         }
@@ -101,7 +101,7 @@ impl<'a> RunSteps<'a> {
             Ok(facts) => facts,
             Err(text) if self.request.yields => return Err(Ended::Unable(CanarySkip::Unread, text)),
             Err(text) => {
-                tracing::warn!(text, "NVML does not watch this run");
+                tracing::warn!(text, "NVML cannot watch this run; other processes on the GPU go unnoticed");
                 DeviceFacts::default()
             }
         };

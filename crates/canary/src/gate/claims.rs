@@ -9,7 +9,6 @@ use model::canary::Place;
 pub enum Claimed {
     /// There is none, and how that is known.
     No(String),
-    /// The claimant.
     By(String),
     /// Not known, and why.
     Unknown(String),

@@ -20,7 +20,6 @@ const CALLER: &str = "only the daemon asks: in a prolog or a pod, the claim is t
 /// A value that the driver is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GateValue<T> {
-    /// It.
     Value(T),
     /// Device or driver do not know it.
     Unsupported,
@@ -44,7 +43,6 @@ pub enum Since {
 pub struct MemoryUse {
     /// In use by processes.
     pub used: f64,
-    /// All.
     pub total: f64,
     /// The least that was ever seen in use there.
     pub least: Option<f64>,
@@ -63,7 +61,6 @@ pub struct GateFacts {
     pub fresh_for: Duration,
     /// What is known against the GPU, by name; `None`: not known.
     pub unhealthy: Option<Vec<String>>,
-    /// The last fault.
     pub xid: Since,
     /// An earlier canary's process that is still there.
     pub child: Option<i32>,
@@ -85,7 +82,6 @@ pub struct GateFacts {
     pub utilization: GateValue<f64>,
     /// For how long there was no work; `None`: not watched.
     pub idle: Option<Duration>,
-    /// Device memory.
     pub memory: Option<MemoryUse>,
     /// Why maintenance keeps the canary away, if so.
     pub maintenance: Option<String>,

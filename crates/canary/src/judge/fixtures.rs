@@ -12,7 +12,6 @@ use super::{RunJudgement, judge};
 /// Seconds between two runs.
 const INTERVAL: f64 = 1800.0;
 
-/// A whole GPU.
 pub fn place() -> Place {
     Place { gpu: Gpu { gpu: 0, uuid: "GPU-0".into() }, instance: None }
 }

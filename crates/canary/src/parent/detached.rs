@@ -5,6 +5,7 @@ use std::time::Duration;
 use host::inflight::{EVENTS_SLOT, InCall, NODE_SLOT, SlotView};
 use host::supervise::{Patience, Supervised};
 use model::catalog::CanaryStep;
+use model::catalog::schema::KnownLabel;
 use model::clock::Mono;
 
 use super::environment::EmptyFolder;
@@ -48,7 +49,6 @@ pub struct ChildCheck {
 }
 
 impl DetachedChild {
-    /// Process id.
     pub fn pid(&self) -> i32 {
         self.child.pid()
     }
@@ -61,7 +61,12 @@ impl DetachedChild {
         let call = self.call();
         let killed = self.child.kill_if_overdue(now, self.patience(END_DEADLINE));
         if killed {
-            tracing::warn!(pid = self.pid(), step = ?self.step, ?call, "a canary's process is killed");
+            tracing::warn!(
+                pid = self.pid(),
+                step = self.step.known(),
+                call = call.map(|call| call.name),
+                "killed a canary process that did not end"
+            );
         }
         ChildCheck { alive: true, killed }
     }

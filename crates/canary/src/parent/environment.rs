@@ -15,7 +15,6 @@ use host::child::Environment;
 pub(crate) struct EmptyFolder(PathBuf);
 
 impl EmptyFolder {
-    /// Makes one.
     pub fn make() -> io::Result<EmptyFolder> {
         // mkdtemp(3) makes it with mode 0700.
         let folder = std::env::temp_dir();
@@ -26,7 +25,6 @@ impl EmptyFolder {
         })
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -35,7 +33,7 @@ impl EmptyFolder {
 impl Drop for EmptyFolder {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir(&self.0) {
-            tracing::debug!(%error, folder = %self.0.display(), "a canary's folder stays behind");
+            tracing::debug!(%error, folder = %self.0.display(), "failed to remove the private folder of a canary");
         }
     }
 }

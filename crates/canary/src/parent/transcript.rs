@@ -11,14 +11,11 @@ const MOST_REPORTS: usize = 512;
 /// No step takes longer, in seconds; a figure above is no time.
 const MOST_SECONDS: f64 = 7.0 * 24.0 * 3600.0;
 
-/// What was reported.
 #[derive(Debug, Default)]
 pub(crate) struct Transcript {
     /// Steps that ended well, with their wall time in seconds.
     pub steps: Vec<(CanaryStep, f64)>,
-    /// The device.
     pub device: Option<CudaDevice>,
-    /// What was measured.
     pub measured: Vec<Measurement>,
     /// The step it is in.
     open: Option<CanaryStep>,

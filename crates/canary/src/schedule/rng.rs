@@ -2,7 +2,6 @@
 
 use crate::reference::splitmix64;
 
-/// A generator.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
@@ -12,7 +11,6 @@ impl Rng {
         Rng(seed)
     }
 
-    /// Any number.
     pub fn number(&mut self) -> u64 {
         let number = splitmix64(self.0);
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

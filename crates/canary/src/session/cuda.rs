@@ -45,11 +45,9 @@ pub(crate) struct CudaDriver {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceId(c_int);
 
-/// A context.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CudaContext(*mut c_void);
 
-/// Loaded machine code.
 #[derive(Debug)]
 pub(crate) struct CudaModule(*mut c_void);
 
@@ -68,7 +66,6 @@ pub(crate) struct CudaEvent(*mut c_void);
 /// How many threads run a kernel, and with how much dynamic shared memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grid {
-    /// Blocks.
     pub blocks: u32,
     /// Threads of a block.
     pub threads: u32,
@@ -123,7 +120,6 @@ impl CudaDriver {
         Err(error)
     }
 
-    /// Initialises the driver.
     pub fn init(&self) -> CudaResult<()> {
         // SAFETY: no pointers.
         unsafe { self.cuInit(0) }
@@ -141,7 +137,6 @@ impl CudaDriver {
         written(|device| unsafe { self.cuDeviceGet(device, ordinal) }).map(DeviceId)
     }
 
-    /// Its name.
     pub fn device_name(&self, device: DeviceId) -> CudaResult<String> {
         let mut text = [0u8; 128];
         // SAFETY: writes at most the length given.

@@ -56,7 +56,6 @@ pub fn check_version(version: u32) -> Try<()> {
     Err(Ended::Unable(CanarySkip::OldDriver, text))
 }
 
-/// Its compute capability.
 pub fn capability(cuda: &CudaDriver, device: DeviceId) -> Try<(u32, u32)> {
     let attribute = |attribute| cuda.attribute(device, attribute);
     Ok((

@@ -6,7 +6,6 @@ use model::catalog::CanarySkip;
 /// An error of the CUDA driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CudaError {
-    /// CUresult.
     pub code: u32,
     /// The driver function that gave it.
     pub call: &'static str,

@@ -7,12 +7,9 @@ use nix::unistd::Pid;
 
 use model::cpus;
 
-/// A NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
-    /// Its number.
     pub number: u32,
-    /// Its CPUs.
     cpus: cpus::CpuSet,
 }
 
@@ -44,7 +41,7 @@ pub fn on<T>(node: Option<&Node>, work: impl FnOnce() -> T) -> (T, bool) {
     if let (Some(()), Some(before)) = (there, &before)
         && let Err(error) = sched_setaffinity(me, before)
     {
-        tracing::debug!(%error, "the thread stays on the CPUs of one node");
+        tracing::debug!(%error, "failed to restore the CPU affinity; the thread stays on the CPUs of one NUMA node");
     }
     (done, there.is_some())
 }

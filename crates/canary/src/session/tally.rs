@@ -7,7 +7,6 @@ use crate::abi::{BadLanes, BadWords};
 /// Wrong results of a check.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Mismatches {
-    /// Results compared.
     pub compared: u64,
     /// Wrong in the first try.
     pub wrong: u64,
@@ -21,7 +20,6 @@ pub struct Mismatches {
     pub wrong_reruns: u32,
 }
 
-/// One wrong result.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Mismatch {
     /// The multiprocessor, where one computed it.
@@ -34,7 +32,6 @@ pub struct Mismatch {
     pub offset: Option<u64>,
     /// What it should have been.
     pub expected: u64,
-    /// What it was.
     pub got: u64,
 }
 
@@ -46,7 +43,6 @@ pub const RERUNS: u32 = 3;
 /// The wrong results of one try.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct WrongResults {
-    /// How many.
     pub count: u64,
     /// Of these, with all bits 0.
     pub zeroed: u64,
@@ -55,7 +51,6 @@ pub(crate) struct WrongResults {
 }
 
 impl WrongResults {
-    /// Adds one.
     pub(crate) fn add(&mut self, mismatch: Mismatch) {
         self.count += 1;
         self.zeroed += u64::from(mismatch.got == 0);

@@ -17,7 +17,6 @@ cpuManagerPolicyOptions:
 #   prefer-align-cpus-by-uncorecache: "true"
 "#;
 
-/// The settings.
 pub fn lines(out: &mut String, map: &Map) {
     let nodes = map.topology.numa_nodes.iter().filter(|node| !node.cpus.is_empty()).count();
     let nodes_known = map.gpus.iter().all(|gpu| gpu.place.numa_node.is_some());

@@ -5,7 +5,6 @@ use crate::map::Map;
 use crate::tree;
 use model::cpus::CpuSet;
 
-/// The lines.
 pub fn lines(out: &mut String, map: &Map) {
     comments(
         out,

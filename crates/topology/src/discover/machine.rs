@@ -42,7 +42,7 @@ fn load(origin: &Origin) -> Result<Hwloc, String> {
             .map_err(|why| format!("{}: {why}", file.display()))?,
         Origin::Synthetic(text) => builder
             .from_synthetic(text)
-            .map_err(|error| format!("hwloc does not understand {text:?}: {error}"))?,
+            .map_err(|error| format!("hwloc does not understand `{text}`: {error}"))?,
     };
     let failed = |error: &dyn std::fmt::Display| format!("hwloc: {error}");
     builder

@@ -15,7 +15,6 @@ const LOADS: u32 = 1 << 18;
 /// Walks, the fastest of which counts: the others were held up.
 const WALKS: u32 = 4;
 
-/// The buffer.
 pub(crate) struct ChaseBuffer(MmapMut);
 
 impl ChaseBuffer {

@@ -5,11 +5,8 @@ use super::{HEAD, PAD};
 /// A drawn part, from its upper left corner.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Block {
-    /// In pixels.
     pub width: f64,
-    /// In pixels.
     pub height: f64,
-    /// SVG.
     pub body: String,
 }
 
@@ -65,7 +62,6 @@ impl Block {
     }
 }
 
-/// A rectangle.
 pub fn rect(class: &str, x: f64, y: f64, width: f64, height: f64, round: f64) -> String {
     format!(
         "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" rx=\"{round}\"/>"

@@ -18,7 +18,6 @@ const COLOURS: [(&str, &str); 8] = [
 ];
 /// Sides of a core.
 const CORE: (f64, f64) = (28.0, 22.0);
-/// Between cores.
 const GAP: f64 = 3.0;
 
 /// Whose share is what.

@@ -12,7 +12,6 @@ use model::topology::{Device, DeviceKind};
 const STEP: f64 = 22.0;
 /// Room for the words about a link on the line to a device.
 const LINK: f64 = 104.0;
-/// Between rows.
 const GAP: f64 = 6.0;
 /// Height of a row of one line.
 const ROW: f64 = 22.0;

@@ -10,10 +10,8 @@ use std::marker::PhantomData;
 use super::{CudaContext, CudaDriver, CudaResult, CudaStream, written};
 use crate::abi::Plain;
 
-/// Device memory.
 #[derive(Debug)]
 pub(crate) struct DeviceMemory {
-    /// Where it begins.
     pub address: u64,
     /// How much it is.
     pub bytes: u64,
@@ -22,9 +20,7 @@ pub(crate) struct DeviceMemory {
 /// Part of device memory, as elements of a type.
 #[derive(Debug)]
 pub(crate) struct DeviceSlice<T> {
-    /// Where it begins.
     pub address: u64,
-    /// Elements.
     pub count: usize,
     of: PhantomData<T>,
 }
@@ -136,7 +132,6 @@ impl CudaDriver {
         Ok(Pinned { start: start.cast(), words })
     }
 
-    /// Gives it back.
     pub fn unpin(&self, pinned: Pinned) -> CudaResult<()> {
         // SAFETY: taken by value, so it is freed once.
         unsafe { self.cuMemFreeHost(pinned.start.cast()) }
