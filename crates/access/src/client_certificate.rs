@@ -1,4 +1,4 @@
-//! Certificates of clients, judged as Go's `crypto/tls` does for the toolkit.
+//! Verification of client certificates with the rules of Go's `crypto/tls`, which the toolkit uses.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,18 +20,18 @@ use x509_cert::ext::pkix::{ExtendedKeyUsage, SubjectAltName};
 
 use crate::web_config::ClientAuth;
 
-/// What a client has shown of itself in the handshake.
+/// Result of the client authentication in the handshake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientCertificate {
     #[default]
     None,
-    /// One that was not asked to be verified.
+    /// A certificate that the configuration does not verify.
     Unverified,
     Verified,
 }
 
 impl ClientCertificate {
-    /// After a handshake that this kind of authentication has let through.
+    /// Returns the result of a handshake that this kind of authentication has accepted.
     pub(crate) fn after_handshake(is_shown: bool, auth: ClientAuth) -> ClientCertificate {
         match (is_shown, auth.verifies()) {
             (false, _) => ClientCertificate::None,
@@ -41,11 +41,11 @@ impl ClientCertificate {
     }
 }
 
-/// The certificates that a client has shown, its own first; none, if it has shown none.
+/// Certificates that a client has presented, starting with its own; empty if it has presented none.
 #[derive(Clone, Debug, Default)]
 pub struct ClientChain(pub(crate) Vec<CertificateDer<'static>>);
 
-/// When a certificate is valid, in seconds since 1970.
+/// Validity period of a certificate, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Validity {
     pub from: Duration,
@@ -53,12 +53,12 @@ pub(crate) struct Validity {
 }
 
 impl Validity {
-    /// `None` if the certificate cannot be read so far.
+    /// Returns `None` if the certificate cannot be parsed.
     pub fn of_certificate(certificate: &CertificateDer<'_>) -> Option<Validity> {
         Some(validity_of(&Certificate::from_der(certificate).ok()?))
     }
 
-    /// Why a certificate is not valid at this time, if it is not.
+    /// Returns an error if the certificate is not valid at this time.
     fn check(self, time: UnixTime) -> Result<(), CertificateError> {
         let now = Duration::from_secs(time.as_secs());
         let at = UnixTime::since_unix_epoch;
@@ -73,7 +73,7 @@ impl Validity {
         }
     }
 
-    /// The same for people.
+    /// Returns the same reason as text.
     pub fn untimely(self, now: Duration) -> Option<&'static str> {
         match self.check(UnixTime::since_unix_epoch(now)) {
             Ok(()) => None,
@@ -88,22 +88,22 @@ fn validity_of(certificate: &Certificate) -> Validity {
     Validity { from: validity.not_before.to_unix_duration(), until: validity.not_after.to_unix_duration() }
 }
 
-/// An authority of clients, as the files name it.
+/// Certificate authority from the files.
 #[derive(Debug)]
 struct Authority {
     certificate: CertificateDer<'static>,
-    /// `None` if it cannot be read.
+    /// `None` if the certificate cannot be parsed.
     validity: Option<Validity>,
 }
 
-/// Judges the certificate that a client sends.
+/// Verifies the certificates of clients.
 #[derive(Debug)]
 pub(crate) struct ClientVerifier {
     auth: ClientAuth,
-    /// Whether the handshake goes on without a certificate that `auth` requires.
+    /// True if the handshake succeeds without a certificate that `auth` requires.
     optional: bool,
     authorities: Vec<Authority>,
-    /// By those authorities; `None` without any.
+    /// Verifier for these authorities; `None` without authorities.
     chain: Option<Arc<dyn ClientCertVerifier>>,
     allowed_sans: Option<Vec<String>>,
     provider: Arc<CryptoProvider>,
@@ -124,12 +124,12 @@ impl ClientVerifier {
         Ok(ClientVerifier { auth, optional, authorities, chain, allowed_sans, provider })
     }
 
-    /// Whether only certificates with some names are let in.
+    /// Returns true if only certificates with certain names are accepted.
     pub fn limits_names(&self) -> bool {
         self.allowed_sans.is_some()
     }
 
-    /// Why clients of some authorities are refused now.
+    /// Returns the authorities whose clients are refused now, with the reason.
     pub fn untimely_authorities(&self, now: Duration) -> Vec<String> {
         let untimely = |authority: &Authority| {
             let why = authority.validity?.untimely(now)?;
@@ -145,7 +145,7 @@ impl ClientVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<(), Error> {
-        // One that is named itself is trusted, also if it calls itself an authority: self-signed ones often do.
+        // A certificate in the file is trusted even if it calls itself an authority, as self-signed ones often do.
         if self.authorities.iter().any(|authority| authority.certificate == *end_entity) {
             return pinned_is_valid(end_entity, now);
         }
@@ -155,7 +155,7 @@ impl ClientVerifier {
         self.verify_authority(end_entity, intermediates, now)
     }
 
-    /// Whether an authority of a chain that is right is valid: a trust anchor of webpki has no end.
+    /// Checks that the authority of a valid chain has not expired: webpki does not check the dates of trust anchors.
     fn verify_authority(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -181,7 +181,7 @@ impl ClientVerifier {
     }
 }
 
-/// Judges by these authorities, at least one.
+/// Builds a verifier for at least one authority.
 fn chain_of(
     authorities: &[CertificateDer<'static>],
     provider: &Arc<CryptoProvider>,
@@ -213,7 +213,7 @@ fn pinned_is_valid(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<()
     }
 }
 
-/// Whether the certificate names one of these, as a DNS name, address, e-mail address or URI.
+/// Checks that the certificate has one of these names as a DNS name, address, e-mail address or URI.
 fn has_allowed_san(certificate: &CertificateDer<'_>, allowed: &[String]) -> Result<(), Error> {
     let certificate = parsed(certificate)?;
     let names = certificate.tbs_certificate().get_extension::<SubjectAltName>();

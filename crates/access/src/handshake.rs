@@ -1,4 +1,4 @@
-//! The handshake of one connection.
+//! TLS handshake of one connection.
 
 use std::future::poll_fn;
 use std::io;
@@ -15,11 +15,11 @@ pub use tokio_rustls::server::TlsStream;
 use crate::client_certificate::{ClientCertificate, ClientChain};
 use crate::tls::Tls;
 
-/// The first byte of a client that speaks TLS: the type of a handshake record.
+/// First byte from a TLS client: the type of a handshake record.
 pub const TLS_FIRST_BYTE: u8 = 22;
 
-/// Handshakes compute on the thread that serves scrapes: one at a time, and between two of them every other connection
-/// gets its turn. Waiting for a client holds up no other.
+/// Limits handshakes to one computation at a time, because they run on the thread that serves scrapes. Between two
+/// computations every other connection gets its turn. A handshake that waits for its client delays no other.
 #[derive(Clone, Debug)]
 pub struct Handshakes(Arc<Semaphore>);
 
@@ -30,7 +30,7 @@ impl Default for Handshakes {
 }
 
 impl Handshakes {
-    /// Greets a client. An error is the reason for the log, with the stream to be closed: the client's alert is in it.
+    /// Performs the handshake. An error contains the reason for the log and the stream to close, which has the TLS alert.
     pub async fn accept<S>(
         &self,
         tls: &Tls,
@@ -46,7 +46,7 @@ impl Handshakes {
         };
         let turn = self.0.acquire().await;
         let mut accept = pin!(start.into_stream(Arc::clone(&tls.config)).into_fallible());
-        // The first step signs; what is left needs the client's answer.
+        // The first step computes the signature; the rest waits for the client's answer.
         let begun = poll_fn(|context| Poll::Ready(accept.as_mut().poll(context))).await;
         tokio::task::yield_now().await;
         drop(turn);

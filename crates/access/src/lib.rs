@@ -1,9 +1,9 @@
-//! Who may read over the network, by a web configuration file of the Prometheus exporter-toolkit: TLS, certificates of
-//! clients, passwords, headers and a limit on requests.
+//! Access over the network, as a web configuration file of the Prometheus exporter-toolkit sets it: TLS, client
+//! certificates, passwords, response headers and a request limit.
 //!
-//! The file and those that it names are read again before each connection and request, on a thread that may wait for a
-//! disk. Files that cannot be used leave the earlier ones in use, and so does a change that takes a protection away. This
-//! is the one crate that names rustls and ring.
+//! The file and the files that it names are read again before every connection and request, on a thread that may block
+//! on a disk. If the files cannot be used, or if a change would remove a protection, the earlier configuration stays in
+//! use. No other crate uses rustls or ring.
 
 #![forbid(unsafe_code)]
 
@@ -34,29 +34,29 @@ pub use tls::Tls;
 pub use web_config::RateLimit;
 use web_config::WebConfig;
 
-/// How long a request waits for the files: a disk that hangs must not hold up scrapes.
+/// Maximum time that a request waits for the files: a disk that hangs must not delay scrapes.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// What one state of the files grants.
+/// Access rules from one state of the files.
 #[derive(Debug)]
 pub struct Grants {
-    /// `None`: plain HTTP.
+    /// `None` for plain HTTP.
     pub tls: Option<Arc<Tls>>,
-    /// Headers of every response.
+    /// Headers added to every response.
     pub headers: Vec<(&'static str, String)>,
-    /// Passwords by user; empty: none is asked for.
+    /// Password hashes by user; empty if no password is required.
     pub users: BTreeMap<String, PasswordHash>,
     pub rate_limit: Option<RateLimit>,
     warnings: Vec<String>,
 }
 
 impl Grants {
-    /// Whether a client is to show a certificate.
+    /// Returns true if clients have to present a certificate.
     pub fn requires_certificate(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.client_auth.requires())
     }
 
-    /// A protection that is gone in `new`.
+    /// Returns the protection that `new` would remove, if any.
     fn lost_in(&self, new: &Grants) -> Option<String> {
         let Some(old_tls) = &self.tls else { return self.lost_users(new) };
         let Some(new_tls) = &new.tls else { return Some("tls_server_config".into()) };
@@ -84,23 +84,23 @@ pub struct Access {
     file: PathBuf,
     optional_certificates: bool,
     current: ArcSwap<Grants>,
-    /// When the last look at the files began. One look at a time.
+    /// Start of the last check of the files. The lock allows one check at a time.
     looked: Arc<tokio::sync::Mutex<Mono>>,
     seen: Mutex<Seen>,
 }
 
-/// The files at the last look.
+/// State of the files at the last check.
 #[derive(Debug)]
 struct Seen {
     paths: Vec<PathBuf>,
     contents: Contents,
-    /// Why they are not in use.
+    /// Reasons why this state is not in use.
     problems: Vec<String>,
 }
 
 impl Access {
-    /// Reads the file and those that it names. With `optional_certificates` a handshake goes on without a certificate
-    /// that the file requires, for paths that are open to all. Errors name the file, and are all that can be found.
+    /// Reads the file and the files that it names. With `optional_certificates`, a handshake succeeds without a client
+    /// certificate that the file requires, for the open paths. Returns all errors that can be found, each with the file.
     pub fn open(file: &Path, optional_certificates: bool) -> Result<Access, Vec<String>> {
         let (paths, contents) = (vec![file.to_owned()], Contents::default());
         let mut seen = Seen { paths, contents, problems: Vec::new() };
@@ -114,7 +114,7 @@ impl Access {
         })
     }
 
-    /// What the files allow without doubt, but perhaps not as meant.
+    /// Returns warnings about files that are valid but probably not what the operator intended.
     pub fn warnings(&self) -> Vec<String> {
         let grants = self.current();
         let untimely = grants.tls.as_ref().and_then(|tls| tls.untimely());
@@ -128,17 +128,17 @@ impl Access {
         all.map(|text| format!("{}: {text}", self.file.display())).collect()
     }
 
-    /// What the newest usable files grant.
+    /// Returns the rules from the newest usable files.
     pub fn current(&self) -> Arc<Grants> {
         self.current.load_full()
     }
 
-    /// Whether the files as they were at the last look are in use; else why not.
+    /// Returns the reasons why the files of the last check are not in use; empty if they are.
     pub fn problems(&self) -> Vec<String> {
         lock(&self.seen).problems.clone()
     }
 
-    /// Takes up what the files say now. Waits for a disk no longer than a moment.
+    /// Applies changed files. Waits for the disk for at most 100 ms.
     pub async fn refresh(self: &Arc<Access>) {
         let asked = Mono::now();
         let look = async {
@@ -156,7 +156,7 @@ impl Access {
                 tracing::error!(%error, "the web configuration is not looked at");
             }
         };
-        // The look goes on, and the next request finds what it found.
+        // The check continues in the background, and the next request uses its result.
         let _ = timeout(PATIENCE, look).await;
     }
 
@@ -187,7 +187,7 @@ impl Access {
                 }
             }
             Err(problems) => {
-                // A line for each state of the files, and none for a state that was reported.
+                // One line per state of the files; a state that was already reported gets none.
                 for problem in problems.iter().filter(|problem| !former.contains(problem)) {
                     tracing::error!("{problem}; the earlier web configuration stays in use");
                 }
@@ -198,13 +198,13 @@ impl Access {
 }
 
 impl Seen {
-    /// Reads the files, and notes which they are.
+    /// Reads the files and records their paths and hashes.
     fn read(&mut self, file: &Path, optional_certificates: bool) -> Result<Grants, Vec<String>> {
         let named = |problems: Vec<String>| -> Vec<String> {
             problems.into_iter().map(|problem| format!("{}: {problem}", file.display())).collect()
         };
         self.paths = vec![file.to_owned()];
-        // Before they are read for use: what changes from here on is seen by the next look.
+        // Hashed before the files are read for use, so that the next check detects a change from here on.
         self.contents = Contents::read(&self.paths);
         let bytes = plain_file::read_linked(file, tls::MAX_BYTES);
         let bytes = bytes.map_err(|error| named(vec![tls::explained(&error, file)]))?;
@@ -221,7 +221,7 @@ impl Seen {
     }
 }
 
-/// A hash of what is in each file.
+/// Hashes of the contents of all files.
 #[derive(Debug, Default, PartialEq)]
 struct Contents(Vec<Vec<u8>>);
 

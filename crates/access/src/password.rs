@@ -1,8 +1,9 @@
-//! Passwords of users, by their bcrypt hashes.
+//! Password checks with bcrypt hashes.
 //!
-//! A hash takes tens of milliseconds of CPU on purpose. The outcome of each is kept under a keyed hash, so that a client
-//! which asks every second costs one. New passwords are checked one at a time, with a pause after a wrong one, so that
-//! guesses get a tenth of a CPU at most, and one at a time for each client, so that others get their turn.
+//! A bcrypt hash takes tens of milliseconds of CPU by design. The result is cached under a keyed hash, so that a client
+//! that sends a request every second causes only one bcrypt run. New passwords are checked one at a time, with a pause
+//! after a wrong one, which limits guessing to a tenth of a CPU. A client has at most one check waiting, so that other
+//! clients get their turn.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::Hash;
@@ -20,22 +21,22 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// As the hashes of other programs have bits that count for nothing.
+/// Hashes of other programs may have trailing bits that are not zero.
 const BASE64: GeneralPurpose = GeneralPurpose::new(&BCRYPT, NO_PAD.with_decode_allow_trailing_bits(true));
-/// bcrypt reads so many bytes of a password, its final NUL included.
+/// Maximum number of password bytes that bcrypt reads, including the final NUL.
 const MAX_BYTES: usize = 72;
-/// Clients that wait for the check of a password at the same time.
+/// Maximum number of clients that wait for a password check.
 const MAX_WAITING: usize = 16;
-/// How long one waits.
+/// Maximum time that a client waits.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Wrong passwords that are known as such.
+/// Maximum number of wrong passwords in the cache.
 const MAX_WRONG: usize = 64;
-/// The pause after a wrong password is so many times as long as its check, however long that is.
+/// Ratio of the pause after a wrong password to the duration of its check.
 const PAUSE: u32 = 9;
-/// The first request with a hash above this cost waits for seconds, and other new clients for its turn.
+/// Above this cost, a first request waits for seconds and delays other new clients.
 const SLOW_COST: u32 = 14;
 
-/// A bcrypt hash.
+/// Parsed bcrypt hash of a password.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PasswordHash {
     cost: u32,
@@ -44,7 +45,7 @@ pub struct PasswordHash {
 }
 
 impl PasswordHash {
-    /// Of `$2y$10$` (or `2a`, `2b`) and 53 characters.
+    /// Parses `$2y$10$` (or `2a`, `2b`) followed by 53 characters.
     pub fn parse(text: &str) -> Option<PasswordHash> {
         let mut parts = text.strip_prefix('$')?.split('$');
         let (version, cost, rest, None) = (parts.next()?, parts.next()?, parts.next()?, parts.next()) else {
@@ -55,7 +56,7 @@ impl PasswordHash {
         Some(PasswordHash { cost, salt: decoded(salt)?, digest: decoded(digest)? })
     }
 
-    /// Why the hash is hard on clients that are right, if it is.
+    /// Returns a warning if the hash delays clients with the right password.
     pub fn slow(&self) -> Option<String> {
         (self.cost > SLOW_COST).then(|| {
             format!(
@@ -86,20 +87,20 @@ fn decoded<const N: usize>(text: &str) -> Option<[u8; N]> {
     BASE64.decode(text).ok()?.try_into().ok()
 }
 
-/// Whether a client may read.
+/// Result of a password check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PasswordCheck {
     Right,
     Wrong,
-    /// Too many passwords are to be checked; the client may try again.
+    /// Too many checks are waiting; the client may retry.
     Busy,
 }
 
-/// Checks passwords of clients, which `C` identifies.
+/// Password checks for clients, which `C` identifies.
 #[derive(Debug)]
 pub struct Passwords<C> {
     known: Arc<KnownPasswords>,
-    /// One check at a time, its pause included.
+    /// Permit for one check at a time, including its pause.
     turn: Arc<Semaphore>,
     waiting: Mutex<HashSet<C>>,
 }
@@ -114,20 +115,20 @@ type Tag = [u8; 32];
 
 #[derive(Debug, Default)]
 struct PasswordOutcomes {
-    /// By user, so that wrong ones drive none out.
+    /// By user, so that wrong passwords cannot evict right ones.
     right: HashMap<String, Tag>,
     wrong: VecDeque<Tag>,
 }
 
 impl<C: Clone + Eq + Hash> Passwords<C> {
-    /// With a key of its own. `None` if the system has no random numbers.
+    /// Generates a key for the cache. Returns `None` if the system has no random numbers.
     pub fn new() -> Option<Passwords<C>> {
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).ok()?;
         let known = Arc::new(KnownPasswords { key, outcomes: Mutex::default() });
         Some(Passwords { known, turn: Arc::new(Semaphore::new(1)), waiting: Mutex::default() })
     }
 
-    /// Checks the password of a user by the hashes of `users`.
+    /// Checks the password of a user against the hashes in `users`.
     pub async fn check(
         &self,
         users: &BTreeMap<String, PasswordHash>,
@@ -142,15 +143,15 @@ impl<C: Clone + Eq + Hash> Passwords<C> {
         let Ok(Ok(turn)) = timeout(PATIENCE, Arc::clone(&self.turn).acquire_owned()).await else {
             return PasswordCheck::Busy;
         };
-        // Another request of the client may have brought it.
+        // Another request of the same client may have cached the result.
         if let Some(known) = self.known.outcome(user, &tag) {
             return known;
         }
         let is_known = users.contains_key(user);
-        // A name that there is not costs as much as one that there is.
+        // An unknown user costs as much CPU as a known one.
         let hash = users.get(user).or_else(|| users.values().min_by_key(|hash| hash.cost)).cloned();
         let (known, user, password) = (Arc::clone(&self.known), user.to_owned(), password.to_vec());
-        // The turn belongs to the helper thread: a client that leaves early starts no second check.
+        // The permit belongs to the helper thread: a client that disconnects early cannot start a second check.
         let check = move || {
             let started = Instant::now();
             let is_right = hash.is_some_and(|hash| hash.is_of(&password)) && is_known;
@@ -171,7 +172,7 @@ impl<C: Clone + Eq + Hash> Passwords<C> {
         }
     }
 
-    /// A place among those that wait; `None` if the client has one, or there is none.
+    /// Returns a place in the queue; `None` if the client already has one or the queue is full.
     fn wait(&self, client: C) -> Option<WaitingClient<'_, C>> {
         let mut waiting = lock(&self.waiting);
         let has_place = waiting.len() < MAX_WAITING && waiting.insert(client.clone());
@@ -179,7 +180,7 @@ impl<C: Clone + Eq + Hash> Passwords<C> {
     }
 }
 
-/// How long no other new password is checked after a wrong one: known clients wait for no check.
+/// Returns the time after a wrong password without checks of new passwords. Cached passwords are not delayed.
 fn pause_after(check: Duration) -> Duration {
     check.saturating_mul(PAUSE)
 }
@@ -196,7 +197,7 @@ impl<C: Eq + Hash> Drop for WaitingClient<'_, C> {
 }
 
 impl KnownPasswords {
-    /// Names user, hash and password, so that another hash of the user makes what is known worthless.
+    /// Returns the cache key of user, hash and password, so that a new hash of the user invalidates cached results.
     fn tag(&self, user: &str, hash: Option<&PasswordHash>, password: &[u8]) -> Tag {
         let mut context = hmac::Context::with_key(&self.key);
         context.update(&(user.len() as u64).to_le_bytes());

@@ -1,4 +1,4 @@
-//! The server's side of TLS, from the section of a web configuration file and the files that it names.
+//! TLS server configuration from the section of a web configuration file and the files that it names.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,37 +17,37 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use crate::client_certificate::{ClientCertificate, ClientChain, ClientVerifier, Validity};
 use crate::web_config::{ClientAuth, Pem, TlsSection};
 
-/// Longest file that is read.
+/// Maximum file size in bytes.
 pub const MAX_BYTES: usize = 1 << 20;
 
-/// TLS as one set of files has it.
+/// TLS configuration from one state of the files.
 #[derive(Debug)]
 pub struct Tls {
     pub(crate) config: Arc<ServerConfig>,
     pub(crate) client_auth: ClientAuth,
-    /// `None`: no client is asked for a certificate.
+    /// `None` if clients are not asked for a certificate.
     pub(crate) verifier: Option<Arc<ClientVerifier>>,
-    /// Of the certificates sent to clients, those that end first; `None` if it cannot be read.
+    /// Validity of the server certificate that expires first; `None` if a certificate cannot be parsed.
     validity: Option<Validity>,
 }
 
 impl Tls {
-    /// When the first of the certificates sent to clients ends, in seconds since 1970.
+    /// Returns the time at which the first server certificate expires, in seconds since 1970.
     pub fn expires(&self) -> Option<f64> {
         self.validity.map(|validity| validity.until.as_secs_f64())
     }
 
-    /// Why clients refuse the certificates now.
+    /// Returns the reason why clients refuse the certificates now, if any.
     pub(crate) fn untimely(&self) -> Option<&'static str> {
         self.validity?.untimely(now())
     }
 
-    /// Why clients of some authorities are refused now.
+    /// Returns the authorities whose clients are refused now, with the reason.
     pub(crate) fn untimely_authorities(&self) -> Vec<String> {
         self.verifier.as_ref().map(|verifier| verifier.untimely_authorities(now())).unwrap_or_default()
     }
 
-    /// What certificates are that were shown to other files: none, where the handshake would refuse them now.
+    /// Verifies certificates that were presented under earlier files. Returns `None` if a handshake would refuse them now.
     pub fn judge(&self, ClientChain(shown): &ClientChain) -> ClientCertificate {
         let (Some(verifier), [own, intermediates @ ..]) = (&self.verifier, shown.as_slice()) else {
             return ClientCertificate::None;
@@ -102,7 +102,7 @@ impl Pem {
     }
 }
 
-/// The error of a file, with what to do about the most frequent one.
+/// Returns the text of a file error, with the fix for the most frequent one.
 pub(crate) fn explained(error: &std::io::Error, path: &Path) -> String {
     match error.kind() {
         std::io::ErrorKind::PermissionDenied => {
@@ -115,8 +115,8 @@ pub(crate) fn explained(error: &std::io::Error, path: &Path) -> String {
     }
 }
 
-/// Makes the server's side. With `optional_certificates` a handshake goes on without the client certificate that the
-/// section requires.
+/// Builds the TLS configuration. With `optional_certificates`, a handshake succeeds without the client certificate that
+/// the section requires.
 pub fn build(section: TlsSection, optional_certificates: bool) -> Result<Tls, Vec<String>> {
     let provider = Arc::new(CryptoProvider {
         cipher_suites: section.cipher_suites,
@@ -163,7 +163,7 @@ pub fn build(section: TlsSection, optional_certificates: bool) -> Result<Tls, Ve
     };
     let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    // Each connection shows its certificate again: none goes on by what earlier files allowed.
+    // Clients present their certificate on every connection: no session continues under the rules of earlier files.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(Tls { config: Arc::new(config), client_auth: section.client_auth, verifier, validity })

@@ -1,6 +1,6 @@
-//! The web configuration file of the Prometheus exporter-toolkit, checked key by key so that one reading names all
-//! errors. Keys, names and defaults are the toolkit's; what TLS of this program cannot do is refused, or left out of a
-//! list with a warning where the rest of the list is narrower.
+//! Parser of the web configuration file of the Prometheus exporter-toolkit. It checks every key, so that one pass
+//! reports all errors. Keys, names and defaults are the toolkit's. A value that rustls does not support is an error; in a
+//! list it is dropped with a warning if other values remain.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -15,14 +15,14 @@ use yaml_serde::{Mapping, Value};
 
 use crate::password::PasswordHash;
 
-/// Suites that Go has beside those of [`ALL_CIPHER_SUITES`].
+/// Cipher suites that Go supports in addition to [`ALL_CIPHER_SUITES`].
 const SUITES_OF_GO: [&str; 4] = [
     "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
     "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
     "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
     "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA",
 ];
-/// Headers that may be set, each with its permitted values; any if there is none.
+/// Headers that may be set, with the permitted values; an empty list permits any value.
 const HEADERS: [(&str, &[&str]); 5] = [
     ("Content-Security-Policy", &[]),
     ("Strict-Transport-Security", &[]),
@@ -31,19 +31,19 @@ const HEADERS: [(&str, &[&str]); 5] = [
     ("X-XSS-Protection", &[]),
 ];
 
-/// What a file says.
+/// Contents of a file.
 #[derive(Debug)]
 pub(crate) struct WebConfig {
-    /// `None`: plain HTTP.
+    /// `None` for plain HTTP.
     pub tls: Option<TlsSection>,
     pub headers: Vec<(&'static str, String)>,
-    /// Passwords by user; empty: none is asked for.
+    /// Password hashes by user; empty if no password is required.
     pub users: BTreeMap<String, PasswordHash>,
     pub rate_limit: Option<RateLimit>,
     pub warnings: Vec<String>,
 }
 
-/// A token bucket: a token each interval, at most `burst` of them.
+/// Token bucket that gains one token per interval, up to `burst` tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateLimit {
     pub interval: Duration,
@@ -59,18 +59,18 @@ pub(crate) struct TlsSection {
     pub client_allowed_sans: Option<Vec<String>>,
     pub versions: Vec<&'static SupportedProtocolVersion>,
     pub cipher_suites: Vec<SupportedCipherSuite>,
-    /// Empty: the default.
+    /// Empty for the default curves.
     pub curves: Vec<&'static dyn SupportedKxGroup>,
 }
 
-/// Text in PEM, with the key that has it.
+/// PEM text, with the key that contains it.
 #[derive(Debug)]
 pub(crate) enum Pem {
     File(&'static str, PathBuf),
     Inline(&'static str, String),
 }
 
-/// What is asked of a client, as in Go's `crypto/tls`.
+/// Requirements on client certificates, as in Go's `crypto/tls`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientAuth {
     No,
@@ -85,7 +85,7 @@ impl ClientAuth {
         Some(match name {
             "" | "NoClientCert" => ClientAuth::No,
             "RequestClientCert" => ClientAuth::Request,
-            // The toolkit's former name too.
+            // The toolkit also accepts its former name.
             "RequireAnyClientCert" | "RequireClientCert" => ClientAuth::RequireAny,
             "VerifyClientCertIfGiven" => ClientAuth::VerifyIfGiven,
             "RequireAndVerifyClientCert" => ClientAuth::RequireAndVerify,
@@ -93,7 +93,7 @@ impl ClientAuth {
         })
     }
 
-    /// Go's name, which the file has too.
+    /// Returns Go's name, which the file uses too.
     pub const fn name(self) -> &'static str {
         match self {
             ClientAuth::No => "NoClientCert",
@@ -114,7 +114,7 @@ impl ClientAuth {
 }
 
 impl WebConfig {
-    /// Reads the text of a file. Paths in it are relative to the folder of the file. Errors are all that can be found.
+    /// Parses the text of a file. Paths in it are relative to the folder of the file. Returns all errors that can be found.
     pub fn parse(text: &str, file: &Path) -> Result<WebConfig, Vec<String>> {
         let top = match yaml_serde::from_str(text) {
             Ok(Value::Mapping(top)) => top,
@@ -126,7 +126,7 @@ impl WebConfig {
             Reader { section: String::new(), keys: top, problems: Vec::new(), warnings: Vec::new() };
         let tls = reader.section("tls_server_config", |keys| tls(keys, file));
         let headers = reader.section("http_server_config", |keys| {
-            // HTTP/2 is offered to no client, and none depends on it.
+            // The server does not offer HTTP/2, and no client depends on it.
             keys.boolean("http2");
             headers(keys)
         });
@@ -187,7 +187,7 @@ fn tls(keys: &mut Reader, file: &Path) -> Option<TlsSection> {
     if client_allowed_sans.is_some() && client_auth == ClientAuth::No {
         keys.warning("client_allowed_sans", "has no effect: no client is asked for a certificate");
     }
-    // The toolkit ignores it as well.
+    // The toolkit ignores this key too.
     keys.boolean("prefer_server_cipher_suites");
     let (versions, cipher_suites) = versions_and_suites(keys);
     let curves = curves(keys);
@@ -229,7 +229,7 @@ fn versions_and_suites(
     }
     let names = keys.strings("cipher_suites").unwrap_or_default();
     let suite_name = |suite: &SupportedCipherSuite| {
-        // Without the version, as Go names those of TLS 1.3.
+        // Go's names of TLS 1.3 suites do not include the version.
         format!("{:?}", suite.suite()).replacen("TLS13_", "TLS_", 1)
     };
     let mut suites: Vec<SupportedCipherSuite> = Vec::new();
@@ -242,7 +242,7 @@ fn versions_and_suites(
             None => keys.problem("cipher_suites", format!("unknown cipher suite {name:?}")),
         }
     }
-    // As in Go the list is of TLS 1.2 alone: TLS 1.3 has all of its suites.
+    // As in Go, the list applies only to TLS 1.2: TLS 1.3 always has all of its suites.
     let of_tls13 = |suite: &SupportedCipherSuite| suite.tls13().is_some();
     suites.retain(|suite| !of_tls13(suite));
     if names.is_empty() {
@@ -344,9 +344,9 @@ fn users(top: &mut Reader) -> BTreeMap<String, PasswordHash> {
     top.section("basic_auth_users", read).unwrap_or_default()
 }
 
-/// The keys of one section. Each is taken out, so that those which are left are unknown.
+/// Keys of one section. Reading a key removes it, so that the remaining keys are unknown ones.
 struct Reader {
-    /// With those around it; empty at the top.
+    /// Path of the section with the enclosing sections; empty at the top.
     section: String,
     keys: Mapping,
     problems: Vec<String>,
@@ -373,7 +373,7 @@ impl Reader {
         self.keys.remove(key).filter(|value| !value.is_null())
     }
 
-    /// What `read` finds in the section of this name; `None` if there is none.
+    /// Returns the result of `read` on the section with this name; `None` if the section is missing.
     fn section<T>(&mut self, key: &str, read: impl FnOnce(&mut Reader) -> T) -> Option<T> {
         let keys = match self.remove(key)? {
             Value::Mapping(keys) => keys,
@@ -396,7 +396,7 @@ impl Reader {
         }
     }
 
-    /// Empty if there is none.
+    /// Returns the text of a key; empty if the key is missing.
     fn string(&mut self, key: &str) -> String {
         let Some(value) = self.remove(key) else { return String::new() };
         scalar(&value).unwrap_or_else(|| {
@@ -421,7 +421,7 @@ impl Reader {
     }
 }
 
-/// A text, number or truth value as text.
+/// Returns a text, number or boolean as text.
 fn scalar(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
