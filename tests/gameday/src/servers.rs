@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -73,7 +72,7 @@ impl Alertmanager {
         let _one = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
         let port = free_port()?;
         let process = spawn(
-            alertmanager(dir)?
+            alertmanager()
                 .arg(format!("--config.file={}", file.display()))
                 .arg(format!("--storage.path={}", dir.join("alertmanager").display()))
                 .arg(format!("--web.listen-address=127.0.0.1:{port}"))
@@ -85,33 +84,20 @@ impl Alertmanager {
     }
 }
 
-/// One at a time, from the choice of a port until it answers: another would get the same port, and take the answers of this
-/// one for its own. Besides, a process that is forked while the copy of a program is open for writing keeps it open, and a
-/// file that is open so does not start.
+/// Held from the choice of a port until the server answers on it: another server could choose the same port, and its answers
+/// would be mistaken for those of this one.
 static STARTING: Mutex<()> = Mutex::new(());
 
-/// Debian's Alertmanager reads its templates from a path of the system. Unpacked instead of installed, it is run as a
-/// copy that reads them from the folder that it was unpacked to.
-fn alertmanager(dir: &Path) -> Fallible<Command> {
-    const TEMPLATES: &str = "/usr/share/prometheus/alertmanager";
-    // As long, and relative to that folder.
-    const UNPACKED: &str = "usr//share/prometheus/alertmanager";
+/// The Alertmanager, started in the folder that `ensure-tools.sh` unpacked it to: that copy reads its templates from a path
+/// relative to the folder.
+fn alertmanager() -> Command {
     let program = tool("ALERTMANAGER", "alertmanager");
     let root = program.canonicalize().ok().and_then(|path| path.ancestors().nth(3).map(Path::to_owned));
-    let root = root.filter(|root| root.parent().is_some() && root.join(UNPACKED).is_dir());
-    let Some(root) = root else { return Ok(Command::new(program)) };
-    let mut bytes = fs::read(&program)?;
-    let mut at = 0;
-    while let Some(found) = bytes[at..].windows(TEMPLATES.len()).position(|w| w == TEMPLATES.as_bytes()) {
-        at += found;
-        bytes[at..at + TEMPLATES.len()].copy_from_slice(UNPACKED.as_bytes());
+    let mut command = Command::new(program);
+    if let Some(root) = root.filter(|root| root.ends_with("alertmanager")) {
+        command.current_dir(root);
     }
-    let copy = dir.join("alertmanager-unpacked");
-    fs::write(&copy, bytes)?;
-    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
-    let mut command = Command::new(copy);
-    command.current_dir(root);
-    Ok(command)
+    command
 }
 
 /// What a Prometheus scrapes.
