@@ -26,8 +26,9 @@ test: export PROPTEST_RNG_SEED = 1
 # The newest Prometheus that is proven with; what .tools/bin has is Debian's, the oldest that rules are for.
 NEWEST := $(CURDIR)/.tools/prometheus-3
 DENY := .tools/cargo-deny/bin/cargo-deny --log-level error --workspace
-# What `make prove` proves; the CI leaves out what nothing has changed of.
-PARTS := kernels dashboards deny chart otel autoscaling nvrx access page packages image rules cost boards watched gameday
+# The parts of `make prove`. Each one that passes is recorded in .ci/proven with a digest of its inputs, and CI runs only parts
+# whose inputs differ from the recorded ones.
+PARTS := prose kernels dashboards deny chart otel autoscaling nvrx access page packages image rules cost boards watched gameday
 
 help: ## This list
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -55,7 +56,15 @@ soak: ## Prove that memory stays flat: a simulated day of the ledger, and restar
 	@tests/tools/ensure-tools.sh build sim
 	cargo run --release -p bench -- soak
 
-prove: $(PARTS:%=prove-%) ## What takes longer or more tools [PARTS='kernels dashboards deny chart otel autoscaling nvrx access page packages image rules cost boards watched gameday healthy-day newcomer']
+prove: $(PARTS:%=proven-%) ## What takes longer or more tools [PARTS='prose kernels dashboards deny chart otel autoscaling nvrx access page packages image rules cost boards watched gameday healthy-day newcomer']
+
+proven-%: prove-%
+	@tests/tools/proven.sh record $*
+
+# The grammar of documents and comments.
+prove-prose:
+	@tests/tools/ensure-tools.sh prose
+	@SHOW='^prose' tests/tools/stage.sh 'prose' tests/tools/prose.py .tools/harper
 
 # The committed machine code is what the kernels' sources give.
 prove-kernels:

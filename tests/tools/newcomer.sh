@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # newcomer.sh: what a newcomer types, in a bare Debian 12 with make and this machine's Rust: the commands at the top of the README, one
-# after the other. Prints the seconds of each; fails if all take longer than ten minutes.
+# after the other. Prints the seconds of each; fails above the 15 minutes that the README promises.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 work=$(mktemp -d)
@@ -43,4 +43,4 @@ typed 'make deb && sudo apt-get install ./.run/packages/*.deb' 'sudo() { "$@"; }
 	yes | (make deb && sudo apt-get install ./.run/packages/*.deb) && gpu-node-exporter --version'
 took=$((SECONDS - started))
 printf '%-72s %4d s on %d cores\n' 'all' $took "$(nproc)"
-[ $took -le 600 ] || { echo 'more than ten minutes' >&2; exit 1; }
+[ $took -le 900 ] || { echo "more than the 15 minutes that the README promises" >&2; exit 1; }
