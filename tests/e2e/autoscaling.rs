@@ -13,7 +13,7 @@ use exposition::assets::rules::Values;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::node::{Node, PATIENCE, Setup, pause};
+use super::node::{Node, PATIENCE, Setup, pause_between_queries};
 use super::podresources::{Kubelet, devices, pod};
 use super::prometheus::Server;
 
@@ -142,7 +142,7 @@ fn wait_numbers(server: &Server, mut open: Vec<(String, usize)>) {
             !found.is_some_and(|found| found.iter().all(|number| number.is_finite()))
         });
         assert!(open.is_empty() || Instant::now() < deadline, "nothing found: {open:#?}");
-        pause();
+        pause_between_queries();
     }
 }
 
@@ -151,7 +151,7 @@ fn until(mut look: impl FnMut() -> Result<(), String>) {
     let deadline = Instant::now() + PATIENCE;
     while let Err(problem) = look() {
         assert!(Instant::now() < deadline, "{problem}");
-        pause();
+        pause_between_queries();
     }
 }
 

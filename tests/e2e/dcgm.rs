@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use tempfile::TempDir;
 
-use super::node::{Metrics, Node, PATIENCE, Setup, pause};
+use super::node::{Metrics, Node, PATIENCE, Setup, pause_between_queries};
 
 /// A file of the tests' data on dcgm-exporter.
 pub fn data(name: &str) -> PathBuf {
@@ -69,7 +69,7 @@ fn wait_families_of(node: &Node, wanted: &BTreeSet<&str>, gpus: usize) -> Metric
             return metrics;
         }
         assert!(Instant::now() < deadline, "no {lacking:?} of {gpus} GPUs");
-        pause();
+        pause_between_queries();
     }
 }
 

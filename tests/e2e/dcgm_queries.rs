@@ -5,7 +5,7 @@ use std::fs;
 use std::time::Instant;
 
 use super::dcgm::data;
-use super::node::{Node, PATIENCE, Setup, pause};
+use super::node::{Node, PATIENCE, Setup, pause_between_queries};
 use super::podresources::{Kubelet, devices, pod};
 use super::prometheus::Server;
 
@@ -116,7 +116,7 @@ fn queries_of_public_dashboards_alerts_and_autoscalers_find_what_they_ask_for() 
         let left: Vec<String> =
             open.iter().map(|(query, part)| format!("{}, {}: {part}", query.source, query.panel)).collect();
         assert!(left.is_empty() || Instant::now() < deadline, "nothing found: {left:#?}");
-        pause();
+        pause_between_queries();
     }
     // Whole alerts are expressions that Prometheus reads.
     for query in &queries {

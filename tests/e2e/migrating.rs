@@ -12,7 +12,7 @@ use serde_json::Value;
 use simgpu::host::{Host, HostProcess};
 
 use super::conformance;
-use super::node::{Node, PATIENCE, Setup, pause};
+use super::node::{Node, PATIENCE, Setup, pause_between_queries};
 use super::podresources::{Kubelet, devices, pod};
 use super::prometheus::Server;
 
@@ -151,7 +151,7 @@ fn expressions_for_the_names_of_others_find_what_the_hardware_has() {
         }
         let left: Vec<&String> = open.iter().map(|(text, ..)| text).collect();
         assert!(Instant::now() < deadline, "nothing found: {left:#?}");
-        pause();
+        pause_between_queries();
     }
     for (text, ..) in &absent {
         assert!(result(&server, text).is_empty(), "{text} has a value, and is listed as absent");
@@ -172,7 +172,7 @@ fn expressions_for_the_names_of_others_find_what_the_hardware_has() {
             break;
         }
         assert!(Instant::now() < deadline, "{memory} is {ratio:?} times {share}");
-        pause();
+        pause_between_queries();
     }
     for (part, why) in ABSENT {
         assert!(absent.iter().any(|(text, ..)| text.contains(part)), "no expression has {part} ({why})");
@@ -246,6 +246,6 @@ fn expressions_for_dcgm_fields_give_the_values_of_the_page() {
             break;
         }
         assert!(Instant::now() < deadline, "{compared} compared, {wrong:#?}");
-        pause();
+        pause_between_queries();
     }
 }

@@ -435,12 +435,12 @@ impl Node {
         page.into_inner().unwrap()
     }
 
-    /// Checks that the condition holds on every look for so long.
+    /// Checks that the condition holds in every publication for so long: tests publish every 100 ms.
     pub fn hold(&self, what: &str, how_long: Duration, condition: impl Fn(&Node) -> bool) {
         let deadline = Instant::now() + how_long;
         while Instant::now() < deadline {
             assert!(condition(self), "{what}\n{}", self.get("/metrics").1);
-            pause();
+            pause_for(BETWEEN_PAGES / 2);
         }
     }
 
@@ -525,6 +525,12 @@ fn children(parent: i32) -> Vec<i32> {
 /// A short wait between two looks at a condition.
 pub fn pause() {
     pause_for(Duration::from_millis(5));
+}
+
+/// A wait between two questions to a server whose answers change once a second: shorter ones would keep it busy.
+#[allow(dead_code, reason = "only tests/e2e asks a Prometheus")]
+pub fn pause_between_queries() {
+    pause_for(Duration::from_millis(200));
 }
 
 fn pause_for(time: Duration) {

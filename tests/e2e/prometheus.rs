@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::node::{Node, PATIENCE, Setup, pause};
+use super::node::{Node, PATIENCE, Setup, pause_between_queries};
 
 pub struct Server {
     process: Child,
@@ -86,7 +86,7 @@ impl Server {
                 return number;
             }
             assert!(Instant::now() < deadline, "no answer to {promql}");
-            pause();
+            pause_between_queries();
         }
     }
 }

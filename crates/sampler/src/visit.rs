@@ -119,7 +119,7 @@ pub(crate) struct Visit<'a> {
     succeeded: u32,
 }
 
-/// A number reported by NVML. `None` stands for NVML's "no value" sentinels: all bits set or, for 64 bits, the
+/// A number reported by NVML. `None` means one of NVML's "no value" sentinels: all bits set or, for 64 bits, the
 /// largest signed number and the "blank" values just below it.
 pub(crate) trait NvmlNumber {
     fn number(self) -> Option<f64>;

@@ -105,7 +105,7 @@ fn most_placeable(regions: &[PlacementRegion], occupied: &[(u32, u32)], free: u3
             sum | (after & up_to(MOST - place.compute)) << place.compute
         });
     }
-    // Bit 0 stands for no instance and is always set.
+    // Bit 0 means no instance and is always set.
     127 - (sums[0] & up_to(free.min(MOST))).leading_zeros()
 }
 
