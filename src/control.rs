@@ -162,10 +162,11 @@ pub(crate) async fn read(request: &str, state: &AppState) -> Result<Bytes, Strin
         }
         _ => {
             return Err(format!(
-                "unknown request {request:?}; known: snapshot json, snapshot text, snapshot openmetrics, events, owners, \
+                "unknown request \"{}\"; known: snapshot json, snapshot text, snapshot openmetrics, events, owners, \
                  topology, config, status, health, \
                  driver release, driver resume, driver status, gpm off, gpm on, canary status, canary clear, \
-                 nvswitch clear"
+                 nvswitch clear",
+                text::clean(request, 200)
             ));
         }
     };
