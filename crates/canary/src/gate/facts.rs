@@ -191,21 +191,17 @@ fn processes(values: &impl Values, place: &Place) -> GateValue<u32> {
 }
 
 fn memory(values: &impl Values, place: &Place) -> Option<MemoryUse> {
-    fn read<E: Entity>(
-        values: &impl Values,
-        entity: &E,
-        [used, total]: [&Metric<E, ()>; 2],
-    ) -> Option<MemoryUse> {
-        let value = |metric| values.value(metric, entity, ());
-        Some(MemoryUse { used: value(used)?, total: value(total)?, least: None })
-    }
-    match gpu_instance(place) {
+    let (used, total) = match gpu_instance(place) {
         Some(instance) => {
-            let metrics = [&m::gpu_mig_memory_used_bytes, &m::gpu_mig_memory_total_bytes];
-            read(values, &instance, metrics)
+            let value = |metric| values.value(metric, &instance, ());
+            (value(&m::gpu_mig_memory_used_bytes)?, value(&m::gpu_mig_memory_total_bytes)?)
         }
-        None => read(values, &place.gpu, [&m::gpu_memory_used_bytes, &m::gpu_memory_total_bytes]),
-    }
+        None => {
+            let value = |metric| values.value(metric, &place.gpu, ());
+            (value(&m::gpu_memory_used_bytes)?, value(&m::gpu_memory_total_bytes)?)
+        }
+    };
+    Some(MemoryUse { used, total, least: None })
 }
 
 /// The GPU instance of a place, as the catalogue knows it.

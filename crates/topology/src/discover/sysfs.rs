@@ -112,19 +112,11 @@ fn capability(folder: &Path, which: &str) -> Option<LinkCapability> {
     (1..=32).contains(&lanes).then_some(LinkCapability { generation, lanes })
 }
 
-/// The generation of a link's speed as the kernel writes it: `32.0 GT/s PCIe`, of old `8 GT/s`.
+/// Returns the generation of a link speed as the kernel writes it: `32.0 GT/s PCIe`, in older kernels `8 GT/s`.
 fn generation(text: &str) -> Option<u8> {
-    let (rate, _) = text.split_once(" GT/s")?;
-    match rate.trim() {
-        "2.5" => Some(1),
-        "5" | "5.0" => Some(2),
-        "8" | "8.0" => Some(3),
-        "16" | "16.0" => Some(4),
-        "32" | "32.0" => Some(5),
-        "64" | "64.0" => Some(6),
-        "128" | "128.0" => Some(7),
-        _ => None,
-    }
+    const GIGATRANSFERS: [f64; 7] = [2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0];
+    let rate: f64 = text.split_once(" GT/s")?.0.trim().parse().ok()?;
+    (1..).zip(GIGATRANSFERS).find(|(_, known)| *known == rate).map(|(generation, _)| generation)
 }
 
 /// The first interface and the first RDMA device of a PCI device. Those of virtio hang one folder lower.
