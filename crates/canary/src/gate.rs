@@ -1,5 +1,5 @@
-//! Whether the canary may run on a GPU now: a list of conditions, each with what was found. Pure; what it goes
-//! by is gathered in [`facts`]. When something is in doubt the answer is no, and says so.
+//! Decides if the canary may run on a GPU now, as a list of conditions and findings. The module is pure: [`facts`] gathers
+//! its input. If a value is unknown, the gate refuses the run and names the value.
 
 pub mod claims;
 pub mod facts;
@@ -14,26 +14,26 @@ pub use facts::{GateFacts, GateValue, Since};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{CanarySkip, ComputeMode};
 
-/// A GPU with more utilization than this is at work.
+/// Utilization above which a GPU is busy.
 const BUSY: f64 = 0.0;
-/// Memory in use of an empty GPU: at most this share of all.
+/// Maximum share of its memory that an empty GPU uses.
 const REST_SHARE: f64 = 0.02;
-/// And at most this, in bytes.
+/// Maximum memory that an empty GPU uses, in bytes.
 const REST_BYTES: f64 = 1024.0 * 1024.0 * 1024.0;
-/// By so many bytes the memory in use of an empty GPU varies.
+/// Variation of the memory that an empty GPU uses, in bytes.
 const REST_SLACK: f64 = 32.0 * 1024.0 * 1024.0;
-/// How long a fault keeps the canary away.
+/// Time after a fault during which the canary does not run.
 pub const AFTER_XID: Duration = Duration::from_secs(120);
 
 /// What a condition allows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Allows {
-    /// A run, as far as this is concerned.
+    /// The condition allows a run.
     Yes,
-    /// None, for this reason.
+    /// The condition forbids a run for this reason.
     No(CanarySkip),
-    /// It was not looked at, and why.
+    /// The condition was not checked, for this reason.
     NotChecked(String),
 }
 
@@ -45,12 +45,12 @@ pub struct RunCondition {
     pub allows: Allows,
 }
 
-/// The reason that keeps the canary away, if one does: the first in the list.
+/// Returns the first reason that forbids a run.
 pub fn refusal(conditions: &[RunCondition]) -> Option<CanarySkip> {
     conditions.iter().find_map(|one| if let Allows::No(reason) = one.allows { Some(reason) } else { None })
 }
 
-/// How a condition is, and what that allows.
+/// Finding of a condition and its effect.
 type Finding = (String, Allows);
 
 fn yes(found: impl Into<String>) -> Finding {
@@ -65,7 +65,7 @@ fn unchecked(why: impl Into<String>) -> Finding {
     (String::new(), Allows::NotChecked(why.into()))
 }
 
-/// All conditions, the gravest first. The GPU must have been without work for `idle_for`.
+/// Returns all conditions, the most severe first. The GPU must have been idle for `idle_for`.
 pub fn conditions(facts: &GateFacts, idle_for: Duration) -> Vec<RunCondition> {
     let mut list = Vec::new();
     let mut add = |what: &str, (found, allows): Finding| {
@@ -122,7 +122,7 @@ fn claimed(by: &Claimed) -> Finding {
     }
 }
 
-/// What a value allows. The driver's "not supported" is no reason to stay away.
+/// Judges a value. A value that the driver does not support does not forbid a run.
 fn reported<T>(value: &GateValue<T>, allows: impl FnOnce(&T) -> Finding) -> Finding {
     match value {
         GateValue::Value(value) => allows(value),
@@ -160,7 +160,7 @@ fn mps(facts: &GateFacts) -> Finding {
     match &facts.mps {
         GateValue::Value(0) => yes("none"),
         GateValue::Value(n) => no(CanarySkip::Mps, format!("{n} of its processes")),
-        // Counted with the others, without which nothing is started.
+        // They are counted among the other processes, and the gate requires that count.
         GateValue::Unsupported | GateValue::Unread => unchecked("not distinguished from other processes"),
     }
 }
@@ -188,14 +188,14 @@ fn memory(facts: &GateFacts) -> Finding {
     if memory.used <= limit { yes(found) } else { no(CanarySkip::Memory, found) }
 }
 
-/// Most bytes in use of a GPU that counts as empty: a small share of all, or the least ever seen there, which is
-/// more on small boards and where the driver's own memory is counted in.
+/// Returns the maximum memory in use, in bytes, of a GPU that counts as empty: a small share of its memory, or the least
+/// use ever measured. The latter is larger on small boards and if the driver counts its own memory.
 pub fn memory_at_rest(total: f64, least: Option<f64>) -> f64 {
     let share = (total * REST_SHARE).min(REST_BYTES);
     least.map_or(share, |least| share.max(least.min(REST_BYTES) + REST_SLACK))
 }
 
-/// A time, rounded to seconds.
+/// Formats a time in whole seconds.
 fn format_seconds(time: Duration) -> String {
     humantime::format_duration(Duration::from_secs(time.as_secs())).to_string()
 }

@@ -19,8 +19,8 @@ const FOLDER_MODE: u32 = 0o755;
 /// A lock, held until this is dropped.
 pub type HeldLock = Flock<File>;
 
-/// Takes a lock, and makes its file if there is none. Never waits; an error names the holder, or says why the lock
-/// cannot be had.
+/// Acquires a lock and creates its file if it does not exist. Never waits. The error names the holder, or the reason why
+/// locking failed.
 pub fn acquire(path: &Path) -> Result<HeldLock, String> {
     let named = |error: io::Error| format!("{} cannot be opened: {error}", path.display());
     let file = open(path).map_err(named)?;
@@ -38,12 +38,12 @@ pub fn acquire(path: &Path) -> Result<HeldLock, String> {
     }
 }
 
-/// Whether a lock could be taken now.
+/// Returns an error if the lock is held.
 pub fn free(path: &Path) -> Result<(), String> {
     acquire(path).map(drop)
 }
 
-/// The process of a canary that holds any GPU's lock, of whatever parent.
+/// Returns the canary process that holds the lock of any GPU, regardless of its parent.
 pub fn gpu_holder(interlock: &Path) -> Option<String> {
     for entry in fs::read_dir(interlock.parent()?).ok()?.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -62,9 +62,9 @@ pub fn gpu_holder(interlock: &Path) -> Option<String> {
     None
 }
 
-/// Opens the file, and makes it, open to all, if there is none. Reading is enough to lock a file of another user.
+/// Opens the file, or creates it readable by all users. Read access is enough to lock another user's file.
 fn open(path: &Path) -> io::Result<File> {
-    // A FIFO is not waited for.
+    // Opening a FIFO must not block.
     let reading = || OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path);
     match reading() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -76,7 +76,7 @@ fn open(path: &Path) -> io::Result<File> {
     let made = OpenOptions::new().read(true).write(true).create_new(true).mode(MODE).open(path);
     match made {
         Ok(file) => {
-            // The umask may have taken the others' right away.
+            // The umask may have removed read access for other users.
             file.set_permissions(Permissions::from_mode(MODE))?;
             Ok(file)
         }
@@ -86,7 +86,7 @@ fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The holder of a lock on this file, as far as the kernel shows it: processes of other namespaces are not seen.
+/// Returns the holder of a lock on this file. The kernel hides processes of other PID namespaces.
 fn holder(file: &fs::Metadata) -> Option<String> {
     let pid = flock::holder(file)?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();

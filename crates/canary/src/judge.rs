@@ -1,5 +1,5 @@
-//! Verdicts on runs of the canary, and what to remember of them. All of it is arithmetic on what was reported:
-//! nothing here asks the clock, a file or a driver.
+//! Verdicts on canary runs, and the samples to keep. The judge is pure arithmetic on reports: it reads no clock, file or
+//! driver.
 //!
 //! How causes differ: each multiprocessor counts its cycles and its time, so work per cycle says what
 //! it did and the clock how fast it was let. A low clock has a reason or none; work per cycle is low on one
@@ -92,20 +92,21 @@ pub fn judge(
     RunJudgement { outcome, update }
 }
 
-/// The outcome of a run that was not made.
+/// Returns the outcome of a run that was not started.
 pub fn not_run(place: &Place, reason: CanarySkip, text: String, now: f64) -> Outcome {
     let run = CanaryRun::unable(now, reason, text);
     judge(place, &run, &BaselineStore::default(), &Siblings::default(), now).outcome
 }
 
-/// Checks whose rate was low in this run and not yet for long enough.
+/// Returns checks whose rate was low in this run, but not yet for long enough.
 pub fn unconfirmed(outcome: &Outcome) -> Vec<CanaryCheck> {
     let low =
         outcome.checks.iter().filter(|judged| is_rate(judged.sample) && judged.verdict != judged.sample);
     low.map(|judged| judged.check).collect()
 }
 
-/// Confirms at once what was low in this run: by further runs in which it must be low too, each of them. For/// who cannot wait for ten minutes to pass. Runs that measured nothing neither confirm nor clear.
+/// Confirms low rates of this run at once, for callers that cannot wait ten minutes: a rate must be low in all further
+/// runs too. Runs that measured nothing neither confirm nor clear a low rate.
 pub fn confirm(outcome: &mut Outcome, again: &[Outcome]) {
     for check in unconfirmed(outcome) {
         let of_check = |outcome: &Outcome| -> Option<CanaryVerdict> {

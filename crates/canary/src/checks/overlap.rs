@@ -17,7 +17,7 @@ pub struct Overlap {
     pub batches: u32,
     /// Bytes of one batch, each way.
     pub bytes: u64,
-    /// One copy in, one kernel, one copy out, each alone.
+    /// One copy in, one kernel and one copy out, measured separately.
     pub stages: [f64; 3],
     /// All batches in one stream.
     pub serial: f64,
@@ -45,7 +45,7 @@ const TRIAL: u32 = 64;
 const MOST_TURNS: u32 = 1 << 16;
 /// Threads of a block: few, so that a kernel that lasts long does little.
 const THREADS: u32 = OVERLAP_THREADS / 8;
-/// Times that each stage is measured alone.
+/// Number of separate measurements of a stage.
 const TIMES: usize = 3;
 
 /// Buffers of one batch.
@@ -73,7 +73,7 @@ struct OverlapBuffers<'a> {
 
 fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
     let mut space = OverlapBuffers::new(s)?;
-    // A quarter of the multiprocessors: two such kernels have room beside each other.
+    // A quarter of the multiprocessors: two such kernels fit at the same time.
     let quarter = Grid { blocks: (space.whole.blocks / 4).max(1), shared: 0, ..space.whole };
     let bytes = space.batches.first().map_or(0, |batch| batch.x.bytes());
     // The first finds everything cold.
@@ -149,7 +149,7 @@ impl<'a> OverlapBuffers<'a> {
         self.cuda.queue_out(PinnedPart(&self.host, batch.host.1), batch.y, queue)
     }
 
-    /// Copy in, kernel and copy out, each alone; medians, seconds.
+    /// Measures copy in, kernel and copy out separately. Returns medians in seconds.
     fn stages(&self, s: &mut Session<'_>) -> Try<[f64; 3]> {
         let Some(batch) = self.batches.first() else { return Ok([0.0; 3]) };
         let mut times = [Vec::new(), Vec::new(), Vec::new()];
@@ -238,7 +238,7 @@ fn pair(low: f32, high: f32) -> u64 {
 }
 
 /// What overlapping can gain at most: batches that take `stages` one after another (copy in, kernel, copy out),
-/// against the same with every stage of a batch beside other stages of its neighbours. 4, 8 and 4 ms over many
+/// against the same with every stage of a batch in parallel with other stages of its neighbours. 4, 8 and 4 ms over many
 /// batches give 16 / 8 = 2.0.
 pub fn overlap_bound(batches: u32, stages: [f64; 3]) -> Option<f64> {
     if batches == 0 || !stages.iter().all(|stage| stage.is_finite() && *stage > 0.0) {

@@ -4,19 +4,20 @@ use attribution::devices::{Named, named};
 use attribution::pods::{Claim, Claims, KubeletStatus};
 use model::canary::Place;
 
-/// What is known of claims of one kind.
+/// Result of a search for claims of one kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claimed {
-    /// There is none, and how that is known.
+    /// No claim exists, according to this source.
     No(String),
     By(String),
-    /// Not known, and why.
+    /// Unknown, for this reason.
     Unknown(String),
-    /// It was not asked, and why.
+    /// Not checked, for this reason.
     Unasked(String),
 }
 
-/// Whether a device of this id is the place, a part of it, or what it is a part of. One that is not understood may be.
+/// Returns true if the device with this id is the place, contains it, or is a part of it. An id of unknown form counts as
+/// a match.
 fn is_at(id: &str, place: &Place, minor: Option<u32>) -> bool {
     match named(id) {
         Named::Uuid(uuid) => {
@@ -36,9 +37,9 @@ fn is_at(id: &str, place: &Place, minor: Option<u32>) -> bool {
     }
 }
 
-/// What the kubelet's claims mean for a place.
+/// Returns the claim of a pod on a place, according to the kubelet.
 pub fn by_pod(standing: &KubeletStatus, claims: &Claims, place: &Place, minor: Option<u32>) -> Claimed {
-    // A claim that was reported holds for a while, also if the kubelet is silent now.
+    // A reported claim stays valid for a while even if the kubelet stops responding.
     let at = |claim: &&Claim| claim.devices.iter().any(|id| is_at(id, place, minor));
     if let Some(claim) = claims.all.iter().find(at) {
         return Claimed::By(format!("pod {}/{}, container {}", claim.namespace, claim.pod, claim.container));

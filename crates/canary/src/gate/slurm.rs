@@ -1,7 +1,7 @@
-//! Whether Slurm has a job on the node.
+//! Detects Slurm jobs on the node.
 //!
-//! Which GPUs are a job's is decided by a program in the kernel that cannot be read, and the environment of another
-//! user's process is closed to the daemon: while Slurm has a job on the node, every GPU may be the job's.
+//! A program in the kernel that cannot be read assigns GPUs to a job, and the daemon may not read the environment of
+//! another user's process. While Slurm has a job on the node, every GPU may therefore belong to the job.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::claims::Claimed;
 use attribution::slurm::job_folders;
 use host::Host;
 
-/// What the jobs on the host mean for its GPUs.
+/// Returns the claim of a Slurm job on the GPUs of the host.
 pub fn claimed(host: &Host) -> Claimed {
     if !host.path("/sys/fs/cgroup").is_dir() {
         return Claimed::Unasked("there are no control groups to look at".into());
@@ -21,9 +21,9 @@ pub fn claimed(host: &Host) -> Claimed {
     }
 }
 
-/// The id of a job with processes.
+/// Returns the id of a job with processes.
 fn job(host: &Host) -> Option<String> {
-    // What a job has left behind is empty.
+    // The control groups of finished jobs are empty.
     let empty = |job: &Path| {
         let events = fs::read_to_string(job.join("cgroup.events"));
         events.is_ok_and(|text| text.lines().any(|line| line == "populated 0"))

@@ -9,19 +9,19 @@ use memmap2::MmapMut;
 /// Nodes a mask has room for; the kernel's own limit (`CONFIG_NODES_SHIFT`) is 1024.
 const NODES: usize = 1024;
 const BITS: usize = libc::c_ulong::BITS as usize;
-/// Of linux/mempolicy.h: pages come from the nodes of the mask alone.
+/// Of linux/mempolicy.h: pages come only from the nodes in the mask.
 const MPOL_BIND: libc::c_ulong = 2;
 /// Of linux/mempolicy.h: the node (1) of an address (2).
 const MPOL_F_NODE_ADDR: libc::c_ulong = 1 | 2;
 
-/// Lets the pages of a mapping, none of which was touched yet, come from this node alone.
+/// Lets the pages of a mapping, none of which was touched yet, come only from this node.
 pub fn bind(memory: &mut MmapMut, node: u32) -> io::Result<()> {
     let mut mask = [0 as libc::c_ulong; NODES / BITS];
     let node = usize::try_from(node).map_err(io::Error::other)?;
     let word = mask.get_mut(node / BITS).ok_or(io::ErrorKind::InvalidInput)?;
     *word |= 1 << (node % BITS);
     // SAFETY: The range is a mapping of our own, borrowed exclusively, of this length; the call changes where its
-    // pages come from and nothing that is in them. The mask is read during the call alone and holds as many bits as
+    // pages come from and nothing that is in them. The mask is read only during the call and holds as many bits as
     // given, less one, as the kernel counts them.
     let done = unsafe {
         libc::syscall(

@@ -1,4 +1,4 @@
-//! Drawn parts with their sizes, put beside and below each other.
+//! Drawn parts with their sizes, placed next to and below each other.
 
 use super::{HEAD, PAD};
 
@@ -33,7 +33,7 @@ impl Block {
         all
     }
 
-    /// One beside the other, in rows no wider than this if they can be.
+    /// Places blocks next to each other, in rows no wider than this if they can be.
     pub fn flow(blocks: Vec<Block>, widest: f64, gap: f64) -> Block {
         let mut all = Block::default();
         let (mut x, mut y) = (0.0, 0.0);
