@@ -100,7 +100,7 @@ fn processes(step: &Path) -> Vec<u32> {
     for group in groups.iter().rev() {
         let Ok(bytes) = read(&group.join("cgroup.procs"), MOST_BYTES) else { continue };
         let text = String::from_utf8_lossy(&bytes);
-        // 0 stands for a process of another PID namespace.
+        // The ID 0 is a process of another PID namespace.
         let mut pids: Vec<u32> =
             text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0).collect();
         pids.sort_unstable();
