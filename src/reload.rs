@@ -49,7 +49,7 @@ impl Configuration {
         Configuration::load_noting(overrides, &mut TriedFiles::default())
     }
 
-    /// Does the same, and also records the files of an invalid configuration.
+    /// Does the same and records the files of an invalid configuration.
     fn load_noting(overrides: &Overrides, tried: &mut TriedFiles) -> Result<Configuration, ConfigErrors> {
         let mut files = look([main_file(overrides)]);
         tried.files.extend(files.clone());

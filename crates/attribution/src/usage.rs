@@ -33,7 +33,7 @@ pub struct Usage {
 /// Mount points of the control groups.
 struct Mounts {
     root: PathBuf,
-    /// Whether only version 2 is mounted. Otherwise version 1 is used, with or without version 2.
+    /// Whether only version 2 is mounted. Otherwise, version 1 is used, with or without version 2.
     unified: bool,
 }
 

@@ -69,7 +69,7 @@ pub(crate) struct Faults {
     last_event: Option<f64>,
     resets: Resets,
     switches: SwitchFaults,
-    /// Time at which the driver was last loaded or found missing, in seconds since 1970.
+    /// Time at which the driver was last loaded, or at which it was first missing, in seconds since 1970.
     driver_reset: Option<f64>,
     /// Current load of the kernel module, if known.
     load: Option<LoadId>,

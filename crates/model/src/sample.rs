@@ -71,7 +71,7 @@ pub struct CallCost {
     pub nanos: u64,
 }
 
-/// Readings that the ledger adds up. Every one of them counts, whereas only the newest row of a part counts.
+/// Readings that the ledger adds up. All of them count, whereas only the newest row of a part counts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Drained {
     /// Samples of one of the driver's buffers, oldest first. A sampler never sends a sample twice.

@@ -165,7 +165,7 @@ impl Shared {
         }
     }
 
-    /// Sleeps like [`Shared::sleep`], and also ends if the threads were woken since `woken` was read.
+    /// Sleeps like [`Shared::sleep`], but ends early if the threads were woken since `woken` was read.
     fn sleep_since(&self, woken: u64, slot: SlotWriter, next: Mono) {
         slot.expect(next);
         self.stop.wait_since(woken, next);

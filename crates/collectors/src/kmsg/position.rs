@@ -9,7 +9,7 @@ use model::clock::Mono;
 
 /// Minimum time between two saves of the position.
 const EVERY: Duration = Duration::from_secs(5);
-/// Number of foreign records after which the position is saved. Otherwise it is saved only after a GPU record, so that
+/// Number of foreign records after which the position is saved. Otherwise, it is saved only after a GPU record, so that
 /// a busy kernel log does not wear out the disk.
 const MANY: u64 = 1000;
 
