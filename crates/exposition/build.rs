@@ -1,5 +1,5 @@
-//! Finds what is embedded: `alerts/**/*.yml` and `dashboards/*.json`. Writes a table of them for `assets.rs`. Joins and
-//! compresses script and style sheet of the status page.
+//! Writes a table of the embedded files (`alerts/**/*.yml` and `dashboards/*.json`) for `assets.rs`. Concatenates and
+//! compresses the script and the style sheet of the status page.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -9,7 +9,7 @@ use std::{env, fs, io};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-/// What the page's files are made of, below this crate's folder. The licences go with what they are of.
+/// Files of the status page with their licences and their parts, relative to the folder of this crate.
 const PAGE_FILES: [(&str, &[&str], &[&str]); 2] = [
     (
         "script.js",
@@ -29,14 +29,14 @@ fn main() -> io::Result<()> {
     collect(&root, Path::new("alerts"), "yml", true, &mut files)?;
     collect(&root, Path::new("dashboards"), "json", false, &mut files)?;
     files.sort();
-    // Of `alerts` the whole folder is looked at for new files. Not of `dashboards`: the tools there change
-    // without a change of the dashboards.
+    // A new file anywhere in `alerts` requires a rebuild. `dashboards` is not watched as a folder, because it also
+    // contains tools.
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=../../alerts");
     let mut table = String::from("&[\n");
     for file in &files {
         println!("cargo::rerun-if-changed=../../{file}");
-        // No path of this checkout stays in the table: another one may build with the same target folder.
+        // The table contains no absolute paths, because another checkout may share the target folder.
         let text =
             format!("include_str!(concat!(env!(\"CARGO_MANIFEST_DIR\"), {:?}))", format!("/../../{file}"));
         // Writing to a string cannot fail.
@@ -46,7 +46,7 @@ fn main() -> io::Result<()> {
     fs::write(out.join("assets.rs"), table)
 }
 
-/// Writes a file of the page, plain and compressed.
+/// Writes a file of the page, both plain and compressed.
 fn join(out: &Path, name: &str, licences: &[&str], parts: &[&str]) -> io::Result<()> {
     let read = |path: &str| {
         println!("cargo::rerun-if-changed={path}");

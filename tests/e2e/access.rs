@@ -147,8 +147,8 @@ fn each_protocol_at_the_others_port_gets_a_plain_answer() {
     let files = Files::new(TLS);
     let node = files.setup().start();
     let (status, answer) = curl(&format!("http://{}/metrics", node.addr()), &[]);
-    assert_eq!((status, answer.as_str()), (400, "This port speaks HTTPS: use https://.\n"));
-    node.wait_said(&["no access", "the client speaks plain HTTP"]);
+    assert_eq!((status, answer.as_str()), (400, "This port requires HTTPS: use https://.\n"));
+    node.wait_said(&["no access", "the client uses plain HTTP"]);
     for version in ["--tls-max=1.2", "--tlsv1.3"] {
         assert_eq!(
             curl(&format!("https://{}/metrics", node.addr()), &version.split('=').collect::<Vec<_>>()).0,
@@ -158,7 +158,7 @@ fn each_protocol_at_the_others_port_gets_a_plain_answer() {
     let plain = Setup::new("tests/scenarios/still-1xh200.toml").start();
     let (status, why) = curl(&format!("https://{}/metrics", plain.addr()), &[]);
     assert!(status == 0 && why.contains("wrong version number"), "{why}");
-    plain.wait_said(&["no access", "speaks TLS to a port without (http.web_config_file)"]);
+    plain.wait_said(&["no access", "the client uses TLS, but this port does not (http.web_config_file)"]);
     assert_eq!(plain.get("/metrics").0, 200);
 }
 

@@ -1,4 +1,4 @@
-//! What `/api/v1` serves, as JSON.
+//! The JSON documents of `/api/v1`.
 
 pub mod events;
 pub mod health;
@@ -14,29 +14,34 @@ use model::topology::place::GpuPlacement;
 use model::topology::{Topology, TopologyUpdate};
 use model::window;
 
-/// Appends the document and a newline.
+/// Appends a document as JSON, followed by a newline.
 pub fn append(document: &impl Serialize, out: &mut String) {
     let mut bytes = std::mem::take(out).into_bytes();
-    // Neither step can fail: a vector takes everything, no key is anything but text, JSON is UTF-8.
+    // Neither step can fail, because writing to a vector always succeeds, every key is a string, and JSON is UTF-8.
     let written = serde_json::to_writer(&mut bytes, document);
     bytes.push(b'\n');
-    match (written, String::from_utf8(bytes)) {
-        (Ok(()), Ok(text)) => *out = text,
-        (written, text) => tracing::error!(?written, utf8 = text.is_ok(), "JSON document is lost"),
-    }
+    let error = match (written, String::from_utf8(bytes)) {
+        (Ok(()), Ok(text)) => {
+            *out = text;
+            return;
+        }
+        (Err(error), _) => error.to_string(),
+        (_, Err(error)) => error.to_string(),
+    };
+    tracing::error!("failed to encode a JSON document: {error}; the response is empty");
 }
 
 /// Windows of planned work as a JSON document, served at `/api/v1/windows`.
 ///
 /// ```text
-/// taken_unix_seconds  when the list was made
+/// taken_unix_seconds  time at which the list was created
 /// windows[]           name, kind (maintenance or training), reason, start and end (RFC 3339), start_unix_seconds,
-///                     end_unix_seconds, state (open, coming or ended), cut (whether the file says longer than
-///                     windows.max_duration), expected_gpus (GPUs that the node should have from then on; null: as
-///                     many as before)
+///                     end_unix_seconds, state (open, coming or ended), cut (true if the file defines a longer
+///                     window than windows.max_duration), expected_gpus (number of GPUs that the node should have
+///                     from then on; null: unchanged)
 /// ```
 ///
-/// Those that are open, to come, or ended within the last hour.
+/// The list contains open and future windows, and windows that ended within the last hour.
 pub fn windows(snapshot: &Snapshot, out: &mut String) {
     #[derive(Serialize)]
     struct WindowsDocument<'a> {
@@ -79,13 +84,14 @@ pub fn windows(snapshot: &Snapshot, out: &mut String) {
 /// The machine around the GPUs as one JSON document, served at `/api/v1/topology`.
 ///
 /// ```text
-/// topology             what was found: see `topology::model::Topology`; fit for `topology.expected_file`
-/// gpus[]               gpu, uuid, place (where it sits), share (its fair share of CPUs and memory nodes)
-/// against_first_seen[] what differs from the first look at this machine, as text; null: not compared
-/// against_declared[]   what differs from the declared topology; null: none is declared
+/// topology             the detected topology, see `topology::model::Topology`; usable as `topology.expected_file`
+/// gpus[]               gpu, uuid, place (its position), share (its fair share of CPUs and memory nodes)
+/// against_first_seen[] differences from the topology that was first detected on this machine, as text; null: not
+///                      compared
+/// against_declared[]   differences from the declared topology, as text; null: no topology is declared
 /// ```
 ///
-/// `null` while nothing was found.
+/// The document is `null` until a topology has been detected.
 pub fn topology(snapshot: &Snapshot, out: &mut String) {
     #[derive(Serialize)]
     struct TopologyDocument<'a> {

@@ -1,18 +1,17 @@
-//! Alert rules and Grafana dashboards, embedded byte by byte from the repository: rules and metrics have one version.
-//! `build.rs` finds the files. [`rules`] renders the rule files with an operator's values, [`prometheusrule`] makes Kubernetes
-//! objects of them.
+//! Alert rules and Grafana dashboards, embedded unchanged from the repository so that rules and metrics always have the
+//! same version. `build.rs` collects the files. [`rules`] renders the rule files with the operator's values, and
+//! [`prometheusrule`] renders them as Kubernetes objects.
 
 pub mod prometheusrule;
 pub mod rules;
 
-/// One embedded file.
+/// An embedded file with its path.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Asset {
-    /// Where it is served and, below the repository's root, kept: `/alerts/hardware.rules.yml`.
+    /// HTTP path, which is also the path below the root of the repository: `/alerts/hardware.rules.yml`.
     pub path: &'static str,
-    /// What is in it.
     pub text: &'static str,
-    /// The same in gzip, where it was compressed beforehand.
+    /// The text in gzip, if it was compressed at build time.
     pub gzip: Option<&'static [u8]>,
 }
 
@@ -26,14 +25,14 @@ macro_rules! page_file {
     };
 }
 
-/// Style sheet and script of the status page, by their names below `/page/`.
+/// Style sheet and script of the status page. Their paths are names below `/page/`.
 pub static PAGE_FILES: [Asset; 2] = [page_file!("style.css"), page_file!("script.js")];
 
-/// All of them, by path.
+/// All rules and dashboards, sorted by path.
 pub static ASSETS: &[Asset] = include!(concat!(env!("OUT_DIR"), "/assets.rs"));
 
 impl Asset {
-    /// The one at this path.
+    /// Returns the file at this path.
     pub fn at(path: &str) -> Option<&'static Asset> {
         let at = ASSETS.binary_search_by(|asset| asset.path.cmp(path)).ok()?;
         ASSETS.get(at)
@@ -44,7 +43,7 @@ impl Asset {
         ASSETS.iter().filter(move |asset| asset.path.starts_with(folder))
     }
 
-    /// What kind of document it is.
+    /// Returns the value of the `Content-Type` header.
     pub fn content_type(&self) -> &'static str {
         match self.path.rsplit('.').next() {
             Some("json") => "application/json",

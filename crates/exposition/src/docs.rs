@@ -33,7 +33,7 @@ pub fn text() -> String {
     out
 }
 
-/// Start of `docs/METRICS.md`, up to the head of the table of entities.
+/// Start of `docs/METRICS.md`, up to the header of the table of entities.
 const INTRODUCTION: &str = include_str!("docs/introduction.md");
 /// Section of `docs/METRICS.md` about the architectures.
 const BY_ARCHITECTURE: &str = include_str!("docs/by-architecture.md");

@@ -1,4 +1,4 @@
-//! Snapshots for tests: a node of eight GPUs, three of them with a condition.
+//! Snapshots for tests: a node with eight GPUs, three of which have a condition.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,28 +14,28 @@ use model::snapshot::*;
 pub const STUCK: usize = 3;
 /// Index of the GPU in MIG mode.
 pub const MIG: usize = 5;
-/// Index of the GPU with a row waiting to be remapped.
+/// Index of the GPU with a pending row remap.
 pub const REMAP: usize = 6;
 
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// GPU `index` of the node.
+/// Returns GPU `index` of the node.
 pub fn gpu(index: usize) -> Gpu {
     Gpu { gpu: index as u32, uuid: format!("GPU-{index}a4c5e7f-0b1d-4c3e-9f2a-7b6c5d4e3f21").into() }
 }
 
-/// A GPU that the driver does not list any more; GPU 0 has its index now.
+/// Returns a GPU that the driver no longer lists, and whose index GPU 0 now has.
 pub fn absent() -> AbsentGpu {
     let gpu = Gpu { gpu: 0, uuid: "GPU-fa11e4a0-0b1d-4c3e-9f2a-7b6c5d4e3f21".into() };
     AbsentGpu::new(gpu, "0000:0a:00".into(), Some(1_794_990_000))
 }
 
-/// The node, published once, now.
+/// Returns the node, published once, at the current time.
 pub fn node() -> Arc<Snapshot> {
     Arc::new(node_taken(1, Mono::now()))
 }
 
-/// The node, published as number `sequence` at `taken`.
+/// Returns the node, published as number `sequence` at `taken`.
 pub fn node_taken(sequence: u64, taken: Mono) -> Snapshot {
     let mut rows = Rows::default();
     put_node(&mut rows);
@@ -213,7 +213,7 @@ fn put_gpu_values(rows: &mut Rows, gpu: &Gpu, index: usize) {
     of.state(&m::gpu_compute_mode, ComputeMode::Default);
 }
 
-/// One row for each value of the labels that are all known, so that a GPU has as many series as a real one.
+/// Adds one row per known label value, so that a GPU has as many series as a real one.
 fn put_every_label(rows: &mut Rows, gpu: &Gpu) {
     let mut of = rows.entity(gpu);
     for threshold in TemperatureThreshold::ALL {
@@ -275,7 +275,7 @@ fn add_histogram(snapshot: &mut Snapshot) {
     snapshot.families.push(Family { def, series, whole: true });
 }
 
-/// Any text for each free label of a definition, `Known` for the others: what a `Series` needs.
+/// Returns the label values of a `Series`: `text` for free labels, and a known value for the others.
 pub fn labels_of(def: &MetricDef, pick: usize, text: &str) -> Vec<LabelText> {
     let one = |label: &schema::LabelDef| match label.values {
         Some(values) => LabelText::Known((pick % values.len()) as u8),

@@ -1,8 +1,8 @@
-//! The formats of a snapshot, and which one a client gets by its `Accept` headers.
+//! The response formats, and their negotiation by the `Accept` headers.
 //!
-//! Prometheus names formats with weights and versions, protobuf first if allowed; formats not served here are
-//! ignored. A client that names no format served here gets the text format, as from every other exporter: a
-//! readable scrape beats a 406.
+//! Prometheus requests formats with weights and versions, starting with protobuf if it is enabled. Unsupported formats
+//! are ignored. A client that requests only unsupported formats receives the text format, as from every other exporter,
+//! because a readable scrape is more useful than a 406.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ use crate::{api, openmetrics, page, text};
 use dcgm::page::PageConfig;
 use model::snapshot::Snapshot;
 
-/// A format of the snapshot, or of a part of it. Each is a pure function of it.
+/// A format of the snapshot or of a part of it. The response is a pure function of the snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseFormat {
-    /// OpenMetrics 1.0.
+    /// The metrics in OpenMetrics 1.0.
     OpenMetrics,
-    /// Prometheus's text format 0.0.4.
+    /// The metrics in Prometheus's text format 0.0.4.
     Text,
-    /// The document of `/api/v1/snapshot`; [`crate::api::snapshot`] describes its fields.
+    /// The document of `/api/v1/snapshot`, whose fields [`crate::api::snapshot`] describes.
     Json,
-    /// The status page.
+    /// The status page as HTML.
     Page,
-    /// The document of `/api/v1/owners`: all owners, and the newest records of those that have ended.
+    /// The document of `/api/v1/owners`, with all owners and the newest records of ended owners.
     Owners,
     /// The document of `/api/v1/topology`.
     Topology,
@@ -30,9 +30,9 @@ pub enum ResponseFormat {
     Windows,
     /// The points of the status page's charts.
     History,
-    /// The document of `/api/v1/events`: the newest events.
+    /// The document of `/api/v1/events`, with the newest events.
     Events,
-    /// The page of dcgm-exporter.
+    /// The metrics of dcgm-exporter.
     Dcgm,
 }
 
@@ -50,12 +50,12 @@ impl ResponseFormat {
         ResponseFormat::Dcgm,
     ];
 
-    /// Whether scrapers ask for it, at their own interval: it is new with each publication.
+    /// Returns true for the formats that scrapers request at their own interval. They change with every publication.
     pub const fn is_metrics(self) -> bool {
         matches!(self, ResponseFormat::OpenMetrics | ResponseFormat::Text | ResponseFormat::Dcgm)
     }
 
-    /// The value of the `Content-Type` header.
+    /// Returns the value of the `Content-Type` header.
     pub const fn content_type(self) -> &'static str {
         match self {
             ResponseFormat::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -70,7 +70,7 @@ impl ResponseFormat {
         }
     }
 
-    /// The snapshot in this format; dcgm-exporter's page with its default fields.
+    /// Returns the snapshot in this format. The page of dcgm-exporter has its default fields.
     pub fn encode(self, snapshot: &Arc<Snapshot>) -> String {
         let mut out = String::new();
         self.encode_into(snapshot, &PageConfig::default(), &mut out);
@@ -104,7 +104,7 @@ pub enum Encoding {
 impl Encoding {
     pub const ALL: [Encoding; 2] = [Encoding::Identity, Encoding::Gzip];
 
-    /// The value of the `Content-Encoding` header; none for `Identity`.
+    /// Returns the value of the `Content-Encoding` header, or `None` for `Identity`.
     pub const fn content_encoding(self) -> Option<&'static str> {
         match self {
             Encoding::Identity => None,
@@ -113,11 +113,11 @@ impl Encoding {
     }
 }
 
-/// The format for `/metrics`, given the value of the `Accept` header; empty if there is none.
+/// Returns the format for `/metrics`, given the value of the `Accept` header, which is empty if the header is missing.
 pub fn accepted_metrics_format(accept: &str) -> ResponseFormat {
     let mut best = (ResponseFormat::Text, 0.0);
     for (range, weight) in weighted(accept) {
-        // Not `>=`: of two alike, the first named wins.
+        // With `>`, the first of two ranges with equal weights wins.
         if let Some(format) = served(range).filter(|_| weight > best.1) {
             best = (format, weight);
         }
@@ -125,7 +125,7 @@ pub fn accepted_metrics_format(accept: &str) -> ResponseFormat {
     best.0
 }
 
-/// The encoding, given the value of the `Accept-Encoding` header; empty if there is none.
+/// Returns the encoding, given the value of the `Accept-Encoding` header, which is empty if the header is missing.
 pub fn accepted_encoding(accept_encoding: &str) -> Encoding {
     let weight = |coding: &str| {
         let named = weighted(accept_encoding).filter(|(range, _)| range.trim().eq_ignore_ascii_case(coding));
@@ -135,7 +135,7 @@ pub fn accepted_encoding(accept_encoding: &str) -> Encoding {
     if gzip > 0.0 && gzip >= weight("identity").unwrap_or(0.0) { Encoding::Gzip } else { Encoding::Identity }
 }
 
-/// The format behind one media range, if it is served in that version.
+/// Returns the format of a media range, or `None` if the format or its version is not supported.
 fn served(range: &str) -> Option<ResponseFormat> {
     let mut parts = range.split(';').map(str::trim);
     let media = parts.next()?.to_ascii_lowercase();
@@ -150,14 +150,14 @@ fn served(range: &str) -> Option<ResponseFormat> {
     }
 }
 
-/// The ranges of a header with their weights: 1 where none is given, 0 where it is no number.
+/// Returns the ranges of a header with their weights. A missing weight is 1, and an invalid weight is 0.
 fn weighted(header: &str) -> impl Iterator<Item = (&str, f64)> {
     header.split(',').filter(|range| !range.trim().is_empty()).map(|range| {
         let weight = range.split(';').skip(1).find_map(|parameter| {
             let (name, value) = parameter.split_once('=')?;
             name.trim().eq_ignore_ascii_case("q").then(|| value.trim().parse().unwrap_or(0.0))
         });
-        // The encoding's name ends at the first semicolon; a media range keeps its parameters.
+        // The name of an encoding ends at the first semicolon. A media range keeps its parameters.
         let range = if range.contains('/') { range } else { range.split(';').next().unwrap_or(range) };
         (range, weight.unwrap_or(1.0))
     })

@@ -1,10 +1,13 @@
-//! The HTTP server: read-only, bounded in every direction, and never in the way of the driver.
+//! The HTTP server. It is read-only, limits every resource that a client can use, and never blocks driver calls.
 //!
-//! `listen` opens the sockets, `connection` holds each client to the [`Limits`], `places` says which connection leaves
-//! when they run short, by the `activity` of each. `guard` says what its
-//! client may read. `host` checks the name that a client asks for, `routes` responds, `events` also as a stream and `live` to
-//! open status pages. Everything runs on one thread, which encodes nothing: a handler sends bytes of the
-//! [cache](crate::response_cache), or waits for a helper thread that makes them.
+//! - `listen` opens the sockets, and `connection` applies the [`Limits`] to every client.
+//! - `places` chooses the connection to close when the server reaches its limit, based on the `activity` of the
+//!   connections.
+//! - `guard` decides which responses a client may read, and `host` checks the `Host` header.
+//! - `routes` maps paths to handlers. `events` and `live` also serve streams.
+//!
+//! The server runs on one thread, which never encodes a response. A handler sends bytes from the
+//! [cache](crate::response_cache) or waits for a helper thread that encodes them.
 
 mod activity;
 mod app_state;
@@ -38,43 +41,45 @@ pub use guard::Protection;
 pub use host::Hosts;
 pub use listen::{adopt, bind};
 
-/// A client that takes some bytes of a response, but not all of them within so many times `write_timeout`, is as harmful
-/// as one that takes none.
+/// Maximum time for a client to read a whole response, in multiples of `write_timeout`. A client that reads slowly for
+/// longer is as harmful as a client that reads nothing.
 const MAX_RESPONSE_TIMEOUTS: u32 = 3;
-/// How long answers that are on their way may take once the server stops.
+/// Time for responses in progress to finish once the server stops.
 const DRAIN: Duration = Duration::from_secs(2);
 
-/// What one server grants its clients.
+/// Limits of one server for its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections open at the same time.
+    /// Maximum number of open connections.
     pub max_connections: usize,
-    /// Time for a client to send a whole request header, and for an idle connection to stay. The first request has 5 s
-    /// at most.
+    /// Maximum time for a client to send a request header, and for a connection to stay idle. The first request must
+    /// arrive within 5 s even if this limit is higher.
     pub read_timeout: Duration,
-    /// Time for a client to take some of the bytes it is sent; for a whole response three times as long,
-    /// for a stream of events without end.
+    /// Maximum time for a client to read nothing of a response in progress. A client may need three times as long for
+    /// a whole response; a stream of events has no such limit.
     pub write_timeout: Duration,
 }
 
-/// The sockets of one server. Their clients share the limits.
+/// The sockets of one server, whose clients share the limits.
 #[derive(Debug, Default)]
 pub struct Listeners {
-    /// For everything that the server has.
+    /// Sockets of `http.listen`, which serve every path.
     pub main: Vec<TcpListener>,
-    /// For what speaks as dcgm-exporter does.
+    /// Sockets of `dcgm.listen`, which imitate dcgm-exporter.
     pub dcgm: Vec<TcpListener>,
 }
 
-/// What the handlers of one server share.
+/// States that the handlers of one server share.
 #[derive(Debug)]
 pub struct States {
     pub whole: Arc<AppState>,
-    /// Without names of owners, for clients that are not authenticated; `None`: these read the same.
+    /// State without names of owners, for unauthenticated clients. If it is `None`, they read the same responses as
+    /// everyone else.
     pub nameless: Option<Arc<AppState>>,
 }
 
-/// Serves until `stop` is true or its sender is gone; then lets answers on their way end, for two seconds.
+/// Serves requests until `stop` is true or its sender is dropped. Then gives responses in progress two seconds to
+/// finish.
 pub async fn serve(
     listeners: Listeners,
     states: States,
@@ -99,7 +104,7 @@ pub async fn serve(
     let mut accepting = JoinSet::new();
     for (listener, clients) in main.chain(dcgm) {
         listener.set_nonblocking(true)?;
-        // Connections inherit the timeout: what a client that is gone has not taken leaves the kernel as well.
+        // Connections inherit the timeout, so that the kernel also drops bytes that a vanished client never read.
         let timeout = (limits.write_timeout * MAX_RESPONSE_TIMEOUTS).as_millis();
         setsockopt(&listener, sockopt::TcpUserTimeout, &u32::try_from(timeout).unwrap_or(u32::MAX))?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -108,13 +113,14 @@ pub async fn serve(
     stopped(&mut stop).await;
     let drained = async { while accepting.join_next().await.is_some() {} };
     if tokio::time::timeout(DRAIN, drained).await.is_err() {
-        tracing::warn!("some answers were cut off: their clients were too slow");
+        let seconds = DRAIN.as_secs();
+        tracing::warn!("failed to finish all responses within {seconds} s; slow clients received a part");
     }
     Ok(())
 }
 
-/// Resolves once `stop` is true or its sender is gone.
+/// Resolves once `stop` is true or its sender is dropped.
 async fn stopped(stop: &mut watch::Receiver<bool>) {
-    // An error says that the sender is gone, which is a reason to stop as well.
+    // An error means that the sender was dropped, which also stops the server.
     let _ = stop.wait_for(|stop| *stop).await;
 }

@@ -1,9 +1,14 @@
-//! The exposition: `/metrics` in two formats, JSON, the status page, rules and dashboards.
+//! The HTTP server and its responses: `/metrics` in two formats, JSON documents, the status page, rules and dashboards.
 //!
-//! - [`response_cache`]: the published snapshot and encoded responses
-//! - [`format`]: the formats and their negotiation · [`openmetrics`], [`text`]: the metrics · [`api`]: JSON · [`page`]:
-//!   the status page
-//! - [`http`]: connections and routes · [`paths`]: what is served · [`assets`]: embedded rules and dashboards · [`docs`]: METRICS.md
+//! - [`http`]: connections and routes
+//! - [`paths`]: list of all HTTP paths
+//! - [`response_cache`]: cache of encoded responses
+//! - [`format`]: formats and their negotiation
+//! - [`openmetrics`], [`text`]: metrics
+//! - [`api`]: JSON documents
+//! - [`page`]: status page
+//! - [`assets`]: embedded rules and dashboards
+//! - [`docs`]: METRICS.md
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The node without the names of those whose work is on it.
+//! Removes the names of owners from a snapshot, for unauthenticated clients.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use model::canary::loudness;
 use model::catalog::{MetricDef, Severity};
 use model::snapshot::{Event, EventKind, OwnerRecordsView, PlaceView, Snapshot};
 
-/// Labels that name an owner, its processes or what it asked for. A metric with one of them is left out.
+/// Labels with names of owners, their processes or their resource requests. A metric with one of these labels is omitted.
 pub const OWNER_LABELS: [&str; 15] = [
     "claim",
     "claim_namespace",
@@ -25,7 +25,7 @@ pub const OWNER_LABELS: [&str; 15] = [
     "vm_id",
 ];
 
-/// The snapshot without owners, processes, and metrics and texts that name them.
+/// Returns the snapshot without owners and processes, and without metrics and texts that contain their names.
 pub fn without_owners(snapshot: &Snapshot) -> Snapshot {
     let mut shown = snapshot.clone();
     shown.families.retain(|family| !names_owners(family.def));
@@ -37,7 +37,8 @@ pub fn without_owners(snapshot: &Snapshot) -> Snapshot {
     shown
 }
 
-/// A run ends for a pod or for processes, which its text names. What was measured, and is a reason of the verdict, stays.
+/// Removes texts that may contain the name of a pod or process for which a run ended. Measurements that contribute to
+/// the verdict remain.
 fn place(place: &mut PlaceView) {
     place.text.clear();
     let quiet = place.checks.iter_mut().filter(|check| is_quiet(loudness(check.verdict)));
@@ -61,16 +62,16 @@ fn event(event: &Arc<Event>) -> Arc<Event> {
     Arc::new(Event { pid: None, process: None, owner: None, text: String::new(), ..event })
 }
 
-/// Whether the event names an owner, or has a text that may.
+/// Returns true if the event may contain the name of an owner.
 fn may_name(event: &Event) -> bool {
     let is_named = event.owner.is_some() || event.process.is_some() || event.pid.is_some();
     is_named
         || match event.kind {
-            // The kernel's line names the process; who cleared the faults is a user.
+            // The kernel log line contains the process name, and clearing faults is logged with the user name.
             EventKind::Xid | EventKind::SwitchesCleared => true,
-            // Why there was no run, or who cleared its results.
+            // The text contains the reason for which no run took place, or the user that cleared the results.
             EventKind::Canary => is_quiet(Some(event.severity)),
-            // Lines about devices, and windows with the operator's reason, which `/api/v1/windows` shows.
+            // These events concern devices or windows. The reason of a window is public in `/api/v1/windows`.
             EventKind::Sxid
             | EventKind::DriverEvent
             | EventKind::RecoveryAction

@@ -1,4 +1,4 @@
-//! OpenMetrics 1.0, written by `prometheus-client`: the snapshot is a collector in a registry of its own.
+//! OpenMetrics 1.0, encoded by `prometheus-client`. The snapshot is a collector in its own registry.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,15 +16,15 @@ use crate::text::whole;
 use model::catalog::{Kind, MetricDef};
 use model::snapshot::{Family, Series, Snapshot, Value};
 
-/// Appends the snapshot, `# EOF` included.
+/// Appends the snapshot, including `# EOF`.
 pub fn encode(snapshot: &Arc<Snapshot>, out: &mut String) {
     let node = snapshot.node_labels.iter();
     let node = node.map(|(name, value)| (Cow::Borrowed(*name), Cow::Owned(value.clone())));
     let mut registry = Registry::with_labels(node);
     registry.register_collector(Box::new(SnapshotCollector(snapshot.clone())));
-    // The only errors are those of the writer, and a string takes everything.
+    // Only the writer can fail, and writing to a string always succeeds.
     if let Err(error) = text::encode(out, &registry) {
-        tracing::error!(%error, "OpenMetrics page is incomplete");
+        tracing::error!("failed to encode OpenMetrics: {error}; the response is incomplete");
     }
 }
 
@@ -55,7 +55,7 @@ fn encode_family(encoder: &mut DescriptorEncoder, family: &Family) -> fmt::Resul
         if def.kind == Kind::Info {
             metric.encode_info(&labels)?;
         } else if def.entity.labels().is_empty() && def.labels.is_empty() {
-            // An empty set given as the family's labels would be written as "{}".
+            // An empty label set of a family would be encoded as "{}".
             encode_value(&mut metric, def.kind, &series.value)?;
         } else {
             encode_value(&mut metric.encode_family(&labels)?, def.kind, &series.value)?;
@@ -82,7 +82,7 @@ fn encode_value(metric: &mut MetricEncoder, kind: Kind, value: &Value) -> fmt::R
     }
 }
 
-/// The name without the unit, which `prometheus-client` appends itself, and without `_total` or `_info`.
+/// Returns the name without `_total` or `_info`, and without the unit, which `prometheus-client` appends itself.
 fn name_and_unit(def: &'static MetricDef) -> (&'static str, Option<Unit>) {
     let suffix = def.unit.suffix();
     let family = def.family();

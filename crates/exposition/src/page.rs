@@ -1,8 +1,8 @@
-//! The status page `/`: the node's verdict, a card for each GPU, and what is around the GPUs. One HTML document, which works
-//! without JavaScript; with JavaScript it is live and has charts.
+//! The status page `/`: the verdict on the node, a card per GPU, and tables below the cards. It is a single HTML document
+//! that works without JavaScript. With JavaScript, it updates itself and has charts.
 //!
-//! The verdicts are those of the snapshot. Every text is escaped by the templates. `live.js` loads the document again when
-//! a publication is announced and changes what has changed; `charts.js` draws `/page/history`.
+//! The verdicts come from the snapshot, and the templates escape every text. `live.js` reloads the document when the
+//! server announces a publication, and updates only the changed elements. `charts.js` draws `/page/history`.
 
 mod canary;
 mod card;
@@ -24,24 +24,26 @@ use model::health::{Condition, GpuHealth, HealthLevel};
 use model::snapshot::Snapshot;
 use model::{text, window};
 
-/// Fetched once: the name of a node does not change while it runs.
+/// Name of the node, which is read only once because it does not change while the node runs.
 static HOST: LazyLock<String> = LazyLock::new(|| match node_name() {
     name if name.is_empty() => "this node".to_owned(),
     name => name,
 });
 
-/// The node's name: what Kubernetes hands over, as a pod has a host name of its own, else the host's.
+/// Returns the name of the node: in a pod the name that Kubernetes provides, because a pod has its own host name, and
+/// otherwise the host name.
 pub fn node_name() -> String {
     let given = std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
     given.unwrap_or_else(|| nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned())
 }
 
-/// What a browser may load and do: script, style sheet and answers of this server; no text becomes markup or script.
+/// Content security policy of every response. A browser may load scripts, style sheets and data only from this server,
+/// and must not interpret text as markup or script.
 pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
      img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
      trusted-types 'none'";
 
-/// Appends the page.
+/// Appends the page as HTML.
 pub fn encode(snapshot: &Snapshot, out: &mut String) {
     let look = look(snapshot.health.level);
     let page = html! {
@@ -62,7 +64,7 @@ pub fn encode(snapshot: &Snapshot, out: &mut String) {
                 (header(snapshot))
                 main {
                     (gpus(snapshot))
-                    // Filled by the script, which keeps both.
+                    // The script fills both elements, and updates keep them.
                     section #charts hidden data-keep aria-labelledby="history" {}
                     (tables::stuck_calls(snapshot))
                     div.columns {
@@ -107,14 +109,14 @@ fn facts(snapshot: &Snapshot) -> Vec<String> {
     facts
 }
 
-/// The verdict, the most serious reason of each GPU that has one, and planned work.
+/// Renders the verdict, the most serious reason of every GPU with a condition, and planned work.
 fn verdict(snapshot: &Snapshot) -> Markup {
     let health = &snapshot.health;
     let look = look(health.level);
     let ill = || health.gpus.iter().filter(|gpu| gpu.level > HealthLevel::Note);
     html! {
         section.verdict.(look.class) aria-label="Verdict" {
-            // The word alone is announced: the text has times that go on.
+            // Screen readers announce only the word, because the times in the text change continually.
             p { (mark(health.level)) " " strong role="status" { (look.word) } " " (health.text) }
             @if ill().next().is_some() || !health.absent.is_empty() {
                 ul {
@@ -134,7 +136,7 @@ fn reason(health: &GpuHealth, link: Markup) -> Markup {
         @if let Some(worst) = health.reasons.first() {
             li {
                 (mark(worst.level)) " " (link) " " (worst.text)
-                // An event has its action in the text, as the driver's request is one.
+                // The text of an event already contains the action, and so does an action that the driver requests.
                 @let is_named = worst.condition == Condition::RecoveryAction || worst.text.contains("First: ");
                 @if let Some(action) = worst.action.order().filter(|_| !is_named) {
                     " " strong { "First: " (action) }
@@ -145,7 +147,7 @@ fn reason(health: &GpuHealth, link: Markup) -> Markup {
     }
 }
 
-/// Planned work: what lasts, and what comes next.
+/// Describes open windows of planned work and the next window.
 fn windows(snapshot: &Snapshot) -> Vec<String> {
     let now = snapshot.unix_seconds;
     let open = snapshot.windows.iter().filter(|window| window.is_open(now));
@@ -170,7 +172,7 @@ fn gpus(snapshot: &Snapshot) -> Markup {
     }
 }
 
-/// The length of the sparklines.
+/// Describes the time range of the sparklines.
 fn history_text(snapshot: &Snapshot) -> String {
     let length = snapshot.trends.step * model::trends::POINTS as u32;
     format!("last {}", text::duration(length))
@@ -190,22 +192,22 @@ fn footer() -> Markup {
     }
 }
 
-/// A link to a GPU's card.
+/// Renders a link to a GPU's card.
 fn link(index: u32) -> Markup {
     html! { a href={ "#gpu-" (index) } { "GPU " (index) } }
 }
 
-/// The symbol that goes with a word, which screen readers read instead.
+/// Renders the symbol of a level. Screen readers ignore it and read the word next to it.
 fn mark(level: HealthLevel) -> Markup {
     let look = look(level);
     html! { span.mark.(look.class) aria-hidden="true" { (look.symbol) } }
 }
 
-/// How a level looks.
+/// Appearance of a level on the page.
 struct Look {
-    /// The class in the style sheet.
+    /// Class in the style sheet.
     class: &'static str,
-    /// A symbol that needs no colour.
+    /// Symbol that is distinguishable without colour.
     symbol: &'static str,
     word: &'static str,
 }

@@ -1,31 +1,31 @@
 //! The HTTP paths. The routers, the 404 response, the links of the status page and the table in `docs/api.md` come from
 //! these lists.
 
-/// Expands the macro `$then` with the paths of `http.listen`: each with its handler, named as in `http::routes`, and its
-/// description. A path that ends with a slash also serves the files below it.
+/// Expands the macro `$then` with the paths of `http.listen`, their handlers in `http::routes`, and their descriptions.
+/// A path that ends with a slash also serves the files below it.
 macro_rules! main_paths {
     ($then:ident) => {
         $then! {
             "/" => document(ResponseFormat::Page), "status page";
-            "/page/updates" => get(live::respond), "for the status page: publication numbers, as text/event-stream";
-            "/page/history" => document(ResponseFormat::History), "for the status page: the points of its charts, as JSON";
-            "/page/" => get(page_file), "for the status page: style.css and script.js";
+            "/page/updates" => get(live::respond), "publication numbers for the status page, as text/event-stream";
+            "/page/history" => document(ResponseFormat::History), "points of the charts on the status page, as JSON";
+            "/page/" => get(page_file), "style.css and script.js of the status page";
             "/metrics" => get(metrics), "metrics: OpenMetrics 1.0 or Prometheus text 0.0.4, by the Accept header";
-            "/dcgm/metrics" => document(ResponseFormat::Dcgm), "dcgm-exporter's metrics, under their own names";
+            "/dcgm/metrics" => document(ResponseFormat::Dcgm), "metrics of dcgm-exporter, under their own names";
             "/livez" => get(livez), "200 while the exporter itself works";
             "/readyz" => get(readyz), "200 once every collector has answered or been found absent";
-            "/api/v1/snapshot" => document(ResponseFormat::Json), "everything, as JSON";
+            "/api/v1/snapshot" => document(ResponseFormat::Json), "all published data, as JSON";
             "/api/v1/events" => get(events::respond), "faults and other events, as JSON (since=ID, limit=N) or as text/event-stream";
-            "/api/v1/topology" => get(topology), "the machine around the GPUs and its changes, as JSON";
+            "/api/v1/topology" => get(topology), "hardware around the GPUs and its changes, as JSON";
             "/api/v1/windows" => document(ResponseFormat::Windows), "windows of planned work, as JSON";
-            "/api/v1/owners" => get(owners::respond), "owners of GPU work and what limits it, as JSON (owner=ID, slurm_job=JOB, limit=N)";
-            "/alerts/" => get(asset), "alert and recording rules and the files that belong to them: the list of files";
-            "/dashboards/" => get(asset), "Grafana dashboards: the list of files";
+            "/api/v1/owners" => get(owners::respond), "owners of GPU work and their bottlenecks, as JSON (owner=ID, slurm_job=JOB, limit=N)";
+            "/alerts/" => get(asset), "list of the alert rules, recording rules and related files";
+            "/dashboards/" => get(asset), "list of the Grafana dashboards";
         }
     };
 }
 
-/// The same for the paths of `dcgm.listen`, a listener that imitates dcgm-exporter.
+/// Expands the macro `$then` with the paths of `dcgm.listen`, which imitates dcgm-exporter.
 macro_rules! dcgm_paths {
     ($then:ident) => {
         $then! {

@@ -1,10 +1,10 @@
-//! Encoded responses of the published snapshot.
+//! Cache of encoded responses.
 //!
-//! After each publication the ledger's thread encodes the metrics in the formats that were requested lately, so that a
-//! scrape sends bytes that are ready. Any other response is encoded on its first request after a change, in a helper
-//! thread: the thread that serves scrapes encodes nothing. Requests at the same time wait for one encoder and share the
-//! bytes. Encoding on request alone is cheaper, but eight GPUs take 0.7 ms: the 99th percentile of a scrape was 2.5 ms
-//! instead of 0.7 ms.
+//! After every publication, the ledger thread encodes the metrics in the formats that were requested recently, so that
+//! a scrape sends bytes that are already encoded. A helper thread encodes any other response on the first request after
+//! a change; the thread that serves requests encodes nothing. Concurrent requests wait for one encoder and share the
+//! bytes. Encoding only on request is cheaper, but takes 0.7 ms for eight GPUs and raised the p99 latency of a scrape
+//! from 0.7 ms to 2.5 ms.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -30,44 +30,46 @@ use model::snapshot_cell::SnapshotCell;
 use model::sync::lock;
 use model::topology::TopologyUpdate;
 
-/// For how long after a request metrics are encoded with each publication: a client that asks every second or two waits
-/// for no encoder. A request of a slower client encodes once, which costs less than encoding every second for it.
+/// Time after a request for which the ledger thread encodes the metrics with every publication. A client that scrapes
+/// every second or two never waits for an encoder. For a slower client, encoding on request is cheaper than encoding
+/// every second.
 const KEEP: Duration = Duration::from_secs(3);
-/// For how long after its last request a response that has not changed stays in memory.
+/// Time after the last request for which an unchanged response stays in memory.
 const KEEP_UNCHANGED: Duration = Duration::from_secs(60);
-/// Most bytes of a response before compression. `metrics.max_series` holds the others far below.
+/// Maximum size of a response before compression, in bytes. `metrics.max_series` keeps usual responses far below it.
 const MAX_BYTES: usize = 16 << 20;
-/// Measured on the metrics of eight GPUs: a quarter of the time of level 6 for a tenth more bytes.
+/// Compression level. On the metrics of eight GPUs, it needs a quarter of the time of level 6 and yields a tenth more
+/// bytes.
 const GZIP_LEVEL: u32 = 2;
-/// 32 KiB, the most that gzip allows.
+/// Base-2 logarithm of the window size: 32 KiB, the maximum of gzip.
 const GZIP_WINDOW_BITS: u8 = 15;
 
-/// Why there is no response.
+/// Reason for which a response could not be encoded.
 #[derive(Debug, thiserror::Error)]
 pub enum EncodeError {
     #[error("compression failed: {0}")]
     Compress(#[from] CompressError),
-    #[error("the document has {0} bytes: more than {MAX_BYTES}")]
+    #[error("the document has {0} bytes, which exceeds the limit of {MAX_BYTES}")]
     TooLarge(usize),
     #[error("the helper thread failed: {0}")]
     Thread(#[from] tokio::task::JoinError),
 }
 
-/// An encoded response.
+/// A response body in one format and encoding.
 #[derive(Clone, Debug)]
 pub struct EncodedResponse {
     pub bytes: Bytes,
-    /// The header `ETag`, which names these bytes; none for metrics.
+    /// Value of the `ETag` header; `None` for metrics.
     pub etag: Option<String>,
 }
 
-/// What a response is made of: it is encoded again when this changes.
+/// Version of the data in a response, which is encoded again when its version changes.
 #[derive(Clone, Debug)]
 enum Version {
     Publication(u64),
     Events(u64),
     History(Mono),
-    /// With the PCI addresses of the GPUs.
+    /// The topology, and the PCI addresses of the GPUs.
     Topology(Option<Arc<TopologyUpdate>>, Vec<(Gpu, Option<String>)>),
 }
 
@@ -92,7 +94,7 @@ impl PartialEq for Version {
             (Version::Publication(one), Version::Publication(two))
             | (Version::Events(one), Version::Events(two)) => one == two,
             (Version::History(one), Version::History(two)) => one == two,
-            // An update is never changed, so the same one is recognized without reading it.
+            // An update is immutable, so that comparing the pointers is enough.
             (Version::Topology(one, gpus), Version::Topology(two, others)) => {
                 one.as_ref().map(Arc::as_ptr) == two.as_ref().map(Arc::as_ptr) && gpus == others
             }
@@ -101,22 +103,22 @@ impl PartialEq for Version {
     }
 }
 
-/// The encoded responses.
+/// Cache of the encoded responses of one server.
 #[derive(Debug)]
 pub struct ResponseCache {
     snapshots: Arc<SnapshotCell>,
-    /// Whether names of owners are left out.
+    /// True if the responses omit the names of owners.
     nameless: bool,
     dcgm: Arc<ArcSwap<PageConfig>>,
     slots: [Arc<Slot>; ResponseFormat::ALL.len()],
     events: Arc<Mutex<ReadyEvents>>,
     /// One encoder at a time.
     events_encoder: Arc<tokio::sync::Mutex<()>>,
-    /// Rules and dashboards, which never change, by path.
+    /// Rules, dashboards and page files by path. They never change.
     assets: Arc<Mutex<HashMap<(&'static str, Encoding), EncodedResponse>>>,
 }
 
-/// With the time of the last request.
+/// The encoded events, and the time of the last request for them.
 type ReadyEvents = Option<(Mono, Arc<EncodedEvents>)>;
 
 /// The responses in one format.
@@ -132,7 +134,7 @@ struct Slot {
 
 #[derive(Debug, Default)]
 struct Ready {
-    /// What all responses are of.
+    /// Version of all `responses`.
     version: Option<Version>,
     responses: [Option<EncodedResponse>; Encoding::ALL.len()],
     requested: [Option<Mono>; Encoding::ALL.len()],
@@ -140,19 +142,19 @@ struct Ready {
 
 #[derive(Debug, Default)]
 struct Encoder {
-    /// Size of the last response before compression, so that the next buffer is allocated once.
+    /// Size of the last response before compression, in bytes. The next buffer is allocated with this size.
     size: usize,
-    /// 300 KB of state, kept for metrics alone.
+    /// State of the compressor: 300 KB, which are kept only for metrics.
     gzip: Option<Compress>,
 }
 
 impl ResponseCache {
-    /// With dcgm-exporter's page as `dcgm` describes it.
+    /// Returns an empty cache. `dcgm` configures the page of dcgm-exporter.
     pub fn new(snapshots: Arc<SnapshotCell>, dcgm: PageConfig) -> ResponseCache {
         ResponseCache::with(snapshots, dcgm, false)
     }
 
-    /// The same without names of owners.
+    /// Returns an empty cache whose responses omit the names of owners.
     pub fn nameless(snapshots: Arc<SnapshotCell>, dcgm: PageConfig) -> ResponseCache {
         ResponseCache::with(snapshots, dcgm, true)
     }
@@ -168,12 +170,12 @@ impl ResponseCache {
         ResponseCache { snapshots, nameless, dcgm, slots, events, events_encoder, assets }
     }
 
-    /// Describes another page of dcgm-exporter, from the next publication on.
+    /// Changes the configuration of dcgm-exporter's page, which takes effect with the next publication.
     pub fn set_dcgm(&self, page: PageConfig) {
         self.dcgm.store(Arc::new(page));
     }
 
-    /// The newest snapshot in this format and encoding.
+    /// Returns the newest snapshot in this format and encoding.
     pub async fn get(
         &self,
         format: ResponseFormat,
@@ -185,7 +187,7 @@ impl ResponseCache {
             return Ok(response);
         }
         let encoder = Arc::clone(&slot.encoder).lock_owned().await;
-        // Loaded under the lock, so that no response replaces a newer one.
+        // The snapshot is loaded under the lock, so that no response replaces a newer one.
         let snapshot = self.snapshots.current();
         if let Some(response) = slot.ready(&snapshot, encoding) {
             return Ok(response);
@@ -194,7 +196,7 @@ impl ResponseCache {
         tokio::task::spawn_blocking(move || slot.encode(encoder, &snapshot, encoding)).await?
     }
 
-    /// The events, for a part of the list and for streams.
+    /// Returns the encoded events, from which streams and documents with a part of the list are built.
     pub(crate) async fn events(&self) -> Result<Arc<EncodedEvents>, EncodeError> {
         if let Some(list) = self.ready_events() {
             return Ok(list);
@@ -205,7 +207,8 @@ impl ResponseCache {
         }
         let (snapshot, events) = (self.snapshots.current(), Arc::clone(&self.events));
         let nameless = self.nameless;
-        // Turn and result belong to the helper thread: a client that leaves early starts no second encoder.
+        // The helper thread owns the lock and stores the result, so that a client that disconnects early does not
+        // cause a second encoding.
         let encode = move || {
             let _turn = turn;
             let list = Arc::new(EncodedEvents::from_snapshot(&shown(&snapshot, nameless)));
@@ -215,7 +218,7 @@ impl ResponseCache {
         Ok(tokio::task::spawn_blocking(encode).await?)
     }
 
-    /// The owners that are asked for.
+    /// Returns the document of the owners that match the query.
     pub(crate) async fn owners(&self, query: OwnerQuery) -> Result<String, EncodeError> {
         let slot = &self.slots[ResponseFormat::Owners as usize];
         let encoder = Arc::clone(&slot.encoder).lock_owned().await;
@@ -229,7 +232,7 @@ impl ResponseCache {
         Ok(tokio::task::spawn_blocking(encode).await?)
     }
 
-    /// A rule file or dashboard, from its first request on as it was encoded then.
+    /// Returns a rule file, dashboard or page file, which is encoded only once.
     pub(crate) async fn asset(
         &self,
         asset: &'static Asset,
@@ -266,7 +269,7 @@ impl ResponseCache {
         Some(Arc::clone(list))
     }
 
-    /// Encodes the newest metrics in the formats requested lately, and drops older responses.
+    /// Encodes the newest metrics in the formats that were requested recently, and drops outdated responses.
     pub fn refresh(&self, now: Mono) {
         let snapshot = self.snapshots.current();
         for slot in &self.slots {
@@ -274,10 +277,13 @@ impl ResponseCache {
                 if !slot.is_due(&snapshot, encoding, now) {
                     continue;
                 }
-                // A request that encodes at this moment needs no second encoder.
+                // If a request is encoding this format now, a second encoding is unnecessary.
                 let Ok(encoder) = Arc::clone(&slot.encoder).try_lock_owned() else { continue };
                 if let Err(error) = slot.encode(encoder, &snapshot, encoding) {
-                    tracing::error!(%error, format = ?slot.format, "snapshot not encoded");
+                    let kind = slot.format.content_type();
+                    tracing::error!(
+                        "failed to encode a response of type {kind}: {error}; the next request retries"
+                    );
                 }
             }
         }
@@ -293,7 +299,7 @@ impl Slot {
         ready.responses[encoding as usize].clone().filter(|_| ready.version == Some(version))
     }
 
-    /// Whether to encode at once; drops what is not to be kept.
+    /// Returns true if the response must be encoded with this publication. Drops a response that is outdated or unused.
     fn is_due(&self, snapshot: &Snapshot, encoding: Encoding, now: Mono) -> bool {
         let mut ready = lock(&self.ready);
         let is_within = |time| ready.requested[encoding as usize].is_some_and(|at| now.since(at) <= time);
@@ -348,7 +354,7 @@ fn shown(snapshot: &Arc<Snapshot>, nameless: bool) -> Arc<Snapshot> {
     if nameless { Arc::new(nameless::without_owners(snapshot)) } else { Arc::clone(snapshot) }
 }
 
-/// The tag of these bytes in this encoding, with its quotes.
+/// Returns the quoted entity tag of these bytes in this encoding.
 fn etag(plain: &[u8], encoding: Encoding) -> String {
     let mut hasher = DefaultHasher::new();
     plain.hash(&mut hasher);
@@ -360,10 +366,10 @@ fn new_gzip() -> Compress {
     Compress::new_gzip(Compression::new(GZIP_LEVEL), GZIP_WINDOW_BITS)
 }
 
-/// `input` as one gzip member.
+/// Compresses `input` into one gzip member.
 fn gzip(compress: &mut Compress, input: &[u8]) -> Result<Vec<u8>, CompressError> {
     compress.reset();
-    // Metrics shrink to less than a tenth, so the buffer seldom has to grow.
+    // Metrics shrink to less than a tenth, so that the buffer rarely grows.
     let room = input.len() / 8 + 64;
     let mut out = Vec::with_capacity(room);
     loop {

@@ -1,18 +1,18 @@
-//! Prometheus's text format 0.0.4, which `prometheus-client` does not write: no `# UNIT`, no `# EOF`, an
-//! info is a gauge, and a family has the full name (`_total`, `_info`).
+//! Prometheus's text format 0.0.4, which `prometheus-client` does not support. It has no `# UNIT` and no `# EOF`, an info
+//! metric is a gauge, and a family has the full name (`_total`, `_info`).
 
 use model::catalog::{Kind, MetricDef};
 use model::snapshot::{Histogram, Series, Snapshot, Value};
 
-/// Above this a float no longer holds every whole number.
+/// Largest value (2^53) up to which a float represents every whole number.
 const WHOLE: f64 = 9_007_199_254_740_992.0;
 
-/// The number as an integer, if it is whole and small enough to be exact.
+/// Returns the number as an integer if it is whole and small enough to be exact.
 pub fn whole(value: f64) -> Option<i64> {
     (value.abs() < WHOLE && value.fract() == 0.0).then_some(value as i64)
 }
 
-/// Appends a sample value: an integer where it is one, else the shortest decimal that reads back the same.
+/// Appends a sample value: an integer if it is whole, otherwise the shortest decimal that parses to the same value.
 fn push_value(out: &mut String, value: f64) {
     match whole(value) {
         Some(whole) => out.push_str(itoa::Buffer::new().format(whole)),
@@ -20,13 +20,13 @@ fn push_value(out: &mut String, value: f64) {
     }
 }
 
-/// Appends a number with a point or exponent always (`1.0`): bucket bounds and histogram sums, which
-/// `prometheus-client` writes so.
+/// Appends a number that always has a decimal point or an exponent (`1.0`). `prometheus-client` formats bucket bounds
+/// and histogram sums in this way.
 fn push_float(out: &mut String, value: f64) {
     out.push_str(dtoa::Buffer::new().format(value));
 }
 
-/// Appends the snapshot.
+/// Appends the snapshot in the text format.
 pub fn encode(snapshot: &Snapshot, out: &mut String) {
     let node = node_labels(snapshot);
     for family in snapshot.scraped() {
@@ -54,7 +54,7 @@ pub fn encode(snapshot: &Snapshot, out: &mut String) {
     }
 }
 
-/// The labels that each series has, encoded once a page.
+/// Returns the encoded labels that every series has.
 fn node_labels(snapshot: &Snapshot) -> String {
     let mut labels = String::new();
     for (name, value) in &*snapshot.node_labels {
@@ -91,8 +91,8 @@ fn push_histogram(
     out.push('\n');
 }
 
-/// Appends the labels in braces; nothing if there are none. `node`: those of the node, with the brace before them; `le` is
-/// `Some` for a bucket: its upper bound, or `None` for the last.
+/// Appends the labels in braces, or nothing if there are none. `node` contains the labels of the node with the opening
+/// brace. `le` is `Some` for a bucket and contains its upper bound, or `None` for the last bucket.
 fn push_labels(
     out: &mut String,
     node: &str,
@@ -128,7 +128,7 @@ fn push_label(out: &mut String, before: char, name: &str, value: &str) {
     out.push('"');
 }
 
-/// Appends text with backslash, newline and, in a label value, the double quote escaped.
+/// Appends text with escaped backslashes and newlines and, in label values, escaped double quotes.
 fn push_escaped(out: &mut String, text: &str, quote: bool) {
     let mut from = 0;
     for (at, byte) in text.bytes().enumerate() {

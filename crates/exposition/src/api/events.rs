@@ -1,40 +1,43 @@
 //! The list of events as JSON, served at `/api/v1/events`, whole or as a stream.
 //!
 //! ```text
-//! taken_unix_seconds  when the list last changed
-//! newest_id           id of the newest event there is; 0 if there is none
-//! revision            the newest revision of any event
+//! taken_unix_seconds  time at which the list last changed
+//! newest_id           id of the newest event; 0 if there is none
+//! revision            highest revision of any event
 //! events[]            oldest first; with `since_revision` in the order of their revisions
-//!   id                rises with each event
-//!   revision          rises with each new or changed event: one that came again gets a new one
-//!   time, unix_seconds            when it happened first
-//!   last_time, last_unix_seconds  when it happened last
-//!   repeats           how many more times it happened in one burst, after the first
-//!   old               true: from before the exporter watched, in no counter
+//!   id                increases with every event
+//!   revision          increases with every new or changed event; a repeated event gets a new revision
+//!   time, unix_seconds            time of the first occurrence
+//!   last_time, last_unix_seconds  time of the last occurrence
+//!   repeats           number of further occurrences in the same burst
+//!   old               true: happened before the exporter started to watch, and is in no counter
 //!   kind              xid, sxid, driver_event, recovery_action, driver_load, driver_unload, gpu_reset,
-//!                     gpu_lost, gpu_returned, canary, window, devices_declared (the GPUs that the node should have
-//!                     were lowered), switches_cleared, fallen_off_bus and init_failed (without an Xid)
-//!   gpu, uuid         the GPU; null for what concerns none, or one that the driver does not list
+//!                     gpu_lost, gpu_returned, canary, window, devices_declared (the number of GPUs that the node
+//!                     should have was lowered), switches_cleared, fallen_off_bus and init_failed (without an Xid)
+//!   gpu, uuid         the GPU; null if the event concerns no GPU, or a GPU that the driver does not list
 //!   pci, nvswitch     PCI address; number of the NVSwitch
-//!   code, mnemonic    Xid or SXid code and the vendor's name of it; number and name of a driver event; CUDA
+//!   code, mnemonic    Xid or SXid code and its name in the vendor's table; number and name of a driver event; CUDA
 //!                     error and verdict of the canary
 //!   check             check of the canary
-//!   meaning, severity, action     what it means; page, ticket or info; what to do first
-//!   app_can_cause     whether a program can cause the Xid: yes, possible, rare, no
-//!   unit              of the GPU, where the kernel log names it (Xid 13, 31, 144 to 150)
-//!   same_unit         Xid 13 and 31, of a crash in a single unit with a GPC: true if that unit alone had the same fault in
-//!                     an earlier process or crash, false if only another unit had, null if none had within seven days
-//!   link, fatal, intr_info, error_status, investigate     NVLink 5 (Xid 144 to 150): link, whether the line calls it
-//!                     fatal, its first two words, what NVIDIA's table says to look at; fatal also of an SXid
+//!   meaning, severity, action     explanation; page, ticket or info; first action
+//!   app_can_cause     possibility that a program caused the Xid: yes, possible, rare, no
+//!   unit              unit of the GPU, if it is in the kernel log (Xid 13, 31, 144 to 150)
+//!   same_unit         Xid 13 and 31, if a crash affected a single unit with a GPC: true if only that unit had the
+//!                     same fault in an earlier process or crash within seven days, false if only another unit had,
+//!                     null if no unit had
+//!   link, fatal, intr_info, error_status, investigate     NVLink 5 (Xid 144 to 150): link, true if the log line
+//!                     contains "fatal", its first two words, parts to check according to NVIDIA's table. `fatal` is
+//!                     also set for an SXid
 //!   gpu_instance, compute_instance, pid, process
-//!   owner             whose work ran there; null while not known
-//!   text              line of the kernel log, the canary's text, or why the GPU is lost; empty if only the driver
-//!                     reported the fault
+//!   owner             owner of the work that ran there; null while unknown
+//!   text              line of the kernel log, text of the canary, or reason for which the GPU is lost; empty if only
+//!                     the driver reported the fault
 //!   sources[]         nvml, kmsg, canary
 //! ```
 //!
-//! A document has at most [`MAX_BYTES`] of events. There are more if `newest_id` is above the last id; with `since_revision`,
-//! if `revision` is above the last event's. The next document begins after that id or revision.
+//! A document has at most [`MAX_BYTES`] of events. More events exist if `newest_id` is greater than the id of the last
+//! event or, with `since_revision`, if `revision` is greater than the revision of the last event. The next request uses
+//! that id or revision.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
@@ -48,22 +51,22 @@ use serde::Serialize;
 use model::catalog::schema::KnownLabel;
 use model::snapshot::{Event, EventKind, Snapshot};
 
-/// Which events are asked for.
+/// Selection of events in a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EventQuery {
     /// Only events with a greater id.
     pub since: Option<u64>,
     /// Only events that are new or changed after this revision.
     pub since_revision: Option<u64>,
-    /// At most so many: the first ones after `since` or `since_revision`, without them the newest.
+    /// Maximum number of events: the first after `since` or `since_revision`, otherwise the newest.
     pub limit: Option<usize>,
 }
 
-/// Most events of a document if the client does not say.
+/// Maximum number of events in a document if the request has no `limit`.
 const DEFAULT_LIMIT: usize = 500;
-/// Most bytes of events in a document, and
+/// Maximum size of the events in a document, in bytes.
 const MAX_BYTES: usize = 1 << 20;
-/// in a piece of a stream.
+/// Size of the events in a piece of a stream, in bytes, after which the piece ends.
 const PIECE_BYTES: usize = 16 << 10;
 
 /// Appends the document of the newest events.
@@ -81,12 +84,12 @@ pub(crate) struct EncodedEvents {
     pub revision: u64,
     taken_unix_seconds: f64,
     newest_id: u64,
-    /// The events with commas between them.
+    /// The events, separated by commas.
     json: Bytes,
     entries: Vec<EncodedEvent>,
     /// Positions in `entries`, in the order in which the events changed.
     changed: Vec<usize>,
-    /// Of all bytes that documents are made of.
+    /// Hash of all data from which documents are built.
     hash: u64,
 }
 
@@ -99,7 +102,7 @@ struct EncodedEvent {
 }
 
 impl EncodedEvents {
-    /// All events of a snapshot.
+    /// Encodes all events of a snapshot.
     pub fn from_snapshot(snapshot: &Snapshot) -> EncodedEvents {
         EncodedEvents::encode(snapshot, &snapshot.events)
     }
@@ -111,9 +114,12 @@ impl EncodedEvents {
                 json.push(b',');
             }
             let start = json.len();
-            // A vector takes everything, and no key is anything but text.
+            // This cannot fail, because writing to a vector always succeeds and every key is a string.
             if let Err(error) = serde_json::to_writer(&mut json, &entry(event)) {
-                tracing::error!(%error, id = event.id, "event is lost");
+                tracing::error!(
+                    id = event.id,
+                    "failed to encode an event: {error}; clients receive an incomplete event"
+                );
             }
             let kind = event.kind.known();
             entries.push(EncodedEvent {
@@ -134,8 +140,8 @@ impl EncodedEvents {
         EncodedEvents { revision, taken_unix_seconds, newest_id, json, entries, changed, hash }
     }
 
-    /// Positions of the events that are asked for, oldest first; with `since_revision` in the order in which they changed,
-    /// so that the revision of the last one is where the next document begins.
+    /// Returns the positions of the selected events, oldest first. With `since_revision`, they are in the order in which
+    /// they changed, so that the next request can continue after the revision of the last one.
     pub fn select(&self, query: EventQuery) -> Vec<usize> {
         let most = query.limit.unwrap_or(DEFAULT_LIMIT);
         let mut bytes = 0;
@@ -157,20 +163,20 @@ impl EncodedEvents {
         }
     }
 
-    /// Positions of the events that are new or changed after this revision, in the order in which they changed.
+    /// Returns the positions of the events that are new or changed after this revision, in the order of their changes.
     fn changed_after(&self, revision: u64) -> &[usize] {
         let first = self.changed.partition_point(|at| self.entries[*at].revision <= revision);
         &self.changed[first..]
     }
 
-    /// The header `ETag` of the document of these events.
+    /// Returns the `ETag` header of the document with these events.
     pub fn etag(&self, selected: &[usize]) -> String {
         let mut hasher = DefaultHasher::new();
         (self.hash, selected).hash(&mut hasher);
         format!("\"{:016x}\"", hasher.finish())
     }
 
-    /// The document of these events, in parts.
+    /// Returns the document with these events, in parts.
     pub fn document(&self, selected: &[usize]) -> Vec<Bytes> {
         let (taken, newest, revision) =
             (serde_json::json!(self.taken_unix_seconds), self.newest_id, self.revision);
@@ -178,7 +184,7 @@ impl EncodedEvents {
             "{{\"taken_unix_seconds\":{taken},\"newest_id\":{newest},\"revision\":{revision},\"events\":["
         );
         let mut parts = vec![Bytes::from(head)];
-        // Neighbours with the comma between them are one part.
+        // Adjacent events and the commas between them form one part.
         for run in selected.chunk_by(|one, next| one + 1 == *next) {
             let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
             if parts.len() > 1 {
@@ -190,13 +196,14 @@ impl EncodedEvents {
         parts
     }
 
-    /// The first server-sent events that are new or changed after this revision, in the order in which they changed, and
-    /// the revision of the last; the id of each is its revision. Empty if there are none.
+    /// Returns server-sent events for the first events that are new or changed after this revision, in the order in which
+    /// they changed, and the revision of the last one. The id of a server-sent event is the revision. The bytes are empty
+    /// if there are none.
     pub fn piece(&self, after: u64) -> (Vec<u8>, u64) {
         let (mut bytes, mut last) = (Vec::new(), after);
         for at in self.changed_after(after) {
             let entry = &self.entries[*at];
-            // Writing to a vector cannot fail. JSON has no line ends inside, which would end the event.
+            // Writing to a vector cannot fail. The JSON contains no line breaks, which would end the event.
             let _ = write!(bytes, "id: {}\nevent: {}\ndata: ", entry.revision, entry.kind);
             bytes.extend_from_slice(&self.json[entry.json.clone()]);
             bytes.extend_from_slice(b"\n\n");
@@ -233,9 +240,9 @@ fn entry(event: &Event) -> EventEntry<'_> {
     }
 }
 
-/// A time as RFC 3339 in UTC, to the millisecond.
+/// Formats a time as RFC 3339 in UTC, to the millisecond.
 fn time(unix_seconds: f64) -> String {
-    // Formatting fails for years of more than four digits, which no clock here has.
+    // Formatting fails for years with more than four digits, so that the time is clamped to the year 9999.
     let since = Duration::try_from_secs_f64(unix_seconds.clamp(0.0, 253_402_300_799.0)).unwrap_or_default();
     humantime::format_rfc3339_millis(UNIX_EPOCH + since).to_string()
 }

@@ -1,12 +1,12 @@
-//! The verdict as launchers and schedulers ask for it, on the local sockets.
+//! The health verdict for launchers and schedulers, served on the local sockets.
 //!
 //! ```text
 //! status       ok, warning, critical or unknown
 //! exit_code    0, 1, 2 or 3
 //! text         the reasons in one line
-//! age_seconds  age of the snapshot; null: there is none
-//! gpus[]       gpu, uuid, status; level, word, healthy and reasons as in the snapshot: all GPUs, or those asked for; one
-//!              that the driver does not list any more is asked for by its UUID
+//! age_seconds  age of the snapshot; null: no snapshot exists
+//! gpus[]       all GPUs, or the GPUs in the request: gpu, uuid, status; level, word, healthy and reasons as in the
+//!              snapshot. A GPU that the driver no longer lists can be requested only by its UUID
 //! ```
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use model::health::{GpuHealth, HealthLevel, HealthStatus};
 use model::snapshot::{DriverState, Snapshot};
 use model::text::one_line;
 
-/// An answer.
+/// The verdict on the node or on some of its GPUs.
 #[derive(Clone, Debug, Serialize)]
 pub struct HealthAnswer {
     pub status: HealthStatus,
@@ -40,12 +40,13 @@ pub struct GpuAnswer {
 }
 
 impl HealthAnswer {
-    /// No verdict, and why.
+    /// Returns an answer without a verdict, with the reason as its text.
     pub fn unknown(why: &str) -> HealthAnswer {
         HealthAnswer::new(HealthStatus::Unknown, why, None, Vec::new())
     }
 
-    /// The verdict of a snapshot, or why there is none, on the node or on the GPUs of these indices or UUIDs.
+    /// Returns the verdict of a snapshot on the GPUs with these indices or UUIDs, or on the node if the list is empty. If
+    /// there is no snapshot, the answer contains the error text.
     pub fn from_snapshot(snapshot: Result<Arc<Snapshot>, String>, gpus: &[&str]) -> HealthAnswer {
         let snapshot = match snapshot {
             Ok(snapshot) => snapshot,
@@ -54,7 +55,7 @@ impl HealthAnswer {
         let age = Some(Mono::now().since(snapshot.taken).as_secs_f64());
         let node = &snapshot.health;
         if gpus.is_empty() {
-            // The level of a release that does not complete is one of the release; on the GPUs there is no verdict.
+            // While the driver is released, the level describes the release, and the GPUs have no verdict.
             let status = match snapshot.driver {
                 DriverState::Paused { .. } => HealthStatus::Unknown,
                 _ => node.level.into(),
@@ -67,7 +68,7 @@ impl HealthAnswer {
         for name in gpus {
             let named =
                 |of: &&GpuHealth| of.gpu.uuid.eq_ignore_ascii_case(name) || name.parse() == Ok(of.gpu.gpu);
-            // Another GPU may have the index of one that is missing.
+            // A missing GPU is found only by its UUID, because another GPU may have its index.
             let absent = || node.absent.iter().find(|absent| absent.gpu.uuid.eq_ignore_ascii_case(name));
             match node.gpus.iter().find(named).or_else(|| absent().map(|absent| &absent.health)) {
                 Some(gpu) => found.push(gpu),
@@ -88,7 +89,7 @@ impl HealthAnswer {
         HealthAnswer { status, exit_code: status as u8, text, age_seconds: age, gpus }
     }
 
-    /// As a JSON document with a newline.
+    /// Returns the answer as JSON, followed by a newline.
     pub fn json(&self) -> String {
         let mut out = String::new();
         super::append(self, &mut out);
@@ -102,7 +103,7 @@ impl GpuAnswer {
     }
 }
 
-/// A GPU with its reasons; of notes, only what a verdict is made of.
+/// Describes a GPU with its reasons. Notes are included only if no reason is more serious.
 fn sentence(of: &GpuHealth) -> String {
     let counts = |level| level > HealthLevel::Note || level == of.level;
     let reasons = of.reasons.iter().filter(|reason| counts(reason.level)).map(|reason| reason.text.as_str());

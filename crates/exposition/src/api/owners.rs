@@ -1,42 +1,44 @@
 //! Owners of GPU work as JSON, served at `/api/v1/owners`.
 //!
 //! ```text
-//! taken_unix_seconds  when the list was made
-//! dropped             owners above `owners.max_series` or the quota of their namespace or user: together `other`
-//! owners[]            by GPU; those that ended lately too
+//! taken_unix_seconds  time at which the list was created
+//! dropped             number of owners beyond `owners.max_series` or the quota of their namespace or user, which are
+//!                     reported together as `other`
+//! owners[]            by GPU; includes owners that ended recently
 //!   owner, kind       identity on this node; pod, container, slurm, unit, user, unknown or other
-//!   namespace, pod, pod_uid, container, container_id, runtime, slurm_job, slurm_step, slurm_account, unit, user   empty where none applies
-//!   cgroup            its control group; empty if none is its own
-//!   gpu, uuid, gpu_instance       where it is; null: the whole GPU
-//!   processes[]       ids of its processes there; none after its end
+//!   namespace, pod, pod_uid, container, container_id, runtime, slurm_job, slurm_step, slurm_account, unit, user   empty if not applicable
+//!   cgroup            its control group; empty if it has none of its own
+//!   gpu, uuid, gpu_instance       its GPU and MIG GPU instance; null: the whole GPU
+//!   processes[]       ids of its processes on the GPU; empty after its end
 //!   start_unix_seconds            start of the first of its GPU processes on this node
 //!   cpu_user_seconds, cpu_system_seconds   CPU time on this node
 //!   memory_bytes, allocated_seconds, busy_seconds, energy_joules, cpu_remote_ratio,
 //!   cpu_remote_cache_ratio, memory_remote_ratio
 //!   class_seconds       allocated_seconds by class
-//!   step_seconds, step_slowdown_ratio, steps   of its work; null where no step is found
-//!   slow_rank_ratio     by how much less of the time it waits than the owner's other GPUs; null: it is not the slow rank
-//!   missing_rank        whether its peers wait for it; null: the owner is not wedged over its GPUs
-//!   last_progress_unix_seconds    while it is wedged or stalled
-//!   bottleneck        what holds it back; null while that is not known
-//!   bottleneck_text   the same for people
-//! pending             owners with work, or that have ended and have no record yet
-//! ended[]             one record of each owner that has ended in the last days, the newest first
+//!   step_seconds, step_slowdown_ratio, steps   duration, slowdown and number of its steps; null if no step was detected
+//!   slow_rank_ratio     difference between the wait ratios of the owner's other GPUs and this GPU; null: this GPU is
+//!                       not the slow rank
+//!   missing_rank        true if its peers wait for it; null: the owner's GPUs are not wedged
+//!   last_progress_unix_seconds    time of its last progress, while it is wedged or stalled
+//!   bottleneck        its bottleneck; null while unknown
+//!   bottleneck_text   the bottleneck as text
+//! pending             number of owners with work, or that have ended and have no record yet
+//! ended[]             one record per owner that ended within the last days, newest first
 //!   owner, kind, namespace, and the other parts of its identity, as above
 //!   start_unix_seconds            start of the first of its GPU processes
-//!   since_unix_seconds            from when on it was counted
-//!   end_unix_seconds              when it was on a GPU last
-//!   partial           true: it was, or may have been, on a GPU at a time that is not counted
-//!   complete          true: nothing is added any more
-//!   allocated_seconds GPU time that it had
-//!   class_seconds     the same by class; a class without time is left out
+//!   since_unix_seconds            time from which it was counted
+//!   end_unix_seconds              time at which it was last on a GPU
+//!   partial           true: it was, or may have been, on a GPU during a time that is not counted
+//!   complete          true: the record no longer changes
+//!   allocated_seconds allocated GPU time
+//!   class_seconds     allocated_seconds by class; classes without time are omitted
 //!   busy_seconds, energy_joules   null: not measured
-//!   steps             steps of its work, the most on any of its GPUs; null: none was found
-//!   ended_at_full_memory          ends at a place whose memory was full
-//!   host_oom_kills    processes that the host's OOM killer ended; null: not known
-//!   faults[]          kind, code and count of the faults of its GPUs in its time
-//!   gpus[]            gpu, uuid, gpu_instance, and of that place alone: allocated_seconds, busy_seconds, energy_joules,
-//!                     steps, slow_seconds (as the slow rank of its GPUs), memory_peak_bytes (null: not known)
+//!   steps             maximum number of steps on any of its GPUs; null: no step was detected
+//!   ended_at_full_memory          number of times that it ended on a GPU or MIG instance whose memory was full
+//!   host_oom_kills    number of its processes that the host's OOM killer killed; null: unknown
+//!   faults[]          kind, code and count of the faults of its GPUs while it used them
+//!   gpus[]            gpu, uuid, gpu_instance, and only for that GPU or instance: allocated_seconds, busy_seconds,
+//!                     energy_joules, steps, slow_seconds (time as the slow rank), memory_peak_bytes (null: unknown)
 //! ```
 
 use std::collections::BTreeMap;
@@ -53,17 +55,17 @@ use model::snapshot::{OwnerView, Snapshot};
 
 use super::append;
 
-/// Records of a document if the client does not say which or how many.
+/// Maximum number of records in a document if the request has no parameters.
 const DEFAULT_LIMIT: usize = 100;
 
-/// Which owners are asked for.
+/// Selection of owners in a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OwnerQuery {
-    /// Only this owner.
+    /// Identity of the only owner to return.
     pub owner: Option<String>,
-    /// Only owners of this Slurm job.
+    /// Slurm job whose owners are returned.
     pub slurm_job: Option<String>,
-    /// At most so many records.
+    /// Maximum number of records.
     pub limit: Option<usize>,
 }
 
@@ -79,7 +81,7 @@ impl OwnerQuery {
     }
 }
 
-/// Appends the document of the owners that are asked for.
+/// Appends the document with the selected owners.
 pub(crate) fn encode(snapshot: &Snapshot, query: &OwnerQuery, out: &mut String) {
     #[derive(Serialize)]
     struct OwnersDocument {

@@ -1,25 +1,26 @@
 //! The snapshot as one JSON document, served at `/api/v1/snapshot`.
 //!
 //! ```text
-//! taken_unix_seconds  when the snapshot was made
-//! sequence            counts snapshots from 1
-//! ready               whether every collector has answered or been found absent
-//! driver              state: waiting, up, stuck, away, library_mismatch or paused; text: the same for people
-//! health              the node: level as of a GPU; text: a sentence
-//! gpus[]              gpu, uuid; state: up, waiting, stuck, failing, no_driver or paused; text: the same for
-//!                     people
-//!   health            level: ok, note, waiting, degraded or faulty; word; healthy (null: no verdict now)
-//!     reasons[]       condition, level, text, action (what to do first; ignore: nothing), the most serious first
-//!   parts[]           tier, age_seconds, duration_seconds, values (how many)
-//!   canary[]          places where the canary runs: instance (null: the whole GPU; else gpu_instance,
-//!                     compute_instance, profile, mig_uuid), running, hung (step), last_run_unix_seconds,
-//!                     next_due_unix_seconds, skipped (why it was put off), end (how the last run ended), text
+//! taken_unix_seconds  time at which the snapshot was created
+//! sequence            number of the snapshot, starting at 1
+//! ready               true if every collector has answered or been found absent
+//! driver              state: waiting, up, stuck, away, library_mismatch or paused; text: the state as text
+//! health              health of the node. level: as for a GPU; text: a sentence
+//! gpus[]              gpu, uuid; state: up, waiting, stuck, failing, no_driver or paused; text: the state as text
+//!   health            level: ok, note, waiting, degraded or faulty; word; healthy (null: no current verdict)
+//!     reasons[]       condition, level, text, action (first action; ignore: no action), most serious first
+//!   parts[]           tier, age_seconds, duration_seconds, values (number of values)
+//!   canary[]          GPUs and MIG instances on which the canary runs: instance (null: the whole GPU; otherwise
+//!                     gpu_instance, compute_instance, profile, mig_uuid), running, hung (step),
+//!                     last_run_unix_seconds, next_due_unix_seconds, skipped (reason for which it was postponed), end
+//!                     (result of the last run), text
 //!     checks[]        check, verdict, text, rate (unit and value)
 //!   gaps[]            call, metrics (names); missing: unsupported, failed, blank or out_of_range;
-//!                     error (kind of a failed call), text (what the driver said)
-//! missing_gpus[]      GPUs that an earlier daemon or load of the driver knew and that the driver does not list: gpu (its
-//!                     last index), uuid, pci_address, last_seen_unix_seconds (null: not known), health as of a GPU
-//! collectors[]        collector, up, age_seconds, text (what is wrong; empty if nothing is)
+//!                     error (kind of a failed call), text (error text of the driver)
+//! missing_gpus[]      GPUs that were present under an earlier daemon or load of the driver, but are no longer listed
+//!                     by the driver: gpu (its last index), uuid, pci_address, last_seen_unix_seconds (null: unknown),
+//!                     health as for a GPU
+//! collectors[]        collector, up, age_seconds, text (error text; empty if there is no error)
 //! metrics[]           name, labels, and either value or
 //!   histogram         buckets[] of le and count (cumulative), sum, count
 //! ```
@@ -33,7 +34,7 @@ use model::health::{AbsentGpu, GpuHealth, NodeHealth};
 use model::sample::{Gap, Missing};
 use model::snapshot::{CanaryView, CollectorView, GpuView, Histogram, PartView, Series, Snapshot, Value};
 
-/// Appends the document and a newline.
+/// Appends the document, followed by a newline.
 pub fn encode(snapshot: &Snapshot, out: &mut String) {
     super::append(&document(snapshot), out);
 }
@@ -74,7 +75,7 @@ fn document(snapshot: &Snapshot) -> impl Serialize {
     }
 }
 
-/// An iterator as a JSON array, without a vector between.
+/// Serializes an iterator as a JSON array without an intermediate vector.
 struct Seq<F>(F);
 
 impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for Seq<F> {
@@ -153,7 +154,7 @@ impl Serialize for JsonLabels<'_> {
     }
 }
 
-/// A sample value, as an integer where it is one.
+/// A sample value, which is serialized as an integer if it is a whole number.
 struct JsonNumber(f64);
 
 impl Serialize for JsonNumber {

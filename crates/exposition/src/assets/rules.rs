@@ -1,5 +1,5 @@
-//! Rule files with values: the sources in `alerts/rules` name what can be set as `$(NAME)`; `alerts/values.yml` has the
-//! defaults, and an operator's values replace them.
+//! Renders rule files with values. The sources in `alerts/rules` contain placeholders `$(NAME)`. `alerts/values.yml`
+//! defines the defaults, which the operator's values replace.
 
 use std::collections::BTreeMap;
 
@@ -7,42 +7,42 @@ use regex_lite::Regex;
 
 use super::Asset;
 
-/// Folder of the sources.
+/// Folder of the rule sources.
 const SOURCES: &str = "/alerts/rules/";
-/// The defaults.
+/// File with the default values.
 const DEFAULTS: &str = "/alerts/values.yml";
 
-/// Why values cannot be used.
+/// Reason for which a value was rejected.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ValueError {
-    /// A text that is no YAML, or has lists.
-    #[error("values are names with texts or numbers: {0}")]
+    /// The text is not valid YAML or contains lists.
+    #[error("invalid values: {0}")]
     Yaml(String),
-    /// A name without a default.
-    #[error("there is no value {0:?}{1}; alerts/values.yml has all of them")]
+    /// The value has no default, so that no rule uses it.
+    #[error("unknown value \"{0}\"{1}; alerts/values.yml lists all values")]
     Unknown(String, String),
-    /// A text that cannot stand in a rule.
-    #[error("{0} cannot be {1:?}: {2}")]
+    /// The text is not valid at the position of the value.
+    #[error("{0} cannot be \"{1}\": {2}")]
     Unfit(String, String, &'static str),
-    /// `--set` without `=`.
-    #[error("{0:?} is not NAME=VALUE")]
+    /// The argument of `--set` contains no `=`.
+    #[error("\"{0}\" does not have the form NAME=VALUE")]
     NoValue(String),
 }
 
-/// Values by their names: the levels of the file joined by dots.
+/// Values by name. A name consists of the levels of the file, joined by dots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Values(BTreeMap<String, String>);
 
-/// A rule file to be rendered.
+/// A rule source before rendering.
 #[derive(Clone, Copy, Debug)]
 pub struct Source {
-    /// `hardware` or `optional/slurm`.
+    /// Name without the extension, for example `hardware` or `optional/slurm`.
     pub name: &'static str,
     text: &'static str,
 }
 
 impl Source {
-    /// All of them, by name.
+    /// Returns all rule sources, sorted by name.
     pub fn all() -> impl Iterator<Item = Source> {
         Asset::below(SOURCES).filter_map(|asset| {
             let name = asset.path.strip_prefix(SOURCES)?.strip_suffix(".yml")?;
@@ -50,18 +50,18 @@ impl Source {
         })
     }
 
-    /// The source of the rule file at this path.
+    /// Returns the source of the rule file at this path.
     pub fn for_path(path: &str) -> Option<Source> {
         let name = path.strip_prefix("/alerts/")?.strip_suffix(".rules.yml")?;
         Source::all().find(|source| source.name == name)
     }
 
-    /// Where the rendered file is served and kept.
+    /// Returns the path of the rendered file.
     pub fn path(&self) -> String {
         format!("/alerts/{}.rules.yml", self.name)
     }
 
-    /// The rule file with these values.
+    /// Renders the rule file with these values.
     pub fn render(&self, values: &Values) -> Result<String, ValueError> {
         let header = format!("# Rendered from rules/{}.yml and values.yml: change those.\n#\n", self.name);
         Ok(header + &values.fill(self.text)?)
@@ -69,36 +69,36 @@ impl Source {
 }
 
 impl Values {
-    /// Those of `alerts/values.yml`.
+    /// Returns the values in `alerts/values.yml`.
     pub fn defaults() -> Result<Values, ValueError> {
         let text = Asset::at(DEFAULTS).map_or("", |asset| asset.text);
         Ok(Values(read(text)?))
     }
 
-    /// Replaces what a values file has.
+    /// Replaces the values that are set in the text of a values file.
     pub fn merge(&mut self, text: &str) -> Result<(), ValueError> {
         read(text)?.into_iter().try_for_each(|(name, value)| self.replace(&name, value))
     }
 
-    /// Replaces one: `NAME=VALUE`.
+    /// Replaces one value. The assignment has the form `NAME=VALUE`.
     pub fn set(&mut self, assignment: &str) -> Result<(), ValueError> {
         let (name, value) =
             assignment.split_once('=').ok_or_else(|| ValueError::NoValue(assignment.to_owned()))?;
         self.replace(name.trim(), value.trim().to_owned())
     }
 
-    /// The value of this name.
+    /// Returns the value with this name.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }
 
-    /// Names of all values.
+    /// Returns the names of all values.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 
-    /// A text that was written with the defaults, with these links and this scrape job: dashboards, and the examples of other
-    /// tools' configurations, which have no names of values.
+    /// Replaces the default links and the default scrape job in a text without placeholders, such as a dashboard or an
+    /// example configuration of another tool.
     pub fn replace_in(&self, text: &str, defaults: &Values) -> String {
         ["links.grafana", "links.runbooks", "job"].iter().fold(text.to_owned(), |text, name| {
             match (defaults.get(name), self.get(name)) {
@@ -122,11 +122,12 @@ impl Values {
     fn unknown(&self, name: &str) -> ValueError {
         let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_lowercase();
         let near: Vec<&str> = self.names().filter(|known| last(known) == last(name)).collect();
-        let hint = if near.is_empty() { String::new() } else { format!(" (there is {})", near.join(", ")) };
+        let hint =
+            if near.is_empty() { String::new() } else { format!(" (did you mean {}?)", near.join(", ")) };
         ValueError::Unknown(name.to_owned(), hint)
     }
 
-    /// A text with the values in the places of their names.
+    /// Replaces the placeholders in a text.
     fn fill(&self, text: &str) -> Result<String, ValueError> {
         let mut out = String::with_capacity(text.len() * 5 / 4);
         let mut rest = text;
@@ -141,37 +142,37 @@ impl Values {
     }
 }
 
-/// Why a text cannot be the value of a name: each kind of value is one that Prometheus reads in the place that it has, so that no
-/// value takes a whole rule file away.
+/// Returns the reason for which a text is not a valid value, or `None` if it is valid. Prometheus rejects a whole rule
+/// file because of one invalid value, so that every kind of value is checked here.
 fn unfit(name: &str, value: &str) -> Option<&'static str> {
     let all = |good: fn(char) -> bool| !value.is_empty() && value.chars().all(good);
     let (fits, why) = match name.split('.').next().unwrap_or_default() {
-        "severity" => (["page", "ticket", "info"].contains(&value), "it is page, ticket or info"),
-        "threshold" => (is_number(value), "it is a number without unit, as 0.05"),
-        "for" => (matches(DURATION, value), "it is a duration, as 10m, 1h30m or 0s"),
+        "severity" => (["page", "ticket", "info"].contains(&value), "it must be page, ticket or info"),
+        "threshold" => (is_number(value), "it must be a number without a unit, such as 0.05"),
+        "for" => (matches(DURATION, value), "it must be a duration, such as 10m, 1h30m or 0s"),
         "fleet" | "node" | "rack" | "target" => (
             value.split(',').all(|label| matches(LABEL, label.trim())),
-            "it is a list of labels, as cluster, job",
+            "it must be a list of labels, such as cluster, job",
         ),
         "links" => (
             is_query(value)
                 || (value.starts_with("http://") || value.starts_with("https://")) && all(is_of_url),
-            "it begins with https:// or http://, without spaces and quotes; those of variables are NAME=VALUE&NAME=VALUE",
+            "it must begin with https:// or http:// and contain no spaces or quotes; for variables, NAME=VALUE&NAME=VALUE",
         ),
-        "texts" => (all(|c| !c.is_control()), "it is one line"),
-        "metrics" => (matches(LABEL, &value.replace(':', "_")), "it is the name of a metric"),
+        "texts" => (all(|c| !c.is_control()), "it must be a single line"),
+        "metrics" => (matches(LABEL, &value.replace(':', "_")), "it must be a metric name"),
         kind => {
             let regex = all(|c| !c.is_control() && !"\"'\\`#{}".contains(c))
                 .then(|| Regex::new(&format!("^(?:{value})$")).ok())
                 .flatten();
-            // Work without an account has the empty text there: such a regular expression would page for all of it.
+            // Work without an account has an empty label. An expression that matches it would page for all such work.
             let for_all = kind == "page" && regex.as_ref().is_some_and(|regex| regex.is_match(""));
             (
                 regex.is_some() && !for_all,
                 if for_all {
-                    "it matches the empty text; for all work it is .+"
+                    "it matches the empty text; use .+ to match all work"
                 } else {
-                    "it is a regular expression without quotes, backslashes and braces"
+                    "it must be a regular expression without quotes, backslashes and braces"
                 },
             )
         }
@@ -179,21 +180,21 @@ fn unfit(name: &str, value: &str) -> Option<&'static str> {
     (!fits).then_some(why)
 }
 
-/// A number that is one in PromQL too: `inf` and `nan` make no threshold.
+/// Returns true for a finite number. `inf` and `nan` are not useful as thresholds.
 fn is_number(value: &str) -> bool {
     value.parse::<f64>().is_ok_and(f64::is_finite)
 }
 
-/// Durations as Prometheus parses them: units from large to small, each at most once, or `0`.
+/// Regular expression of Prometheus durations: units in descending order, every unit at most once, or `0`.
 const DURATION: &str = r"(\d{1,9}y)?(\d{1,9}w)?(\d{1,9}d)?(\d{1,9}h)?(\d{1,9}m)?(\d{1,9}s)?(\d{1,9}ms)?|0";
-/// Names of labels.
+/// Regular expression of label names.
 const LABEL: &str = "[A-Za-z_][A-Za-z0-9_]*";
 
 fn matches(pattern: &str, value: &str) -> bool {
     !value.is_empty() && Regex::new(&format!("^(?:{pattern})$")).is_ok_and(|regex| regex.is_match(value))
 }
 
-/// Variables of a dashboard, with templates of Prometheus as their values.
+/// Returns true for dashboard variables whose values are Prometheus templates.
 fn is_query(value: &str) -> bool {
     value.split('&').all(|variable| {
         variable.split_once('=').is_some_and(|(name, text)| {
@@ -233,7 +234,7 @@ fn flatten(
             return levels.iter().try_for_each(|(level, value)| {
                 let level = level
                     .as_str()
-                    .ok_or_else(|| ValueError::Yaml(format!("{name:?} has a name that is no text")))?;
+                    .ok_or_else(|| ValueError::Yaml(format!("\"{name}\" contains a key that is not text")))?;
                 let name = if name.is_empty() { level.to_owned() } else { format!("{name}.{level}") };
                 flatten(name, value, all)
             });
@@ -242,7 +243,9 @@ fn flatten(
         V::String(text) => text.clone(),
         V::Number(number) => number.to_string(),
         V::Bool(_) | V::Sequence(_) | V::Tagged(_) => {
-            return Err(ValueError::Yaml(format!("{name:?} is a list or a truth value")));
+            return Err(ValueError::Yaml(format!(
+                "\"{name}\" must be a text or a number, not a list or a boolean"
+            )));
         }
     };
     all.insert(name, text);
@@ -311,7 +314,7 @@ mod tests {
     fn what_cannot_be_set_is_refused_with_its_name() {
         let refused = |assignment: &str| defaults().set(assignment).unwrap_err().to_string();
         assert!(refused("severity.GpuWatchdog=loud").contains("page, ticket or info"));
-        assert!(refused("severitty.GpuWatchdog=page").contains("there is severity.GpuWatchdog"));
+        assert!(refused("severitty.GpuWatchdog=page").contains("did you mean severity.GpuWatchdog"));
         for (value, why) in [
             ("job=a\"b", "quotes"),
             ("job=(", "regular expression"),

@@ -1,4 +1,5 @@
-//! What a connection does now, from both ends: the requests that hyper hands over, and the bytes that its client takes.
+//! The current activity of a connection: the requests that hyper passes to the handlers, and the bytes that the client
+//! reads.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -28,26 +29,26 @@ pub(super) struct ConnectionActivity {
 
 #[derive(Debug)]
 struct Now {
-    /// When the connection was accepted, or its last response ended.
+    /// Time at which the connection was accepted or its last response ended.
     since: Instant,
     requests: u64,
-    /// Responses that are made or whose body has not ended.
+    /// Number of responses in progress.
     working: u32,
-    /// The response is a stream of events, which may take any time as long as its client reads.
+    /// True if the response is a stream of events, which has no time limit while its client reads.
     streams: bool,
     unread: Option<Unread>,
 }
 
-/// Bytes that the socket does not take.
+/// Bytes that the socket did not accept because its buffer is full.
 #[derive(Clone, Copy, Debug)]
 struct Unread {
     since: Instant,
-    /// When the socket last took some.
+    /// Time at which the socket last accepted bytes.
     moved: Instant,
 }
 
 impl ConnectionActivity {
-    /// Of a connection that was just accepted.
+    /// Returns the activity of a new connection.
     pub fn new(first_request: Duration, write_timeout: Duration) -> ConnectionActivity {
         let since = Instant::now();
         let now = Now { since, requests: 0, working: 0, streams: false, unread: None };
@@ -58,7 +59,7 @@ impl ConnectionActivity {
         }
     }
 
-    /// A request has come; the response ends when the result is dropped.
+    /// Records a request. The response is in progress until the returned value is dropped.
     pub fn begin(&self) -> Working {
         let mut now = lock(&self.now);
         now.requests += 1;
@@ -66,7 +67,7 @@ impl ConnectionActivity {
         Working(self.now.clone())
     }
 
-    /// What the connection waits for and since when; `None` while it works.
+    /// Returns the reason and the start of the current wait, or `None` while a request is in progress.
     pub fn waiting(&self) -> Option<(WaitsFor, Instant)> {
         let now = lock(&self.now);
         match now.unread {
@@ -77,7 +78,8 @@ impl ConnectionActivity {
         }
     }
 
-    /// When waiting has lasted too long. hyper limits the wait for the next request.
+    /// Returns the time at which the server closes the connection if the wait continues. hyper limits the wait for the
+    /// next request.
     pub fn deadline(&self) -> Option<Instant> {
         let now = lock(&self.now);
         match now.unread {
@@ -90,7 +92,7 @@ impl ConnectionActivity {
         }
     }
 
-    /// The socket took bytes, or would not.
+    /// Records the result of a write to the socket.
     fn wrote<T>(&self, result: &Poll<io::Result<T>>) {
         let mut now = lock(&self.now);
         let at = Instant::now();
@@ -101,7 +103,7 @@ impl ConnectionActivity {
         }
     }
 
-    /// The socket has all bytes.
+    /// Records that the socket has accepted all bytes.
     fn flushed(&self) {
         let mut now = lock(&self.now);
         if now.unread.take().is_some() {
@@ -110,12 +112,12 @@ impl ConnectionActivity {
     }
 }
 
-/// A response on its way.
+/// A response in progress.
 #[derive(Debug)]
 pub(super) struct Working(Arc<Mutex<Now>>);
 
 impl Working {
-    /// The response is a stream of events.
+    /// Marks the response as a stream of events.
     pub fn streams(&self) {
         lock(&self.0).streams = true;
     }
@@ -130,7 +132,7 @@ impl Drop for Working {
     }
 }
 
-/// A body whose end is noted.
+/// A response body that records its end in the activity of the connection.
 #[derive(Debug)]
 pub(super) struct TrackedBody {
     body: Body,
@@ -163,7 +165,7 @@ impl HttpBody for TrackedBody {
     }
 }
 
-/// A client's socket that notes whether the client takes what is sent.
+/// A client's socket that records if the client does not read.
 #[derive(Debug)]
 pub(super) struct ClientStream {
     socket: TcpStream,
@@ -180,7 +182,7 @@ impl ClientStream {
     }
 }
 
-/// A client's stream: plain or within TLS. The activity is that of the socket in both cases.
+/// A client's stream, with or without TLS. The activity is recorded at the socket in both cases.
 pub(super) type ClientIo = Either<ClientStream, Box<TlsStream<ClientStream>>>;
 
 /// Returns the socket of a client's stream.
@@ -222,12 +224,12 @@ impl AsyncWrite for ClientStream {
         written
     }
 
-    // Without this each connection would copy the response that all share.
+    // Without vectored writes, every connection would copy the shared response.
     fn is_write_vectored(&self) -> bool {
         self.socket.is_write_vectored()
     }
 
-    // hyper flushes once it has handed over all bytes.
+    // hyper flushes after it has written all bytes.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.socket).poll_flush(context))?;
         self.activity.flushed();

@@ -1,4 +1,4 @@
-//! What the handlers share.
+//! State that the HTTP handlers share, and helpers for their responses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,19 +18,19 @@ use model::snapshot::Snapshot;
 use model::snapshot_cell::SnapshotCell;
 use model::text;
 
-/// The state of all handlers.
+/// State that the HTTP handlers share.
 #[derive(Debug)]
 pub struct AppState {
     pub snapshots: Arc<SnapshotCell>,
     pub responses: Arc<ResponseCache>,
-    /// When the process started: within `stale_after` of it a first snapshot may be missing.
+    /// Start time of the process. The first snapshot may be missing until `stale_after` has passed.
     pub started: Mono,
-    /// Age at which a snapshot is no longer served: 10 publish intervals, at least 10 s.
+    /// Maximum age of a snapshot that is served: 10 publish intervals, at least 10 s.
     pub stale_after: Duration,
 }
 
 impl AppState {
-    /// The newest snapshot, or why it must not be served: missing beats wrong.
+    /// Returns the newest snapshot, or an error text if it is too old to serve: missing beats wrong.
     pub fn fresh(&self) -> Result<Arc<Snapshot>, String> {
         let snapshot = self.snapshots.current();
         if snapshot.sequence == 0 {
@@ -46,8 +46,8 @@ impl AppState {
         Ok(snapshot)
     }
 
-    /// Whether the ledger publishes (`true`) or has not had the time to begin (`false`); else the text of the
-    /// 503. The health of GPUs and driver plays no part.
+    /// Returns true if the ledger publishes snapshots, and false if the process has just started. Otherwise returns the
+    /// text of the 503. The result does not depend on the health of the GPUs and the driver.
     pub fn publishes(&self) -> Result<bool, String> {
         match self.fresh() {
             Ok(_) => Ok(true),
@@ -56,7 +56,7 @@ impl AppState {
         }
     }
 
-    /// The newest snapshot in a format, from the cache.
+    /// Serves the newest snapshot in a format, from the cache.
     pub async fn respond(&self, format: ResponseFormat, headers: &HeaderMap) -> Response {
         if let Err(why) = self.fresh() {
             return unavailable(why);
@@ -66,7 +66,7 @@ impl AppState {
         encoded(headers, format.content_type(), encoding, response)
     }
 
-    /// A rule file or dashboard.
+    /// Serves a rule file, dashboard or page file, from the cache.
     pub async fn respond_asset(&self, asset: &'static Asset, headers: &HeaderMap) -> Response {
         let encoding = accepted_encoding(&joined(headers, ACCEPT_ENCODING));
         let response = self.responses.asset(asset, encoding).await;
@@ -92,7 +92,7 @@ fn encoded(
     }
 }
 
-/// A response that a client may keep, and 304 for a client that has these bytes.
+/// Returns a response with an `ETag`, or 304 if the client already has these bytes.
 pub fn tagged(
     headers: &HeaderMap,
     tag: &str,
@@ -106,14 +106,14 @@ pub fn tagged(
     }
 }
 
-/// Whether a client that sent this header `If-None-Match` has what the tag names.
+/// Returns true if the `If-None-Match` header contains the tag.
 fn is_known(tag: &str, if_none_match: &str) -> bool {
     let mut tags = if_none_match.split(',').map(str::trim);
     tags.any(|known| known == "*" || known.strip_prefix("W/").unwrap_or(known) == tag)
 }
 
 pub fn not_encoded(error: &EncodeError) -> Response {
-    tracing::error!(%error, "snapshot not encoded");
+    tracing::error!("failed to encode a response: {error}; the client receives a 500");
     (StatusCode::INTERNAL_SERVER_ERROR, "The values could not be encoded.\n").into_response()
 }
 
@@ -121,7 +121,7 @@ pub fn unavailable(why: String) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "1")], why).into_response()
 }
 
-/// All values of a header as one list. A value that is not text is ignored.
+/// Returns all values of a header as one comma-separated list. Values that are not ASCII text are ignored.
 pub fn joined(headers: &HeaderMap, name: HeaderName) -> String {
     let values: Vec<&str> = headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
     values.join(",")

@@ -31,29 +31,30 @@ use super::places::{ConnectionPlace, Places, WaitsFor};
 use super::streams::EventStream;
 use super::{Limits, stopped};
 
-/// Most bytes of a request line with its headers.
+/// Maximum size of a request line with its headers, in bytes.
 const MAX_HEADER_BYTES: usize = 16 * 1024;
-/// Most headers of a request.
+/// Maximum number of headers in a request.
 const MAX_HEADERS: usize = 100;
-/// Time for the first request of a connection: a client that connects has something to ask.
+/// Maximum time until the first request of a connection. A client that connects normally sends a request at once.
 const FIRST_REQUEST: Duration = Duration::from_secs(5);
-/// How long a client that was answered may go on sending before the socket is closed.
+/// Time for which the server keeps reading after the last response before it closes the socket.
 const LINGER: Duration = Duration::from_secs(1);
-/// How long a client waits for a place while all connections work: most of them do for a millisecond.
+/// Maximum wait for a place. Most requests take a millisecond, so that a place is usually free much earlier.
 const PLACE_TIMEOUT: Duration = Duration::from_millis(500);
-/// Clients that wait for a place or get a 503 at the same time; further ones are closed without a response.
+/// Maximum number of clients that wait for a place or receive a 503. The server closes further connections without a
+/// response.
 const MAX_REFUSALS: usize = 32;
-/// Pause after a failed accept: the reason lasts.
+/// Pause after a failed accept, because the cause usually persists.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n\
     Content-Type: text/plain; charset=utf-8\r\nContent-Length: 27\r\n\r\nToo many connections open.\n";
 const TOO_SLOW: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\
-    Content-Type: text/plain; charset=utf-8\r\nContent-Length: 32\r\n\r\nThe request header did not end.\n";
+    Content-Type: text/plain; charset=utf-8\r\nContent-Length: 43\r\n\r\nThe request header did not arrive in time.\n";
 const HTTP_TO_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\
-    Content-Type: text/plain; charset=utf-8\r\nContent-Length: 38\r\n\r\nThis port speaks HTTPS: use https://.\n";
+    Content-Type: text/plain; charset=utf-8\r\nContent-Length: 40\r\n\r\nThis port requires HTTPS: use https://.\n";
 
-/// What all connections of a server share.
+/// State that all connections of a server share.
 #[derive(Clone)]
 pub(crate) struct Clients {
     builder: http1::Builder,
@@ -67,13 +68,13 @@ pub(crate) struct Clients {
     stop: watch::Receiver<bool>,
 }
 
-/// Why a connection ended.
+/// Reason for the end of a connection.
 enum ConnectionEnd {
-    /// The client or the protocol ended it.
+    /// The client closed the connection, or hyper reported an error.
     Closed(hyper::Result<()>),
-    /// The first request, or the client's reading, took too long.
+    /// The client sent its first request, or read a response, too slowly.
     Late(WaitsFor),
-    /// Another connection has its place.
+    /// The server closed the connection to accept another one.
     Evicted,
 }
 
@@ -97,12 +98,12 @@ impl Clients {
         Clients { builder, routers, guard, handshakes, limits, places, stats, refusals, stop }
     }
 
-    /// The same places, limits, guard and counts with other responses.
+    /// Returns clients that share places, limits, guard and counters with these, but use other routers.
     pub fn with_routers(self, routers: Routers) -> Clients {
         Clients { routers, ..self }
     }
 
-    /// Takes connections until the server stops, then waits for those that are open.
+    /// Accepts connections until the server stops, then waits until all open connections are closed.
     pub async fn accept(self, listener: TcpListener) {
         let mut stop = self.stop.clone();
         let mut open = JoinSet::new();
@@ -111,18 +112,19 @@ impl Clients {
                 () = stopped(&mut stop) => break,
                 accepted = listener.accept() => match accepted {
                     Ok((stream, client)) => self.serve(stream, client, &mut open),
-                    // Waiting connections must not keep the descriptors that a scraper needs.
+                    // Waiting connections must not use up the file descriptors that a scraper needs.
                     Err(error) if is_out_of_descriptors(&error) && self.places.free_one() => {}
                     Err(error) => {
-                        tracing::warn!(%error, "no connection accepted");
+                        tracing::warn!("failed to accept a connection: {error}; retrying");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
                 Some(_) = open.join_next() => {}
             }
-            // All that have ended, so that their memory does not wait for a pause between newcomers.
+            // Frees the memory of all closed connections, even if new ones arrive without a pause.
             while open.try_join_next().is_some() {}
-            // Before the next newcomer each connection reads what has come: a request makes it stay.
+            // Lets every connection read its received bytes before the next accept. A connection with a request in
+            // progress is not evicted.
             tokio::task::yield_now().await;
         }
         drop(listener);
@@ -130,16 +132,16 @@ impl Clients {
     }
 
     fn serve(&self, stream: TcpStream, client: SocketAddr, open: &mut JoinSet<()>) {
-        // Answers go out in one or two writes; waiting for more bytes to send only delays their end.
+        // A response needs one or two writes. Nagle's algorithm would only delay its last bytes.
         if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "client left at once");
+            tracing::debug!("failed to set TCP_NODELAY: {error}; closed the connection");
             return;
         }
         if let Some(place) = self.places.acquire(client.ip()) {
             open.spawn(self.clone().converse(stream, client.ip(), place));
             return;
         }
-        // Without a permit the socket is just closed: a refusal must not cost more than a response.
+        // Without a permit the socket is closed without a response. A refusal must not cost more than a response.
         let Ok(permit) = self.refusals.clone().try_acquire_owned() else { return self.stats.count_refused() };
         let this = self.clone();
         open.spawn(async move {
@@ -149,7 +151,7 @@ impl Clients {
                     drop(permit);
                     this.converse(stream, client.ip(), place).await;
                 }
-                // A handshake would cost more than a response.
+                // A 503 over TLS would require a handshake, which costs more than a response.
                 Err(_) if this.guard.uses_tls() => this.stats.count_refused(),
                 Err(_) => {
                     this.stats.count_refused();
@@ -160,7 +162,7 @@ impl Clients {
         });
     }
 
-    /// Greets a client and answers its requests until either side ends the connection.
+    /// Performs the handshake and serves requests until either side closes the connection.
     async fn converse(self, stream: TcpStream, address: IpAddr, mut place: ConnectionPlace) {
         let activity =
             ConnectionActivity::new(self.limits.read_timeout.min(FIRST_REQUEST), self.limits.write_timeout);
@@ -186,11 +188,11 @@ impl Clients {
         });
         let mut connection = self.builder.serve_connection(TokioIo::new(stream), service);
         let end = drive(&mut connection, &activity, &mut place, &mut stop).await;
-        // The socket comes back, so that a late or wrong client gets the reason before the socket is closed.
+        // The socket is still needed to send a slow or invalid client the reason for the close.
         let parts = connection.into_parts();
         let stream = parts.io.into_inner();
         if matches!(activity.waiting(), Some((WaitsFor::Client, _))) {
-            // Bytes that the client does not read must not stay in the kernel either.
+            // The kernel must also drop the bytes that the client does not read.
             let _ = socket(&stream).set_zero_linger();
         }
         let Some(last) = self.last_response(end, &parts.read_buf, peer) else { return };
@@ -201,8 +203,8 @@ impl Clients {
         }
     }
 
-    /// Counts or logs the end of a connection. Returns the last bytes to send, which may be none; `None` if the
-    /// connection has to be closed at once. `unparsed` is the start of a request that hyper has not parsed.
+    /// Counts or logs the end of a connection. Returns the last bytes to send, possibly none, or `None` if the
+    /// connection must be closed at once. `unparsed` is the start of a request that hyper has not parsed.
     fn last_response(
         &self,
         end: ConnectionEnd,
@@ -213,15 +215,17 @@ impl Clients {
             ConnectionEnd::Closed(Ok(())) => Some(b""),
             ConnectionEnd::Closed(Err(error)) if error.is_parse() => {
                 if unparsed.first() == Some(&TLS_FIRST_BYTE) && peer.tls.is_none() {
-                    self.guard
-                        .log(peer.address, "the client speaks TLS to a port without (http.web_config_file)");
+                    self.guard.log(
+                        peer.address,
+                        "the client uses TLS, but this port does not (http.web_config_file)",
+                    );
                 }
-                // hyper has sent the response itself.
+                // hyper has already sent the response.
                 self.stats.count(if error.is_parse_too_large() { 431 } else { 400 });
                 Some(b"")
             }
             ConnectionEnd::Closed(Err(error)) if !error.is_timeout() || unparsed.is_empty() => {
-                tracing::debug!(%error, "connection ended");
+                tracing::debug!("closed a connection: {error}");
                 None
             }
             ConnectionEnd::Late(waiting) if waiting != WaitsFor::First || unparsed.is_empty() => {
@@ -239,7 +243,7 @@ impl Clients {
         }
     }
 
-    /// The stream of a client, after the handshake where there is to be one; `None` if it failed.
+    /// Returns the stream of a client, after the handshake if TLS is enabled. Returns `None` if the handshake failed.
     async fn greet(
         &self,
         stream: TcpStream,
@@ -258,9 +262,9 @@ impl Clients {
             }
             Err(failed) => failed,
         };
-        // A client that just leaves, as a probe of the port does, was refused nothing.
+        // A client that disconnects, such as a port probe, was not refused access.
         if error.kind() == io::ErrorKind::UnexpectedEof {
-            tracing::debug!(client = %address, "client left in the handshake");
+            tracing::debug!(client = %address, "the client disconnected during the TLS handshake");
             return None;
         }
         self.stats.count_handshake_failed();
@@ -277,12 +281,12 @@ impl Clients {
         client: ClientStream,
     ) -> Result<(ClientIo, ClientCertificate, ClientChain), (io::Error, Option<ClientStream>)> {
         let mut first = [0];
-        // A method of HTTP begins with a capital letter.
+        // An HTTP method starts with a capital letter, which no TLS record does.
         match client.socket().peek(&mut first).await {
             Ok(1) if first[0].is_ascii_uppercase() => {
                 self.stats.count(400);
                 send_and_close(client, HTTP_TO_TLS).await;
-                Err((io::Error::other("the client speaks plain HTTP"), None))
+                Err((io::Error::other("the client uses plain HTTP"), None))
             }
             Ok(_) => {
                 let (stream, certificate, chain) = self.handshakes.accept(tls, client).await?;
@@ -293,7 +297,7 @@ impl Clients {
     }
 }
 
-/// Runs a connection until it ends, its client is too slow or another connection has its place.
+/// Runs a connection until it ends, its client is too slow, or another connection evicts it.
 async fn drive<S>(
     connection: &mut http1::Connection<TokioIo<ClientIo>, S>,
     activity: &ConnectionActivity,
@@ -337,7 +341,7 @@ where
 }
 
 fn log_evicted() {
-    tracing::debug!("closed a connection to make room for another");
+    tracing::debug!("closed a waiting connection to accept another one");
 }
 
 fn is_out_of_descriptors(error: &io::Error) -> bool {
@@ -345,8 +349,8 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(errno, Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM))
 }
 
-/// Sends the last bytes and ends the connection in order: a socket closed with unread bytes in it is
-/// reset, and the client may lose the answer that was on its way.
+/// Sends the last bytes, then reads until the client closes the connection. If the server closed a socket with unread
+/// bytes, the kernel would reset the connection, and the client could lose the response.
 async fn send_and_close(mut stream: impl AsyncRead + AsyncWrite + Unpin, last: &[u8]) {
     let end = async {
         stream.write_all(last).await?;
@@ -356,7 +360,7 @@ async fn send_and_close(mut stream: impl AsyncRead + AsyncWrite + Unpin, last: &
         io::Result::Ok(())
     };
     if let Ok(Err(error)) = timeout(LINGER, end).await {
-        tracing::debug!(%error, "client left first");
+        tracing::debug!("failed to close a connection in order: {error}");
     }
 }
 

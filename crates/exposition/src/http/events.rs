@@ -1,6 +1,6 @@
-//! The list of events: as a document, or to a client that asks for `text/event-stream` as it grows.
+//! The list of events, as a document or as a stream for clients that accept `text/event-stream`.
 //!
-//! All clients share the encoded events: one that reads nothing costs its connection and no copy.
+//! All clients share the encoded events, so that a client that reads nothing costs a connection but no copy.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -26,12 +26,12 @@ use crate::api::events::EventQuery;
 use crate::format::ResponseFormat;
 use crate::response_cache::EncodeError;
 
-/// A stream on which nothing happens says so this often, so that a client that is gone is noticed.
+/// Interval of the comments on an idle stream. A failed write reveals that the client has disconnected.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// Answers `/api/v1/events`.
+/// Serves the events as a document or a stream.
 pub async fn respond(
     State(state): State<Arc<AppState>>,
     Extension(streams): Extension<Streams>,
@@ -56,7 +56,7 @@ pub async fn respond(
         Err(error) => return not_encoded(&error),
     };
     let selected = list.select(query);
-    // A whole list is cached in gzip as well.
+    // The cache also has the whole list in gzip.
     if selected == list.select(EventQuery::default()) {
         return state.respond(ResponseFormat::Events, &headers).await;
     }
@@ -65,7 +65,7 @@ pub async fn respond(
     tagged(&headers, &list.etag(&selected), kind, body)
 }
 
-/// A body of bytes that other responses share.
+/// A response body whose bytes are shared with other responses.
 #[derive(Debug)]
 struct SharedParts(VecDeque<Bytes>);
 
@@ -91,18 +91,18 @@ impl HttpBody for SharedParts {
 
 fn stream(state: Arc<AppState>, streams: Streams, query: EventQuery, headers: &HeaderMap) -> Response {
     let Some(permit) = streams.open() else { return too_many() };
-    // A client that comes back says where it was; one without a past gets the list from its start.
+    // A reconnecting client sends its last revision. Without one, the stream starts with the oldest event.
     let last = headers.get(LAST_EVENT_ID).and_then(|value| value.to_str().ok()?.trim().parse().ok());
     let after = last.or(query.since_revision).unwrap_or(0);
-    // A number that is not reached yet is of an earlier daemon: what that client knows is no more.
+    // A revision in the future comes from an earlier daemon, whose revisions are no longer valid.
     let after = if after > state.snapshots.current().events_revision() { 0 } else { after };
     let changes = state.snapshots.events();
-    // The first line at once, so that the client knows that it is connected.
+    // The greeting is sent at once, so that the client can report the connection as open.
     let feed = Feed { state, after, changes, permit, greeting: b": events\n\n" };
     event_stream(unfold(feed, |mut feed| async move { Some((feed.next().await?, feed)) }))
 }
 
-/// What one client gets until it is gone or the server ends.
+/// The event stream of one client, which ends when the client disconnects or the server stops.
 struct Feed {
     state: Arc<AppState>,
     after: u64,
@@ -112,7 +112,7 @@ struct Feed {
 }
 
 impl Feed {
-    /// The next bytes, as soon as there are any.
+    /// Waits for the next bytes of the stream.
     async fn next(&mut self) -> Option<Result<Vec<u8>, EncodeError>> {
         loop {
             if !self.greeting.is_empty() {
@@ -141,7 +141,7 @@ impl Feed {
 fn parse_query(text: &str) -> Result<EventQuery, String> {
     let mut query = EventQuery::default();
     for (key, value) in text.split('&').filter_map(|pair| pair.split_once('=')) {
-        let number = || value.parse::<u64>().map_err(|_| format!("{key} is to be a whole number.\n"));
+        let number = || value.parse::<u64>().map_err(|_| format!("{key} must be a whole number.\n"));
         match key {
             "since" => query.since = Some(number()?),
             "since_revision" => query.since_revision = Some(number()?),

@@ -1,5 +1,5 @@
-//! What a client may read: before each request the guard of the web configuration, behind it the routes, with or
-//! without the names of owners.
+//! The guard that applies the web configuration to every request. It refuses the request, or passes it to the routes
+//! with or without the names of owners.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -26,17 +26,17 @@ use super::places::ClientAddress;
 use super::routes::finish;
 use super::streams::EventStream;
 
-/// How often the web configuration is looked at for streams that are open.
+/// Interval at which open streams check the web configuration for changes.
 const STREAM_LOOK: Duration = Duration::from_secs(2);
-/// At most one line of the log in this time about clients without access.
+/// Minimum interval between warnings about refused clients.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Who may read which paths.
+/// Access rules of a server.
 #[derive(Debug, Default)]
 pub struct Protection {
-    /// The web configuration; `None`: everybody may read.
+    /// The web configuration. If it is `None`, every client may read every path.
     pub access: Option<Arc<Access>>,
-    /// Paths that everybody may read.
+    /// Paths that every client may read.
     pub open_paths: Vec<String>,
 }
 
@@ -54,15 +54,15 @@ pub(super) struct Guard {
 #[derive(Clone)]
 pub(super) struct Routers {
     pub whole: Router,
-    /// Without names of owners, for those who are not authenticated; `None`: these read the same.
+    /// Routes without names of owners, for unauthenticated clients. If it is `None`, they use `whole`.
     pub nameless: Option<Router>,
 }
 
-/// What is known of the client of a connection.
+/// Address and TLS state of a connected client.
 #[derive(Clone, Debug)]
 pub(super) struct ConnectedClient {
     pub address: IpAddr,
-    /// TLS of the connection.
+    /// TLS configuration that the handshake used; `None` for plain HTTP.
     pub tls: Option<Arc<Tls>>,
     pub certificate: ClientCertificate,
     pub chain: ClientChain,
@@ -74,19 +74,19 @@ impl Guard {
         Guard { protection, passwords, bucket: Mutex::default(), stats, log: Mutex::default() }
     }
 
-    /// TLS for a new connection; `None`: plain HTTP.
+    /// Returns the TLS configuration for a new connection, or `None` for plain HTTP.
     pub async fn tls(&self) -> Option<Arc<Tls>> {
         let access = self.protection.access.as_ref()?;
         access.refresh().await;
         access.current().tls.clone()
     }
 
-    /// Whether new connections use TLS, as far as is known at once.
+    /// Returns true if new connections use TLS, according to the configuration that was read last.
     pub fn uses_tls(&self) -> bool {
         self.protection.access.as_ref().is_some_and(|access| access.current().tls.is_some())
     }
 
-    /// Answers a request.
+    /// Checks a request against the web configuration, and serves or refuses it.
     pub async fn answer(
         &self,
         routers: &Routers,
@@ -113,14 +113,14 @@ impl Guard {
                 headers.insert(name, value);
             }
         }
-        // The next connection is by the present files.
+        // The client must reconnect with the current certificates.
         if !is_of_present_files(peer, &grants) {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         Ok(response)
     }
 
-    /// The routes for this client, or why there are none.
+    /// Returns the routes for this client, or the response that refuses the request.
     async fn judge<'a, B>(
         &self,
         grants: &Grants,
@@ -139,7 +139,7 @@ impl Guard {
                 && !lock(&self.bucket).try_consume(limit, Instant::now())
             {
                 let (wait, why) =
-                    ([(RETRY_AFTER, "1")], "Too many requests: see rate_limit of the web configuration.\n");
+                    ([(RETRY_AFTER, "1")], "Too many requests: see rate_limit in the web configuration.\n");
                 return Err((StatusCode::TOO_MANY_REQUESTS, wait, why).into_response());
             }
             if grants.requires_certificate() && certificate == ClientCertificate::None {
@@ -189,7 +189,7 @@ impl Guard {
             .into_response()
     }
 
-    /// Logs why a client has no access, unless that was logged lately.
+    /// Logs the reason for a refusal: as a warning at most once per [`LOG_INTERVAL`], otherwise at debug level.
     pub fn log(&self, client: IpAddr, why: &str) {
         let client = client.to_canonical();
         match lock(&self.log).next(Instant::now()) {
@@ -200,21 +200,22 @@ impl Guard {
     }
 }
 
-/// Whether the handshake of the connection, or that there was none, is by the present files.
+/// Returns true if the connection was established with the current TLS configuration, or with none if none is set.
 fn is_of_present_files(peer: &ConnectedClient, grants: &Grants) -> bool {
     peer.tls.as_ref().map(Arc::as_ptr) == grants.tls.as_ref().map(Arc::as_ptr)
 }
 
-/// Resolves once other grants are in use: a stream that these let through ends, and its client asks again.
+/// Resolves once the web configuration has changed. The stream then ends, and its client must authenticate again.
 async fn changed(access: Arc<Access>, grants: Arc<Grants>) {
     while Arc::ptr_eq(&access.current(), &grants) {
         sleep(STREAM_LOOK).await;
-        // No other client may ask.
+        // The configuration is otherwise read only on requests, and no other client may send one.
         access.refresh().await;
     }
 }
 
-/// User and password of the header `Authorization`; `None` if there is no such header, or another scheme in it.
+/// Returns user and password from the `Authorization` header, or `None` if the header is missing or does not use the
+/// Basic scheme.
 fn credentials(headers: &HeaderMap) -> Option<(String, Vec<u8>)> {
     let (scheme, text) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     let bytes = STANDARD.decode(text.trim()).ok().filter(|_| scheme.eq_ignore_ascii_case("basic"))?;
@@ -223,10 +224,10 @@ fn credentials(headers: &HeaderMap) -> Option<(String, Vec<u8>)> {
     Some((user, bytes[colon + 1..].to_vec()))
 }
 
-/// Tokens for requests.
+/// Token bucket for `rate_limit`.
 #[derive(Debug, Default)]
 struct Bucket {
-    /// Whose tokens these are, and how many there were when.
+    /// The limit, the time of the last request, and the number of tokens after it.
     filled: Option<(RateLimit, Instant, f64)>,
 }
 
@@ -246,7 +247,7 @@ impl Bucket {
     }
 }
 
-/// Lines of the log about clients.
+/// Limits the rate of warnings about refused clients.
 #[derive(Debug, Default)]
 struct LogLimit {
     last: Option<Instant>,
@@ -254,7 +255,7 @@ struct LogLimit {
 }
 
 impl LogLimit {
-    /// How many were left out since the last line, if there is to be one now.
+    /// Returns the number of warnings suppressed since the last one, or `None` to suppress this one.
     fn next(&mut self, now: Instant) -> Option<u64> {
         if self.last.is_some_and(|last| now.duration_since(last) < LOG_INTERVAL) {
             self.others += 1;

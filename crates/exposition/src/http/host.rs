@@ -1,6 +1,6 @@
-//! The name under which a client asks: exactly one `Host`, and one of ours where names are set. A page of a foreign site
-//! whose name was made to lead here (DNS rebinding) reads nothing then: its requests carry the foreign name, so that
-//! `localhost` and loopback addresses are always allowed.
+//! The check of the `Host` header, of which a request must have exactly one. If `http.hosts` is set, the header must
+//! contain one of its names. This prevents DNS rebinding, where a foreign site makes its name resolve to this machine:
+//! requests of its pages contain the foreign name. `localhost` and loopback addresses are therefore always allowed.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use axum::response::{IntoResponse, Response};
 pub struct Hosts(Arc<[String]>);
 
 impl Hosts {
-    /// Names or addresses, without port and in lower case; `*.example.net` is every name below. An empty list allows
-    /// every name.
+    /// Allows these names or addresses, which are in lower case and without a port. `*.example.net` allows every
+    /// subdomain, and an empty list allows every name.
     pub fn new(names: impl IntoIterator<Item = String>) -> Hosts {
         Hosts(names.into_iter().collect())
     }
@@ -41,13 +41,13 @@ impl Hosts {
     }
 }
 
-/// Refuses requests without `Host`, with two or with one that is no name (400), and those for a foreign name (421).
+/// Refuses requests whose `Host` header is missing, repeated or invalid (400) or names another host (421).
 pub(super) async fn check(State(hosts): State<Hosts>, request: Request, next: Next) -> Response {
     let Some(host) = only_host(request.headers()) else {
-        let why = "A request has exactly one Host header.\n";
+        let why = "A request must have exactly one Host header.\n";
         return (StatusCode::BAD_REQUEST, [(CONNECTION, "close")], why).into_response();
     };
-    // The name in the request line, where there is one, is the one that counts (RFC 9112, 3.2.2).
+    // A name in the request line overrides the header (RFC 9112, 3.2.2).
     if !hosts.allows(&host) || !request.uri().authority().is_none_or(|named| hosts.allows(named)) {
         let why = "This exporter does not serve that host name: see http.hosts.\n";
         return (StatusCode::MISDIRECTED_REQUEST, why).into_response();

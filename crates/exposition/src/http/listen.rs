@@ -1,4 +1,4 @@
-//! Opening the listening sockets.
+//! Opens the listening sockets.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
@@ -9,22 +9,22 @@ use nix::sys::socket::{
     sockopt,
 };
 
-/// Connections the kernel holds before they are accepted; `net.core.somaxconn` may allow fewer. A connection beyond them
-/// waits for a second try of its client, so that a burst must not fill them.
+/// Maximum number of connections that the kernel queues before the server accepts them. `net.core.somaxconn` may lower
+/// it. The limit is high because a connection beyond it succeeds only after the client retransmits its SYN.
 const BACKLOG: i32 = 4096;
-/// Bytes of a response in the kernel, for each connection: a page in gzip at once, and little memory for a client that
-/// reads nothing. The kernel takes twice as much, for its own data.
+/// Size of the kernel's send buffer per connection, in bytes. A compressed page fits into it, and a client that reads
+/// nothing occupies little memory. The kernel doubles the value for its own data.
 const SEND_BUFFER: usize = 64 << 10;
 
-/// Listens at `listen`: `HOST:PORT`, or `:PORT` for all addresses of the machine, IPv6 and IPv4. A name
-/// with several addresses is listened at on all of them that the machine has. An error names the address.
+/// Listens on `HOST:PORT`, or on `:PORT` for all IPv6 and IPv4 addresses. If a name has several addresses, the server
+/// listens on all of them that the machine has. The error contains the address.
 pub fn bind(listen: &str) -> io::Result<Vec<TcpListener>> {
     let named =
-        |error: io::Error| io::Error::new(error.kind(), format!("cannot listen at {listen}: {error}"));
+        |error: io::Error| io::Error::new(error.kind(), format!("cannot listen on {listen}: {error}"));
     let listeners = match listen.strip_prefix(':') {
         Some(port) => {
             let port = port.parse().map_err(|_| {
-                let text = format!("cannot listen at {listen}: {port:?} is no port number");
+                let text = format!("cannot listen on {listen}: the port must be a number from 0 to 65535");
                 io::Error::new(io::ErrorKind::InvalidInput, text)
             })?;
             vec![all_addresses(port).map_err(named)?]
@@ -35,13 +35,13 @@ pub fn bind(listen: &str) -> io::Result<Vec<TcpListener>> {
     Ok(listeners)
 }
 
-/// Serves on a socket that the service manager has opened.
+/// Configures a socket that the service manager has opened.
 pub fn adopt(listener: TcpListener) -> io::Result<TcpListener> {
     limit(&listener)?;
     Ok(listener)
 }
 
-/// Sets what connections inherit, and the backlog, which the standard library makes 128.
+/// Sets the send buffer, which connections inherit, and the backlog, which the standard library sets to 128.
 fn limit(listener: &TcpListener) -> nix::Result<()> {
     setsockopt(listener, sockopt::SndBuf, &SEND_BUFFER)?;
     listen(listener, Backlog::new(BACKLOG)?)
@@ -56,7 +56,7 @@ fn addresses(listen: &str) -> io::Result<Vec<TcpListener>> {
     for address in addresses {
         match TcpListener::bind(address) {
             Ok(listener) => listeners.push(listener),
-            // As ::1 for "localhost" on a machine without IPv6.
+            // For example ::1 for "localhost" on a machine without IPv6.
             Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => absent = Some(error),
             Err(error) => return Err(error),
         }
@@ -68,7 +68,8 @@ fn addresses(listen: &str) -> io::Result<Vec<TcpListener>> {
     }
 }
 
-/// One socket for IPv6 and IPv4, whatever net.ipv6.bindv6only says; IPv4 alone where there is no IPv6.
+/// Opens one socket for IPv6 and IPv4, regardless of `net.ipv6.bindv6only`, or an IPv4 socket if the machine has no
+/// IPv6.
 fn all_addresses(port: u16) -> io::Result<TcpListener> {
     match dual_stack(port) {
         Ok(listener) => Ok(listener),
@@ -82,7 +83,7 @@ fn all_addresses(port: u16) -> io::Result<TcpListener> {
 fn dual_stack(port: u16) -> nix::Result<TcpListener> {
     let fd = socket(AddressFamily::Inet6, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     setsockopt(&fd, sockopt::Ipv6V6Only, &false)?;
-    // As the standard library does, so that a restart need not wait for old connections.
+    // The standard library sets this option too, so that a restart need not wait for old connections.
     setsockopt(&fd, sockopt::ReuseAddr, &true)?;
     let address = std::net::SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0);
     bind_socket(std::os::fd::AsRawFd::as_raw_fd(&fd), &SockaddrIn6::from(address))?;

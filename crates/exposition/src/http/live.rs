@@ -1,6 +1,6 @@
-//! What is new for open status pages, as server-sent events: the number of a publication, upon which the script loads the
-//! page again. Pages load the compressed document that all of them share; a stream holds no text of its own, and a client
-//! that does not read gets the newest number once it does.
+//! Updates for open status pages, as server-sent events. An event contains the number of a publication, and the script
+//! then reloads the page. All pages load the same compressed document, so that a stream buffers no text of its own.
+//! A client that has not read for a while receives only the newest number.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use super::app_state::{AppState, unavailable};
 use super::stopped;
 use super::streams::{StreamPermit, Streams, event_stream, too_many};
 
-/// Between two events: people read no faster, and each makes a page be drawn.
+/// Minimum interval between two events. People do not read faster, and every event makes the server render a page.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// Answers `/page/updates`.
+/// Serves the stream of `/page/updates`.
 pub async fn respond(State(state): State<Arc<AppState>>, Extension(streams): Extension<Streams>) -> Response {
     if let Err(why) = state.fresh() {
         return unavailable(why);
@@ -32,7 +32,7 @@ pub async fn respond(State(state): State<Arc<AppState>>, Extension(streams): Ext
     event_stream(unfold(updates, |mut updates| async move { Some((updates.next().await?, updates)) }))
 }
 
-/// What one client gets until it is gone or the server ends.
+/// The update stream of one client, which ends when the client disconnects or the server stops.
 struct Updates {
     state: Arc<AppState>,
     permit: StreamPermit,
@@ -41,8 +41,8 @@ struct Updates {
 }
 
 impl Updates {
-    /// The next publication, or a sign of life if none came: a client that is gone is noticed by it. Ends with values too old
-    /// to serve, so that the page says so.
+    /// Returns the next publication, or a comment if there is none, whose failed write reveals that the client has
+    /// disconnected. Ends the stream if the values are too old to serve, so that the page shows that.
     async fn next(&mut self) -> Option<Result<Bytes, Infallible>> {
         tokio::select! {
             () = stopped(&mut self.permit.stop) => return None,

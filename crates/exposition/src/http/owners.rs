@@ -1,4 +1,4 @@
-//! The owners of GPU work, all or those that a query asks for.
+//! The owners of GPU work, all or those that match a query.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::app_state::{AppState, not_encoded, unavailable};
 use crate::api::owners::OwnerQuery;
 use crate::format::ResponseFormat;
 
-/// Answers `/api/v1/owners`.
+/// Serves the owners that match the query.
 pub async fn respond(State(state): State<Arc<AppState>>, uri: Uri, headers: HeaderMap) -> Response {
     let query = match parse_query(uri.query().unwrap_or("")) {
         Ok(query) => query,
@@ -32,12 +32,12 @@ pub async fn respond(State(state): State<Arc<AppState>>, uri: Uri, headers: Head
 fn parse_query(query: &str) -> Result<OwnerQuery, String> {
     let mut asked = OwnerQuery::default();
     for (key, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
-        let text = || decoded(value).ok_or_else(|| format!("{key} is to be a text.\n"));
+        let text = || decoded(value).ok_or_else(|| format!("{key} must be percent-encoded UTF-8.\n"));
         match key {
             "owner" => asked.owner = Some(text()?),
             "slurm_job" => asked.slurm_job = Some(text()?),
             "limit" => {
-                let limit = value.parse().map_err(|_| format!("{key} is to be a whole number.\n"))?;
+                let limit = value.parse().map_err(|_| format!("{key} must be a whole number.\n"))?;
                 asked.limit = Some(limit);
             }
             _ => {}
@@ -46,7 +46,7 @@ fn parse_query(query: &str) -> Result<OwnerQuery, String> {
     Ok(asked)
 }
 
-/// A text of a query without its percent signs; `None`: they are wrong, or it is not UTF-8.
+/// Decodes the percent-encoding of a value. Returns `None` if the encoding is invalid or the result is not UTF-8.
 fn decoded(value: &str) -> Option<String> {
     let mut parts = value.split('%');
     let mut bytes = parts.next()?.as_bytes().to_vec();

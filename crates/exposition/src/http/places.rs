@@ -1,13 +1,14 @@
-//! The places of a server: which connections are open, what each waits for, and which one leaves when places run
-//! short.
+//! The places of a server. Every open connection occupies a place, and at the limit a new connection evicts a waiting
+//! one.
 //!
-//! A connection that works keeps its place. Of the others one leaves for each newcomer at the limit: first one that is at
-//! its end anyway, then one without a request so far, then an idle one, then one whose client does not take its
-//! response; of each kind the one that has waited longest. Connections of an address with more than its share of places leave
-//! before all others. While there are free places an address may have any number, as a proxy is one address.
+//! A connection with a request in progress keeps its place. The others are evicted in this order: connections that are
+//! closing, connections without a request so far, idle connections, and connections whose client does not read the
+//! response. Within a group, the connection that has waited longest is evicted first. Connections from an address with
+//! more than its share of places are evicted before all others. While places are free, an address may occupy any number
+//! of them, because all clients behind a proxy share one address.
 //!
-//! A connection that was just accepted has its first request on the way, and keeps its place for [`GRACE`]: the next
-//! newcomer takes that of another or waits. Not where many have sent nothing so far: those ask for nothing.
+//! The first request of a new connection is usually in flight, so that a new connection keeps its place for [`GRACE`].
+//! This protection ends if many connections have sent nothing, because an attacker could otherwise occupy every place.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -19,23 +20,24 @@ use model::sync::lock;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-/// An address has more than its share with more than one place in so many.
+/// Divisor of all places that yields the share of one address.
 const ADDRESS_SHARE: usize = 4;
-/// How long a connection keeps its place without a request: several round trips within a data centre.
+/// Time for which a connection keeps its place without a request: several round trips within a data centre.
 pub(super) const GRACE: Duration = Duration::from_millis(200);
-/// At most one place in so many, and at least one, is kept in this way.
+/// Divisor of all places that yields the maximum number of connections protected by [`GRACE`]. At least one is
+/// protected.
 const GRACE_SHARE: usize = 4;
 
-/// What a connection waits for, in the order in which connections leave.
+/// Reason for which a connection waits, in the order of eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum WaitsFor {
-    /// The end of a client that has its last answer.
+    /// The client, which has received its last response, has not closed the connection yet.
     End,
-    /// The first request.
+    /// The client has not sent its first request.
     First,
-    /// The next request.
+    /// The client has not sent its next request.
     Next,
-    /// The client, which does not take its response.
+    /// The client does not read its response.
     Client,
 }
 
@@ -45,11 +47,11 @@ pub(super) struct Places {
     max: usize,
     stats: Arc<HttpCounters>,
     table: Mutex<PlaceTable>,
-    /// A connection has begun to wait, or ended.
+    /// Signals that a connection began to wait or was closed.
     freed: Notify,
 }
 
-/// A waiting connection: for what, since when, and its number.
+/// Order of eviction of a waiting connection: reason, start of the wait and connection number.
 type Rank = (WaitsFor, Instant, u64);
 
 #[derive(Debug, Default)]
@@ -58,7 +60,7 @@ struct PlaceTable {
     open: HashMap<u64, Occupant>,
     waiting: BTreeSet<Rank>,
     addresses: HashMap<ClientAddress, AddressPlaces>,
-    /// Addresses with more than their share.
+    /// Addresses that occupy more than their share.
     crowded: BTreeSet<ClientAddress>,
 }
 
@@ -80,8 +82,8 @@ impl Places {
         Arc::new(Places { max, stats, table: Mutex::default(), freed: Notify::new() })
     }
 
-    /// A place for a connection from this address. At the limit a waiting connection leaves; `None` if all work or
-    /// are new.
+    /// Returns a place for a connection from this address. At the limit, evicts a waiting connection, or returns `None`
+    /// if every connection has a request in progress or is new.
     pub fn acquire(self: &Arc<Self>, address: IpAddr) -> Option<ConnectionPlace> {
         if lock(&self.table).open.len() >= self.max && !self.free_one() {
             return None;
@@ -98,18 +100,18 @@ impl Places {
         Some(place)
     }
 
-    /// The same as soon as a connection no longer works or is new.
+    /// Waits until a place is free or a connection can be evicted, and returns the place.
     pub async fn wait_for_place(self: &Arc<Self>, address: IpAddr) -> ConnectionPlace {
         loop {
             match self.acquire(address) {
                 Some(place) => return place,
-                // Nothing tells when a connection is no longer new.
+                // No signal is sent when the grace period of a connection ends.
                 None => drop(timeout(GRACE, self.freed.notified()).await),
             }
         }
     }
 
-    /// Makes the connection leave that is first to; false if all work or are new.
+    /// Evicts one connection. Returns false if every connection has a request in progress or is new.
     pub fn free_one(&self) -> bool {
         let mut table = lock(&self.table);
         let kept = (self.max / GRACE_SHARE).max(1);
@@ -149,7 +151,7 @@ impl PlaceTable {
         Some(occupant)
     }
 
-    /// Notes what a connection waits for; nothing if it has left.
+    /// Records the wait of a connection. Does nothing if the connection was evicted.
     fn set_waiting(&mut self, id: u64, rank: Option<Rank>) {
         let Some(occupant) = self.open.get_mut(&id) else { return };
         let Some(address) = self.addresses.get_mut(&occupant.address) else { return };
@@ -163,7 +165,7 @@ impl PlaceTable {
         }
     }
 
-    /// `kept`: most connections that keep their place because they are new.
+    /// Returns the connection to evict. At most `kept` connections are protected because they are new.
     fn first_to_leave(&self, now: Instant, kept: usize) -> Option<Rank> {
         let from_first = self.waiting.iter().skip_while(|(waiting, ..)| *waiting < WaitsFor::First);
         let silent =
@@ -177,7 +179,7 @@ impl PlaceTable {
     }
 }
 
-/// The place of one connection, free again when dropped.
+/// The place of one connection, which is released on drop.
 #[derive(Debug)]
 pub(super) struct ConnectionPlace {
     id: u64,
@@ -187,7 +189,7 @@ pub(super) struct ConnectionPlace {
 }
 
 impl ConnectionPlace {
-    /// Notes what the connection waits for and since when; `None` while it works.
+    /// Records the reason and the start of a wait, or `None` while a request is in progress.
     pub fn set_waiting(&mut self, waiting: Option<(WaitsFor, Instant)>) {
         if self.waiting != waiting {
             self.waiting = waiting;
@@ -199,7 +201,7 @@ impl ConnectionPlace {
         }
     }
 
-    /// Resolves once another connection has the place.
+    /// Resolves once the connection is evicted.
     pub fn left(&self) -> impl Future<Output = ()> + use<> {
         let leave = self.leave.clone();
         async move { leave.notified().await }
@@ -215,7 +217,8 @@ impl Drop for ConnectionPlace {
     }
 }
 
-/// A client by its address; of IPv6 by the network of 64 bits that a host has to itself.
+/// A client identified by its address. Of an IPv6 address only the 64-bit prefix counts, because a host has a whole
+/// /64 network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ClientAddress(IpAddr);
 

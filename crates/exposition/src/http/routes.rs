@@ -85,7 +85,7 @@ async fn metrics(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Resp
 
 async fn topology(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Response {
     if state.snapshots.current().topology.is_none() {
-        return unavailable("Nothing is known of the topology; /readyz says why.\n".into());
+        return unavailable("The topology is not available: see /readyz for the reason.\n".into());
     }
     state.respond(ResponseFormat::Topology, &headers).await
 }
@@ -118,8 +118,8 @@ async fn livez(State(state): State<Arc<AppState>>) -> Response {
     }
 }
 
-/// Ready: every collector has answered or been found absent. The health of GPUs and driver plays no part:
-/// an exporter that reports a sick GPU is ready.
+/// Reports the exporter as ready once every collector has answered or been found absent. The result does not depend on
+/// the health of the GPUs and the driver, because an exporter that reports a faulty GPU works as intended.
 async fn readyz(State(state): State<Arc<AppState>>) -> Response {
     let snapshot = match state.fresh() {
         Ok(snapshot) => snapshot,
@@ -135,7 +135,7 @@ async fn readyz(State(state): State<Arc<AppState>>) -> Response {
 }
 
 fn unknown(paths: &[(&str, &str)]) -> Response {
-    let mut body = String::from("There is nothing at this path. The paths are:\n");
+    let mut body = String::from("This path does not exist. The available paths are:\n");
     for (path, description) in paths {
         let _ = writeln!(body, "{path:<18} {description}");
     }
@@ -146,7 +146,7 @@ async fn index() -> Response {
     Html(INDEX).into_response()
 }
 
-/// dcgm-exporter's health check.
+/// Handles `/health`, with the responses of dcgm-exporter.
 async fn health(State(state): State<Arc<AppState>>) -> Response {
     match state.publishes() {
         Ok(_) => "OK\n".into_response(),
@@ -155,7 +155,8 @@ async fn health(State(state): State<Arc<AppState>>) -> Response {
 }
 
 async fn read_only() -> Response {
-    (StatusCode::METHOD_NOT_ALLOWED, "Only GET and HEAD: everything here is read-only.\n").into_response()
+    (StatusCode::METHOD_NOT_ALLOWED, "Only GET and HEAD are allowed: all paths are read-only.\n")
+        .into_response()
 }
 
 /// Adds the common headers and counts the response.

@@ -1,4 +1,4 @@
-//! Streams of server-sent events: how many may be open, and the answer that is one.
+//! Streams of server-sent events: the limit on open streams, and the responses.
 
 use std::sync::Arc;
 
@@ -10,12 +10,13 @@ use axum::response::{IntoResponse, Response};
 use futures_util::Stream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-/// Most streams open at the same time,
+/// Maximum number of open streams.
 const MOST: usize = 16;
-/// and of the connections that the server grants at most one in so many: scrapers come first.
+/// Divisor of `http.max_connections` that yields another limit on open streams. The other connections remain available
+/// to scrapers.
 const SHARE: usize = 4;
 
-/// Marks a response that is a stream.
+/// Extension that marks a response as a stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EventStream;
 
@@ -27,19 +28,19 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// Streams of a server that grants so many connections.
+    /// Returns the streams of a server with this limit on connections.
     pub fn new(max_connections: usize, stop: watch::Receiver<bool>) -> Streams {
         Streams { permits: Arc::new(Semaphore::new((max_connections / SHARE).clamp(1, MOST))), stop }
     }
 
-    /// A place for one more stream, if there is one.
+    /// Returns a permit for another stream, or `None` at the limit.
     pub fn open(self) -> Option<StreamPermit> {
         let place = self.permits.try_acquire_owned().ok()?;
         Some(StreamPermit { stop: self.stop, _place: place })
     }
 }
 
-/// An open stream.
+/// The permit of an open stream, which is released on drop.
 #[derive(Debug)]
 pub(crate) struct StreamPermit {
     /// True once the server stops.
@@ -47,13 +48,13 @@ pub(crate) struct StreamPermit {
     _place: OwnedSemaphorePermit,
 }
 
-/// The answer to a client without a place.
+/// Returns the response to a client that exceeds the limit on streams.
 pub fn too_many() -> Response {
     let why = "Too many streams of events are open.\n";
     (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "10")], why).into_response()
 }
 
-/// A stream of server-sent events.
+/// Returns a response that streams server-sent events.
 pub fn event_stream<C, E>(chunks: impl Stream<Item = Result<C, E>> + Send + 'static) -> Response
 where
     C: Into<Bytes> + 'static,

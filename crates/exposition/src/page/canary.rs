@@ -1,4 +1,4 @@
-//! The canary: a line on each GPU's card, and a table of the newest verdict of each check.
+//! The canary: a line on every GPU's card, and a table with the newest verdict of every check.
 
 use maud::{Markup, html};
 
@@ -10,14 +10,14 @@ use model::health::HealthLevel;
 use model::snapshot::{CheckView, PlaceView, Snapshot};
 use model::text::{duration, plain};
 
-/// The canary's line on a card.
+/// Line about the canary on a card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CanaryLine {
     pub level: HealthLevel,
     pub text: String,
 }
 
-/// The newest result on a GPU and its age; `None` if there is no canary.
+/// Returns the newest result on a GPU and its age, or `None` if there is no canary.
 pub fn line(snapshot: &Snapshot, gpu: &Gpu) -> Option<CanaryLine> {
     let places: Vec<&PlaceView> = snapshot.canary.places_on(gpu).collect();
     let mode = snapshot.canary.mode;
@@ -32,7 +32,7 @@ pub fn line(snapshot: &Snapshot, gpu: &Gpu) -> Option<CanaryLine> {
     }
     match mode {
         Some(CanaryMode::Off) => {
-            // Not "never ran; off", which reads like a failure.
+            // The text "never ran; off" would read like a failure.
             match last {
                 None => found = CanaryLine { level: HealthLevel::Note, text: "off".into() },
                 Some(_) => found.text += "; off now",
@@ -54,7 +54,7 @@ pub fn line(snapshot: &Snapshot, gpu: &Gpu) -> Option<CanaryLine> {
     Some(found)
 }
 
-/// The worst result of a GPU, and with several instances the count of those that are ok.
+/// Returns the worst result on a GPU and, if it has several instances, the number of instances that are ok.
 fn state(places: &[&PlaceView]) -> CanaryLine {
     let states: Vec<CanaryLine> = with_results(places).map(of_place).collect();
     let Some(worst) = states.iter().max_by_key(|state| state.level).cloned() else {
@@ -68,7 +68,7 @@ fn state(places: &[&PlaceView]) -> CanaryLine {
     }
 }
 
-/// A GPU with instances has no result of its own.
+/// Selects the places with results. A GPU with instances has no result of its own, unless a run on it hangs.
 fn with_results<'a>(places: &[&'a PlaceView]) -> impl Iterator<Item = &'a PlaceView> {
     let divided = places.iter().any(|place| place.instance.is_some());
     places.iter().copied().filter(move |place| place.instance.is_some() == divided || place.hung.is_some())
@@ -100,7 +100,7 @@ fn of_place(place: &PlaceView) -> CanaryLine {
     }
 }
 
-/// An end and its reason, for a sentence that goes on. Who may not read names gets no reason.
+/// Joins a result and its reason for use within a sentence. The reason is empty for clients that may not read names.
 fn because(end: &str, reason: &str) -> String {
     match reason.trim_end_matches('.') {
         "" => end.to_owned(),
@@ -108,7 +108,7 @@ fn because(end: &str, reason: &str) -> String {
     }
 }
 
-/// Every GPU and MIG instance with a report, with what each check found.
+/// Renders a table of the verdicts of all checks, on every GPU and MIG instance with a report.
 pub fn table(snapshot: &Snapshot) -> Markup {
     let now = snapshot.unix_seconds;
     let all: Vec<&PlaceView> = snapshot.canary.places.iter().collect();

@@ -1,4 +1,4 @@
-//! One GPU on the page.
+//! The card of one GPU on the status page.
 
 use maud::{Markup, html};
 
@@ -13,7 +13,7 @@ use model::sample::Missing;
 use model::snapshot::{GpuState, GpuView, Snapshot, Value};
 use model::window;
 
-/// The card of one GPU.
+/// Renders the card of one GPU.
 pub fn card(snapshot: &Snapshot, view: &GpuView, health: &GpuHealth) -> Markup {
     let gpu = &view.gpu;
     let info = |label| snapshot.info(&m::gpu_info, gpu, label).unwrap_or("");
@@ -41,7 +41,8 @@ pub fn card(snapshot: &Snapshot, view: &GpuView, health: &GpuHealth) -> Markup {
     }
 }
 
-/// The card of a GPU that the driver does not list any more, the `at`-th of them: its index may be another's.
+/// Renders the card of a GPU that the driver no longer lists. `at` is its position among the missing GPUs and identifies
+/// the card, because another GPU may have its index.
 pub fn absent(at: usize, absent: &AbsentGpu) -> Markup {
     let AbsentGpu { gpu, pci_address, last_seen_unix_seconds, health } = absent;
     html! {
@@ -71,7 +72,7 @@ pub fn absent(at: usize, absent: &AbsentGpu) -> Markup {
     }
 }
 
-/// A UUID in two lines.
+/// Renders a UUID in two lines.
 fn uuid(uuid: &str) -> Markup {
     let halves = uuid.match_indices('-').nth(3).map(|(at, _)| uuid.split_at(at + 1));
     let (first, second) = halves.unwrap_or((uuid, ""));
@@ -83,16 +84,16 @@ struct Card<'a> {
     view: &'a GpuView,
 }
 
-/// A value, or why there is none.
+/// A value, or the reason for which it is missing.
 type CardValue = Result<f64, String>;
 
-/// A value with its unit, beside its limit, above its history.
+/// A value with its unit and limit, above its history.
 struct Meter<'a> {
     name: &'a str,
     value: CardValue,
     unit: &'a str,
     limit: String,
-    /// The upper edge of the history.
+    /// Value at the upper edge of the history.
     top: f64,
     points: &'a [f32],
     digits: fn(f64) -> String,
@@ -126,7 +127,7 @@ impl<'a> Card<'a> {
                 },
                 None => match &self.view.state {
                     GpuState::Up | GpuState::Waiting => "not read yet".into(),
-                    // The card's reasons say why.
+                    // The reasons on the card explain the missing value.
                     _ => "withdrawn".into(),
                 },
             }
@@ -227,13 +228,13 @@ impl<'a> Card<'a> {
         }
     }
 
-    /// The reasons for lower clocks that hold now; being idle is none.
+    /// Returns the active reasons for lower clocks, except for idleness.
     fn throttle_reasons(&self) -> Vec<ClockEvent> {
         let holds = |event: &ClockEvent| self.read(&m::gpu_clock_event_active, (*event,)) == Ok(1.0);
         ClockEvent::ALL.iter().copied().filter(|event| *event != ClockEvent::GpuIdle).filter(holds).collect()
     }
 
-    /// Temperature and clock of the device memory.
+    /// Renders temperature and clock of the device memory.
     fn memory(&self) -> Markup {
         let temperature = self.read(&m::gpu_temperature_celsius, (Sensor::Memory,));
         let clock = self.read(&m::gpu_clock_hertz, (ClockDomain::Memory,));
@@ -243,7 +244,7 @@ impl<'a> Card<'a> {
         }
     }
 
-    /// The counts that are not 0.
+    /// Renders the error counts that are not zero.
     fn errors(&self) -> Markup {
         let ecc = |error| self.read(&m::gpu_ecc_total_errors, (EccCounter::Volatile, error));
         let rows = |cause| self.read(&m::gpu_remapped_rows, (cause,)).unwrap_or(0.0);
@@ -268,7 +269,7 @@ impl<'a> Card<'a> {
         }
     }
 
-    /// Xid errors since the exporter started.
+    /// Returns the number of Xid errors since the exporter started.
     fn xids(&self) -> f64 {
         let own = self.snapshot.series(&m::gpu_xid_errors_total).iter();
         let own = own
@@ -292,7 +293,8 @@ impl<'a> Card<'a> {
     }
 }
 
-/// How serious a reason for lower clocks is: heat and the hardware's own slowdown need a look, a limit that was set does not.
+/// Returns the severity of a reason for lower clocks. Heat and hardware slowdowns require attention, but a configured
+/// limit does not.
 fn throttle_level(event: ClockEvent) -> HealthLevel {
     match event {
         ClockEvent::HwSlowdown
@@ -303,7 +305,7 @@ fn throttle_level(event: ClockEvent) -> HealthLevel {
     }
 }
 
-/// A value that is missing.
+/// Renders a missing value.
 pub fn none(why: &str) -> Markup {
     html! { abbr title=(why) { "–" } }
 }

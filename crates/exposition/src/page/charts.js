@@ -1,4 +1,4 @@
-// Draws the history of all GPUs with uPlot: a chart for each metric, a line for each GPU.
+// Draws the history of all GPUs with uPlot: a chart per metric with a line per GPU.
 'use strict';
 
 (() => {
@@ -23,18 +23,18 @@
   const time = (seconds) => new Date(seconds * 1000).toISOString().slice(11, 19);
   const digits = (value) => (value >= 100 ? value.toFixed(0) : value.toPrecision(3).replace(/\.?0+$/, ''));
 
-  /** The curves of a chart: GPUs in the order of their indexes, and the times they share. */
+  /** Returns the data of a chart: the shared times, and the curves of the GPUs in the order of their indexes. */
   function dataOf({ metric, scale }, history) {
     const curves = history.curves.filter((curve) => curve.metric === metric);
     curves.sort((a, b) => a.gpu - b.gpu);
     const length = Math.max(0, ...curves.map(({ points }) => points.length));
     const times = Array.from({ length }, (_, at) => history.end_unix_seconds - (length - 1 - at) * history.step_seconds);
-    // A younger curve begins later.
+    // A curve that began later is padded at its start.
     const values = curves.map(({ points }) => [...Array(length - points.length).fill(null), ...points.map((point) => (point === null ? null : point * scale))]);
     return { gpus: curves.map(({ gpu }) => gpu), data: [times, ...values] };
   }
 
-  /** The values at a time, for the line above a chart. */
+  /** Returns the text for the line above a chart: the values at the cursor. */
   function readout(chart, { unit }, gpus) {
     const { idx } = chart.cursor;
     if (idx === null || idx === undefined) return '';
@@ -84,7 +84,7 @@
     return { kind, gpus, chart, figure };
   }
 
-  /** The GPUs as buttons that show and hide their lines. */
+  /** Renders the GPUs as buttons that show and hide their lines. */
   function legend(gpus) {
     const list = make('div', { className: 'legend' });
     list.setAttribute('role', 'group');
@@ -127,7 +127,7 @@
       const history = await answer.json();
       if (history.step_seconds > 0) show(history);
     } catch {
-      // The page says that the connection is lost.
+      // live.js reports the lost connection.
     }
   }
 

@@ -1,4 +1,4 @@
-//! Figures for people: GiB, MHz, %, dates.
+//! Formats numbers for people: GiB, MHz, percentages and durations.
 
 use std::time::Duration;
 
@@ -9,29 +9,29 @@ use model::text::plain;
 
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// Bytes as GiB, without the unit.
+/// Formats bytes in GiB, without the unit.
 pub fn gib(bytes: f64) -> String {
     let gib = bytes / GIB;
     if gib >= 1000.0 { format!("{gib:.0}") } else { format!("{gib:.1}") }
 }
 
-/// A share as percent, without the sign.
+/// Formats a ratio as a percentage, without the sign.
 pub fn percent(ratio: f64) -> String {
     format!("{:.0}", ratio * 100.0)
 }
 
-/// Hertz as MHz, without the unit.
+/// Formats hertz in MHz, without the unit.
 pub fn mhz(hertz: f64) -> String {
     format!("{:.0}", hertz / 1e6)
 }
 
-/// A whole number; thousands apart, so that large counts can be read.
+/// Formats a whole number with separated thousands.
 pub fn count(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut out = String::new();
     for (at, digit) in digits.chars().enumerate() {
         if at > 0 && (digits.len() - at) % 3 == 0 {
-            // A narrow space that does not break.
+            // A narrow no-break space.
             out.push('\u{202f}');
         }
         out.push(digit);
@@ -39,12 +39,12 @@ pub fn count(value: f64) -> String {
     out
 }
 
-/// Seconds as a duration; zero for what is none.
+/// Converts seconds to a duration. An invalid value becomes zero.
 pub fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
 
-/// A rate of the canary in the unit of its check.
+/// Formats a rate that the canary measured, in the unit of its check.
 pub fn rate(rate: Rate) -> String {
     match rate {
         Rate::WorkPerCycle(work) => format!("{work:.1} per cycle"),
@@ -55,7 +55,7 @@ pub fn rate(rate: Rate) -> String {
     }
 }
 
-/// Names of NVML with their abbreviations as NVIDIA writes them: `sw_power_cap` is "SW power cap".
+/// Formats the name of a clock event with NVIDIA's abbreviations: `sw_power_cap` becomes "SW power cap".
 pub fn clock_event(event: ClockEvent) -> String {
     let text = plain(event.known());
     match text.split_once(' ') {

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! step_seconds        time between two points; 0: `page.history` is off
-//! end_unix_seconds    when the newest point of each curve ended
-//! curves[]            of whole GPUs
-//!   metric, gpu       its name, the GPU's index
-//!   points[]          means in the metric's unit, three digits each, oldest first; null: there was no value
+//! end_unix_seconds    end of the newest point of all curves
+//! curves[]            curves of whole GPUs
+//!   metric, gpu       name of the metric, index of the GPU
+//!   points[]          means in the metric's unit with three significant digits, oldest first; null: no value
 //! ```
 //!
-//! The document changes once a step of the history. A point of it is three of those: twice as many pixels as a chart has, and
-//! half of the bytes of the page if each were sent.
+//! The document changes with every step of the history. A point of the document is the mean of three points of the history,
+//! because all points would be half of the bytes of the page, and a chart has too few pixels for them.
 
 use serde::Serialize;
 
@@ -19,9 +19,9 @@ use model::catalog::{self, Subject};
 use model::snapshot::Snapshot;
 use model::trends::FOLLOWED;
 
-/// Points of the history that are one here.
+/// Number of history points that are merged into a point of the document.
 const MERGED: usize = 3;
-/// The first values that are followed have charts.
+/// Number of followed values that have charts, counted from the first.
 const CHARTED: usize = 4;
 
 #[derive(Serialize)]
@@ -38,7 +38,7 @@ struct CurveEntry {
     points: Vec<Option<f64>>,
 }
 
-/// Appends the document.
+/// Appends the document with all charted curves.
 pub fn encode(snapshot: &Snapshot, out: &mut String) {
     let trends = &snapshot.trends;
     let charted = trends.curves.iter().filter(|((at, _), _)| *at < CHARTED);
@@ -58,7 +58,7 @@ pub fn encode(snapshot: &Snapshot, out: &mut String) {
     api::append(&document, out);
 }
 
-/// More digits are noise in a chart, and do not compress.
+/// Rounds to three significant digits. More digits are invisible in a chart and compress badly.
 fn three_digits(value: f32) -> f64 {
     format!("{value:.2e}").parse().unwrap_or_default()
 }

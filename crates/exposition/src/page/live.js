@@ -1,4 +1,4 @@
-// Keeps an open page live: loads the document again when a publication is announced, and changes what has changed.
+// Keeps an open page up to date: reloads the document when the server announces a publication, and updates the changed elements.
 'use strict';
 
 (() => {
@@ -12,7 +12,7 @@
     document.documentElement.toggleAttribute('data-stale', stale);
   };
 
-  // What the script has filled, and what the reader has opened, stays.
+  // An update keeps elements that the scripts have filled, and details that the reader has opened.
   const options = {
     onBeforeElUpdated(from, to) {
       if (from.hasAttribute('data-keep')) return false;
@@ -24,7 +24,7 @@
   function load() {
     if (loading || paused) return;
     loading = true;
-    // The browser parses the document: no text becomes markup here.
+    // The browser parses the document, so that the script never interprets text as markup.
     const request = new XMLHttpRequest();
     request.open('GET', './');
     request.responseType = 'document';
@@ -57,7 +57,7 @@
     source.addEventListener('publication', load);
     source.onerror = () => {
       say('Connection lost, trying again', true);
-      // Refused, as with too many streams: the browser does not try again by itself.
+      // If the server refuses the stream, for example at the limit on streams, the browser does not retry.
       if (source.readyState === EventSource.CLOSED) retry = setTimeout(open, RETRY);
     };
   }
@@ -70,7 +70,7 @@
     say(paused ? 'Paused' : 'Live', false);
     follow();
   });
-  // A page that is not seen needs no stream.
+  // A hidden page needs no stream.
   document.addEventListener('visibilitychange', follow);
   button.textContent = 'Pause';
   button.parentElement.hidden = false;

@@ -13,7 +13,7 @@ use model::topology::{Device, DeviceKind, NumaNode, Topology};
 
 const GIB: u64 = 1 << 30;
 
-/// The map; nothing while no topology is known, or one without a GPU.
+/// Renders the map, or nothing if no topology has been detected or it contains no GPU.
 pub fn map(snapshot: &Snapshot) -> Markup {
     let Some(update) = snapshot.topology.as_deref() else { return Markup::default() };
     let topology = &*update.topology;
@@ -40,7 +40,7 @@ pub fn map(snapshot: &Snapshot) -> Markup {
     }
 }
 
-/// The GPUs that the driver lists, by the address as the topology has it.
+/// Returns the GPUs that the driver lists, by their PCI addresses in the topology's notation.
 fn gpus<'a>(snapshot: &'a Snapshot, topology: &'a Topology) -> BTreeMap<&'a str, &'a GpuHealth> {
     let known = snapshot.health.gpus.iter().filter_map(|health| {
         let address = snapshot.info(&m::gpu_info, &health.gpu, "pci_address")?;
@@ -55,7 +55,7 @@ struct MachineMap<'a> {
 }
 
 impl<'a> MachineMap<'a> {
-    /// The NUMA nodes of a package, or of none; the memory of a GPU is the GPU's.
+    /// Returns the NUMA nodes of a package, or those without a package. NUMA nodes of GPU memory are omitted.
     fn nodes(&self, package: Option<u32>) -> impl Iterator<Item = &'a NumaNode> {
         self.topology.numa_nodes.iter().filter(move |node| node.package == package && node.gpu.is_none())
     }
@@ -73,7 +73,7 @@ impl<'a> MachineMap<'a> {
         }
     }
 
-    /// Devices near no NUMA node that is drawn.
+    /// Renders the devices that belong to none of the rendered NUMA nodes.
     fn elsewhere(&self) -> Markup {
         let drawn =
             |index| self.topology.numa_nodes.iter().any(|node| node.index == index && node.gpu.is_none());
@@ -85,7 +85,7 @@ impl<'a> MachineMap<'a> {
         }
     }
 
-    /// The devices of a place by the PCIe switch above them.
+    /// Renders the selected devices, grouped by the PCIe switch above them.
     fn switches(&self, is_here: impl Fn(&Device) -> bool) -> Markup {
         let mut groups: BTreeMap<Option<&str>, Vec<&Device>> = BTreeMap::new();
         for device in self.topology.devices.iter().filter(|device| is_here(device)) {

@@ -1,4 +1,4 @@
-//! The MIG instances of a GPU as a strip: each as wide as its share of the GPU, with its memory and its activity.
+//! The MIG instances of a GPU, drawn as a strip. The width of an instance is proportional to its share of the GPU.
 
 use maud::{Markup, html};
 
@@ -6,12 +6,12 @@ use super::{figures, owners, spark};
 use model::catalog::{self as m, GpmUnit, Gpu, GpuInstance, Subject};
 use model::snapshot::{OwnerView, Snapshot};
 
-/// Most owners of one instance that are named.
+/// Maximum number of owners shown per instance.
 const MOST_OWNERS: usize = 2;
-/// Widest part of a strip that the style sheet knows.
+/// Maximum width of a part for which the style sheet has a class, in compute slices.
 const WIDEST: u32 = 7;
 
-/// The strip of a GPU in MIG mode; nothing for others.
+/// Renders the strip of a GPU in MIG mode, and nothing for other GPUs.
 pub fn instances(snapshot: &Snapshot, gpu: &Gpu) -> Markup {
     let instances = instances_of(snapshot, gpu);
     let is_on = snapshot.number(&m::gpu_mig_mode_enabled, gpu, ()) == Some(1.0);
@@ -64,8 +64,8 @@ fn segment(snapshot: &Snapshot, instance: &GpuInstance) -> Markup {
     }
 }
 
-/// Compute slices that no instance has: those that could be given, and those that could not; none if
-/// that is not known.
+/// Returns the numbers of unused compute slices: those that a new instance could use, and those that none could use.
+/// The list is empty if the numbers are unknown.
 fn free_slices(snapshot: &Snapshot, gpu: &Gpu) -> Vec<(u32, &'static str)> {
     let number = |metric| snapshot.number(metric, gpu, ());
     let all = number(&m::gpu_mig_slices).zip(number(&m::gpu_mig_slices_used));
@@ -75,7 +75,7 @@ fn free_slices(snapshot: &Snapshot, gpu: &Gpu) -> Vec<(u32, &'static str)> {
     parts.into_iter().filter(|(slices, _)| *slices > 0).collect()
 }
 
-/// The GPU instances in the order of their places, those without compute instances too.
+/// Returns the GPU instances in the order of their placement, including those without compute instances.
 fn instances_of<'a>(snapshot: &'a Snapshot, gpu: &Gpu) -> Vec<&'a GpuInstance> {
     let metrics = [&m::gpu_mig_placement_start, &m::gpu_mig_memory_total_bytes];
     let mut own: Vec<(u32, &GpuInstance)> = Vec::new();
@@ -90,7 +90,7 @@ fn instances_of<'a>(snapshot: &'a Snapshot, gpu: &Gpu) -> Vec<&'a GpuInstance> {
     own.into_iter().map(|(_, instance)| instance).collect()
 }
 
-/// The `3` of `3g.71gb`; 0 if the profile is not named so.
+/// Returns the `3` of `3g.71gb`, or 0 if the profile name has another form.
 fn slices(profile: &str) -> u32 {
     profile.split_once('g').and_then(|(slices, _)| slices.parse().ok()).unwrap_or(0)
 }

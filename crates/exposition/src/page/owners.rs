@@ -1,4 +1,4 @@
-//! Whose work is on a GPU or MIG instance, and what holds it back.
+//! The owners of the work on a GPU or MIG instance, and their bottlenecks.
 
 use maud::{Markup, html};
 
@@ -6,12 +6,13 @@ use model::catalog::{Cause, Gpu};
 use model::owners::cause_text;
 use model::snapshot::{OwnerView, Snapshot};
 
-/// Most owners of one GPU that are named.
+/// Maximum number of owners shown per GPU.
 const MOST_OWNERS: usize = 4;
-/// Longest name that is shown whole, in characters.
+/// Maximum length of a name that is not shortened, in characters.
 const LONGEST: usize = 40;
 
-/// The owners with processes on a GPU now; nothing if there is none. Those of MIG instances are named there.
+/// Renders the owners that have processes on a GPU, or nothing if there are none. Owners of MIG instances are shown with
+/// the instance.
 pub fn of_gpu(snapshot: &Snapshot, gpu: &Gpu) -> Markup {
     let is_here =
         |view: &&OwnerView| view.gpu == *gpu && view.gpu_instance.is_none() && !view.processes.is_empty();
@@ -31,7 +32,7 @@ pub fn of_gpu(snapshot: &Snapshot, gpu: &Gpu) -> Markup {
     }
 }
 
-/// An owner, and what holds back its work.
+/// Renders an owner and its bottleneck.
 pub fn owner(view: &OwnerView) -> Markup {
     html! {
         span title=(view.owner.id) { (cut(&view.owner.id)) }

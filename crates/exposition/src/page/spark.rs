@@ -1,20 +1,20 @@
-//! The course of a value as a small picture, drawn without JavaScript.
+//! Sparklines: small charts of the history of a value, drawn without JavaScript.
 
 use std::fmt::Write;
 
 use maud::{Markup, html};
 
-/// Columns of a whole history: four points each.
+/// Number of columns of a full history. A column is the mean of four points.
 const COLUMNS: usize = 90;
-/// Rows of a picture.
+/// Height of a sparkline, in rows.
 const ROWS: f32 = 24.0;
 
-/// An area below `points`, where `top` is the upper edge; `text` writes a value for readers of the description.
+/// Renders the area below `points`. `top` is the value at the upper edge, and `text` formats a value for the description.
 pub fn area(points: &[f32], top: f64, text: impl Fn(f64) -> String) -> Markup {
     let size = format!("0 0 {COLUMNS} {ROWS}");
     let known = || points.iter().filter(|point| point.is_finite()).map(|point| f64::from(*point));
     let (Some(low), Some(high)) = (known().reduce(f64::min), known().reduce(f64::max)) else {
-        // As high as one with points.
+        // An empty sparkline has the same height.
         return html! { svg.spark aria-hidden="true" viewBox=(size) {} };
     };
     let description = match (text(low), text(high)) {
@@ -28,7 +28,7 @@ pub fn area(points: &[f32], top: f64, text: impl Fn(f64) -> String) -> Markup {
     }
 }
 
-/// The area as a path: the newest point at the right edge, a gap where there was no value.
+/// Returns the area as an SVG path. The newest point is at the right edge, and missing values are gaps.
 fn path(points: &[f32], top: f64) -> String {
     let width = model::trends::POINTS / COLUMNS;
     let mut means: Vec<Option<f32>> = points.rchunks(width).map(mean).collect();
@@ -38,7 +38,7 @@ fn path(points: &[f32], top: f64) -> String {
     let mut out = String::new();
     let mut before: Option<i32> = None;
     for (at, mean) in means.into_iter().enumerate() {
-        // At least a hair above the ground, so that a value of 0 differs from none.
+        // A value of 0 is slightly above the lower edge, so that it differs from a missing value.
         let y = mean.map(|mean| (ROWS - (mean * scale).clamp(0.5, ROWS)).round() as i32);
         // Writing to a string cannot fail.
         let _ = match (before, y) {
@@ -56,7 +56,7 @@ fn path(points: &[f32], top: f64) -> String {
     out.replace("h1h1h1h1", "h4")
 }
 
-/// The mean of what is known.
+/// Returns the mean of the points that are not missing.
 pub fn mean(points: &[f32]) -> Option<f32> {
     let (sum, count) = points.iter().filter(|p| p.is_finite()).fold((0.0, 0.0), |(s, n), p| (s + p, n + 1.0));
     (count > 0.0).then(|| sum / count)

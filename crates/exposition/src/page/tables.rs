@@ -1,4 +1,4 @@
-//! Tables below the GPUs: driver calls without an answer, events, collectors, files.
+//! Tables below the GPUs: hung driver calls, events, collectors and files.
 
 use maud::{Markup, html};
 
@@ -9,10 +9,10 @@ use model::health::HealthLevel;
 use model::snapshot::{Snapshot, Value};
 use model::text;
 
-/// Most events that are listed.
+/// Maximum number of events in the table.
 const MOST_EVENTS: usize = 20;
 
-/// Driver calls that have not returned, those first that are out longest.
+/// Renders the driver calls that have not returned, longest first.
 pub fn stuck_calls(snapshot: &Snapshot) -> Markup {
     let mut calls: Vec<(f64, &Subject, &str)> = Vec::new();
     for series in snapshot.series(&m::gpu_exporter_driver_call_stuck_seconds) {
@@ -39,7 +39,7 @@ pub fn stuck_calls(snapshot: &Snapshot) -> Markup {
     }
 }
 
-/// The newest events, the newest first.
+/// Renders the newest events, newest first.
 pub fn events(snapshot: &Snapshot) -> Markup {
     html! {
         section {
@@ -64,7 +64,7 @@ pub fn events(snapshot: &Snapshot) -> Markup {
     }
 }
 
-/// A link to the card of a GPU, also of one that is missing.
+/// Renders a link to the card of a GPU, which may be missing.
 fn card_of(snapshot: &Snapshot, gpu: &Gpu) -> Markup {
     match snapshot.health.absent.iter().position(|absent| absent.gpu == *gpu) {
         Some(at) => html! { a href={ "#missing-" (at) } { "GPU " (gpu.gpu) } },
@@ -72,7 +72,7 @@ fn card_of(snapshot: &Snapshot, gpu: &Gpu) -> Markup {
     }
 }
 
-/// Each collector with the age of its values.
+/// Renders every collector with the age of its values.
 pub fn collectors(snapshot: &Snapshot) -> Markup {
     html! {
         section {
@@ -88,7 +88,7 @@ pub fn collectors(snapshot: &Snapshot) -> Markup {
     }
 }
 
-/// The alert rules and dashboards that are served.
+/// Renders links to the alert rules and dashboards.
 pub fn files() -> Markup {
     html! {
         details #files {
