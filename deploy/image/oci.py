@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""oci.py ROOT VERSION REVISION OUT: the folder ROOT as an OCI image in one tar file, the same for the same files.
+"""oci.py ROOT VERSION REVISION OUT: packs the folder ROOT as an OCI image into one tar file, reproducibly.
 
-SOURCE_DATE_EPOCH is the time of all files.
+SOURCE_DATE_EPOCH sets the time of all files.
 """
 import gzip
 import hashlib
@@ -18,7 +18,7 @@ NAME = "gpu-node-exporter"
 EPOCH = int(os.environ.get("SOURCE_DATE_EPOCH", 0))
 CREATED = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(EPOCH))
 USER = 194080
-# What the program writes to where nothing is mounted.
+# Folders that the program writes to if nothing is mounted on them.
 OWN = {f"var/lib/{NAME}", f"run/{NAME}"}
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
 OCI = "application/vnd.oci.image"

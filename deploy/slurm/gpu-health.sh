@@ -1,16 +1,16 @@
 #!/bin/bash
-# Slurm: drains the node, with the reason, while the verdict of gpu-node-exporter is critical. In slurm.conf:
+# Drains the Slurm node, with the reason, if the verdict of gpu-node-exporter is critical. Add to slurm.conf:
 #   HealthCheckProgram=/etc/slurm/gpu-health.sh
 #   HealthCheckInterval=60
 #   HealthCheckNodeState=ANY
 #   Prolog=/etc/slurm/gpu-health.sh
 #   PrologFlags=Alloc
-# As a prolog it fails as well, so that Slurm requeues the job. A warning lets work start, and so does an unknown verdict: a node
-# is not lost because its exporter is. Who wants neither has 1 and 3 drain too. Nothing here ends a drain: that is for who
-# repaired the GPU, with `scontrol update NodeName=NODE State=RESUME`.
+# As a prolog, the script also fails, so that Slurm requeues the job. A warning lets work start, and so does an unknown verdict,
+# because a failed exporter must not take its node out of service. To drain in these cases too, change `2)` below to
+# `1 | 2 | 3)`. The script never resumes a node. After the repair, run `scontrol update NodeName=NODE State=RESUME`.
 set -u
 
-# Slurm starts its programs without a search path.
+# Slurm starts programs without a PATH.
 PATH=${PATH:+$PATH:}/usr/local/bin:/usr/bin:/bin:/opt/slurm/bin
 node=${SLURMD_NODENAME:-$(hostname -s)}
 
@@ -24,12 +24,12 @@ case $? in
 	;;
 esac
 
-# A node that is drained already keeps its reason.
+# A node that is already drained keeps its reason.
 drained=' State=[^ ]*DRAIN'
 if ! [[ $(timeout 20 scontrol show node -o "$node") =~ $drained ]]; then
 	reason="gpu-node-exporter: ${verdict//[\"\']/}"
 	timeout 20 scontrol update NodeName="$node" State=DRAIN Reason="${reason:0:250}" || exit 1
 fi
 
-# The prolog of a job has the job's id. The health check ends well: Slurm wants its program to, and has the state.
+# Only a prolog has SLURM_JOB_ID, and fails. The health check succeeds, as Slurm requires, because the node is drained.
 [ -z "${SLURM_JOB_ID:-}" ]

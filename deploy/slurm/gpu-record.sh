@@ -1,20 +1,20 @@
 #!/bin/bash
-# Slurm: files what a job had of the node's GPUs, as gpu-node-exporter recorded it. In slurm.conf:
+# Stores the GPU usage of a Slurm job on the node, as gpu-node-exporter recorded it. Add to slurm.conf:
 #   Epilog=/etc/slurm/gpu-record.sh
-# One file a job, JOB.json: the document of /api/v1/owners?slurm_job=JOB, with one record for each step that used a GPU for 10 s or
-# more. The record comes seconds after the last process has left its GPU: this waits for it. It always ends well: no
-# exporter, no answer or no room for the file must not drain the node.
+# Every job has one file, JOB.json, with the document of /api/v1/owners?slurm_job=JOB. It contains one record for every step that used
+# a GPU for 10 s or more. The script waits for the record, which appears seconds after the last process has left its GPU. The script
+# always succeeds, because a missing exporter, a missing answer or a full disk must not drain the node.
 set -u
 trap 'exit 0' EXIT
 
-# Slurm starts its programs without a search path.
+# Slurm starts programs without a PATH.
 PATH=${PATH:+$PATH:}/usr/local/bin:/usr/bin:/bin
 
 url=${GPU_RECORD_URL:-http://127.0.0.1:9408}
 dir=${GPU_RECORD_DIR:-/var/log/slurm/gpu-records}
-# Seconds: the samples of the last processes are there after 15 s at most.
+# Maximum wait in seconds. The samples of the last processes arrive within 15 s.
 patience=${GPU_RECORD_PATIENCE:-20}
-# Options of curl, as `user = "epilog:PASSWORD"` and `cacert = "FILE"`, where the exporter asks for them.
+# Options for curl, such as `user = "epilog:PASSWORD"` and `cacert = "FILE"`, if the exporter requires them.
 options=${GPU_RECORD_CURL:-/etc/slurm/gpu-record.curl}
 
 job=${SLURM_JOB_ID:-}
@@ -32,10 +32,10 @@ while :; do
 	tries=$((tries + 1))
 	if ((failed == 0)); then
 		answer=$newer
-		# A quote in a name is escaped: only the document itself has this text.
+		# Quotes in names are escaped, so only the document itself can contain this text.
 		[[ $answer == *'"pending":0,'* ]] && break
 	elif ((failed == 7 && tries == 1)); then
-		# curl: no connection. No exporter is here; later it may be one that restarts.
+		# curl cannot connect, so the node has no exporter. In later attempts the exporter may be restarting.
 		say "no answer: no record" && exit
 	fi
 	if ((SECONDS >= patience)); then
