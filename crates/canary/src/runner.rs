@@ -72,7 +72,7 @@ impl RunTarget {
 pub trait RunObserver {
     /// A process has started.
     fn started(&mut self, pid: i32);
-    fn reported(&mut self, report: &ChildReport);
+    fn reported(&mut self, _report: &ChildReport) {}
     /// Why the run has to end now, if it has to. Called at each look.
     fn why_end(&mut self) -> Option<String>;
     /// Whether a second process may be started after a failure.

@@ -8,7 +8,7 @@ use super::{CanaryCollector, PlacedChild};
 use canary::gate::{self, Allows, Claimed};
 use canary::interlock;
 use canary::judge::judge;
-use canary::report::{CanaryRun, ChildReport, RunEnd};
+use canary::report::{CanaryRun, RunEnd};
 use canary::runner::{self, RunObserver, RunSettings, RunTarget};
 use host::child::{ChildSet, Stderr};
 use model::canary::{CanaryEvent, Outcome, Place};
@@ -179,10 +179,6 @@ impl RunObserver for VisitObserver<'_> {
         self.pid = Some(pid);
         self.collector.parts.switch.canary_started(pid);
         self.collector.count(Some((self.place, pid)));
-    }
-
-    fn reported(&mut self, report: &ChildReport) {
-        tracing::trace!(?report, "received a report of the canary");
     }
 
     fn why_end(&mut self) -> Option<String> {
