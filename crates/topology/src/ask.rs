@@ -1,5 +1,5 @@
-//! Asking the topology process: started, listened to until its deadline, never waited for longer. One that is stuck
-//! is left behind, and no second one is started beside it.
+//! Runs the topology process and reads its answer. The caller never waits past the deadline. A process that does not
+//! exit is left behind, and no second one is started while it runs.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,17 +21,17 @@ use model::topology::Topology;
 /// The hidden command of the topology process.
 const COMMAND: &str = "topology-child";
 
-/// The question, as the process reads it from its control pipe.
+/// Request that the topology process reads from its control pipe.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Question {
-    /// The whole machine, and whether hwloc's own format of it is wanted.
+    /// Request for the whole machine. If the flag is set, the answer includes hwloc's XML export.
     Machine(Origin, bool),
-    /// Links and network devices of the machine below this root.
+    /// Request for the links and network devices of the machine whose files are below this root.
     Links(PathBuf),
 }
 
 impl Question {
-    /// Below which the machine is looked at; `None` where it is not this machine.
+    /// Returns the root directory of the machine's files, or `None` if the request does not read a live machine.
     fn root(&self) -> Option<&Path> {
         match self {
             Question::Machine(Origin::Live(root), _) | Question::Links(root) => Some(root),
@@ -43,45 +43,46 @@ impl Question {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MachineAnswer {
     pub topology: Topology,
-    /// Devices that a look at links sees, so that the next such look tells whether one came or went.
+    /// PCI addresses of the devices that a links request reports. Comparing them with a later links answer reveals
+    /// devices that were added or removed.
     pub devices: Vec<String>,
-    /// The same in hwloc's own format, if it was asked for.
+    /// The topology as hwloc's XML export, if the request included it.
     pub xml: Option<String>,
 }
 
-/// Longest time an answer may take: hwloc takes 0.1 s on a large machine.
+/// Maximum time until the answer. hwloc needs 0.1 s on a large machine.
 pub const DEADLINE: Duration = Duration::from_secs(10);
-/// How long a process may take from its answer to its end before it counts as left behind.
+/// Maximum time between the answer and the exit of the process. After it the process counts as stuck.
 const GOING: Duration = Duration::from_secs(5);
-/// Longest sleep between two looks at whether to stop.
+/// Maximum sleep between two checks of the stop flag.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The process is in no call of a GPU's driver library, it only reads files: killing it is safe.
+/// The process never calls a GPU driver library. It only reads files, so killing it is safe.
 const PATIENCE: Patience = Patience { outside: Duration::ZERO, inside: None };
 
-/// Why there is no answer.
+/// Reason why the topology process gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    #[error("the topology process cannot be asked: {0}")]
+    #[error("failed to run the topology process: {0}")]
     Io(#[from] io::Error),
-    /// An earlier process has not ended.
-    #[error("the topology process {0} is stuck: it was asked to end and does not")]
+    /// An earlier process has not exited.
+    #[error("an earlier topology process (PID {0}) is stuck and does not exit")]
     Stuck(i32),
     #[error("the topology process did not answer within {} s", .0.as_secs())]
     Late(Duration),
-    #[error("the topology process does not answer sensibly: {0}")]
+    #[error("the topology process sent an invalid answer: {0}")]
     Invalid(String),
-    /// The process itself says why it finds nothing.
+    /// The process itself reported why it found no machine.
     #[error("{0}")]
     NotFound(String),
     #[error("stopped")]
     Stopped,
 }
 
-/// An answer, or the process's own error as text.
+/// Answer of the process, or its own error message.
 type AnswerOrError<T> = Result<T, String>;
 
-/// Asks, and remembers a process that did not end.
+/// Runs one topology process per request and keeps track of a process that did not exit.
 #[derive(Debug)]
 pub struct Asker {
     program: PathBuf,
@@ -92,17 +93,18 @@ pub struct Asker {
 }
 
 impl Asker {
-    /// Asks this very program; the cost of the processes is counted in this set.
+    /// Creates an asker that starts this program as the topology process and counts the cost of the processes in
+    /// `children`.
     pub fn new(stderr: Stderr, children: Arc<ChildSet>) -> Asker {
         Asker { program: child::this_program(), stderr, deadline: DEADLINE, children, left: None }
     }
 
-    /// The whole machine; with hwloc's own format of it if `xml`.
+    /// Returns the whole machine, including hwloc's XML export if `xml` is set.
     pub fn all(&mut self, origin: &Origin, xml: bool, stop: &Stop) -> Result<MachineAnswer, AskError> {
         self.ask(&[COMMAND], &Question::Machine(origin.clone(), xml), stop)
     }
 
-    /// Links and network devices of the machine below this root.
+    /// Returns the links and network devices of the machine whose files are below this root.
     pub fn links(&mut self, root: &Path, stop: &Stop) -> Result<Links, AskError> {
         self.ask(&[COMMAND], &Question::Links(root.to_owned()), stop)
     }
@@ -114,10 +116,10 @@ impl Asker {
         stop: &Stop,
     ) -> Result<T, AskError> {
         if let Some(root) = question.root() {
-            // Not worth a process.
+            // Fail early: no process is needed to report a missing root.
             discover::check(root).map_err(AskError::NotFound)?;
         }
-        // A path that is no text cannot be sent.
+        // A path that is not valid UTF-8 cannot be sent.
         frame::encode(question).map_err(io::Error::other)?;
         if let Some(left) = &mut self.left {
             if left.ended().is_none() {
@@ -135,7 +137,7 @@ impl Asker {
         };
         let (sender, answers) = sync_channel(1);
         let mut child = Supervised::start::<AnswerOrError<T>>(launch, move |answer| {
-            // The caller may have given up. One answer is all there is.
+            // The caller may have timed out. The process sends exactly one answer.
             let _ = sender.send(answer);
             false
         })?;
@@ -156,7 +158,7 @@ impl Asker {
         match answer? {
             Ok(Some(answer)) => answer.map_err(AskError::NotFound),
             Ok(None) => {
-                let end = status.map_or_else(|| "it goes on".to_owned(), |status| status.to_string());
+                let end = status.map_or_else(|| "still running".to_owned(), |status| status.to_string());
                 Err(AskError::Invalid(format!("no answer ({end})")))
             }
             Err(error) => Err(AskError::Invalid(error.to_string())),
@@ -164,7 +166,7 @@ impl Asker {
     }
 }
 
-/// Waits for the answer, until the deadline or the stop.
+/// Waits for the answer until the deadline or the stop.
 fn wait<A>(
     answers: &Receiver<ReceivedAnswer<A>>,
     allowed: Duration,
@@ -182,21 +184,22 @@ fn wait<A>(
         match answers.recv_timeout(left.min(LOOK)) {
             Ok(answer) => return Ok(answer),
             Err(RecvTimeoutError::Timeout) => {}
-            // Cannot be: the reader sends before it ends.
+            // Unreachable: the reader sends an answer before it exits.
             Err(RecvTimeoutError::Disconnected) => return Ok(Ok(None)),
         }
     }
 }
 
-/// What the reader of the child's frames delivers.
+/// Result that the reader of the child's frames delivers. `None` if the child closed its pipe.
 type ReceivedAnswer<A> = Result<Option<A>, FrameError>;
 
-/// hwloc takes some of its settings from the environment alone, and ours are the only ones that count.
+/// Returns the environment of the process. Some settings of hwloc exist only as environment variables; the inherited
+/// ones are removed.
 fn environment(root: Option<&Path>) -> Environment {
     let mut with = vec![
-        // The memory of a GPU is a NUMA node like others.
+        // hwloc hides the NUMA nodes of GPU memory by default.
         ("HWLOC_KEEP_NVIDIA_GPU_NUMA_NODES".into(), "1".into()),
-        // Firmware that contradicts itself is common; hwloc's messages about it are for its makers.
+        // Firmware tables often contradict each other. hwloc's messages about them only help hwloc's developers.
         ("HWLOC_HIDE_ERRORS".into(), "2".into()),
     ];
     if let Some(root) = root.filter(|root| *root != Path::new("/")) {

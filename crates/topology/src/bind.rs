@@ -1,5 +1,5 @@
-//! Ready lines that bind the work on each GPU or MIG device to its share of CPUs and memory, for those who start it.
-//! Each is a file or command that can be used as it is; what it cannot do is said in a comment.
+//! Ready-made lines that bind the work on a GPU or MIG device to its share of CPUs and memory. The output for every
+//! binder is a file or command that can be used unchanged. Comments in the output explain its limits.
 
 mod containers;
 mod kubernetes;
@@ -15,11 +15,11 @@ use super::map::{Map, ShareHolder};
 pub enum Binder {
     /// `docker run`
     Docker,
-    /// A drop-in of a unit
+    /// A drop-in file of a unit
     Systemd,
     /// Lines of gres.conf
     Slurm,
-    /// Settings of the kubelet, and what a pod must ask for
+    /// Settings of the kubelet and the resources that a pod must request
     Kubernetes,
     /// A command line
     Numactl,
@@ -44,46 +44,44 @@ pub fn lines(map: &Map, binder: Binder) -> String {
     out
 }
 
-/// Appends a line; writing to a string cannot fail.
+/// Appends a line. Writing to a string cannot fail.
 fn push_line(out: &mut String, text: std::fmt::Arguments<'_>) {
     let written = out.write_fmt(text).and_then(|()| out.write_char('\n'));
     debug_assert!(written.is_ok());
 }
 
-/// Appends a comment on one line: names from the driver cannot end it.
+/// Appends a comment on one line. Line breaks in names from the driver are replaced, so that they cannot end the comment.
 fn comment(out: &mut String, text: &str) {
     push_line(out, format_args!("# {}", printable(text)));
 }
 
-/// Appends a comment of several lines.
+/// Appends one comment per line of the text.
 fn comments(out: &mut String, text: &'static str) {
     text.lines().for_each(|line| comment(out, line));
 }
 
-/// Who it is and why these CPUs, as a comment.
+/// Appends a comment with the name of the holder and the reason for its CPUs.
 fn why(out: &mut String, holder: &ShareHolder<'_>) {
     let (place, share) = (&holder.gpu.place, holder.share());
     let node = match place.numa_node {
         Some(node) => format!("near NUMA node {node}"),
-        None => "the machine does not tell which NUMA node is near: all are taken for near".to_owned(),
+        None => "the machine does not report its NUMA node, so all nodes count as near".to_owned(),
     };
     let l3: Vec<String> = share.l3.iter().map(u32::to_string).collect();
     let l3 = if l3.is_empty() { String::new() } else { format!(", L3 {}", l3.join(",")) };
     comment(out, &format!("{}: {}, {node}{l3}", holder.name(), place.address));
     if share.shared {
-        comment(out, "there are fewer cores than GPUs or slices: others have these CPUs too");
+        comment(out, "there are fewer cores than GPUs or slices, so others share these CPUs");
     }
 }
 
-/// The UUID of a GPU or MIG device, if it is one that can be written anywhere; says so if it is not.
+/// Returns the UUID of a GPU or MIG device if it contains only characters that need no quoting. Otherwise appends a
+/// comment that the UUID is unknown.
 fn uuid<'a>(out: &mut String, holder: &ShareHolder<'a>) -> Option<&'a str> {
     let plain = |uuid: &&str| uuid.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_./".contains(&b));
     let uuid = holder.uuid().filter(|uuid| !uuid.is_empty()).filter(plain);
     if uuid.is_none() {
-        comment(
-            out,
-            "its UUID is not known, as the driver was not asked or did not tell: nothing names it safely",
-        );
+        comment(out, "its UUID is unknown because the driver was not queried or did not report it");
     }
     uuid
 }

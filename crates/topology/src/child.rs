@@ -1,5 +1,5 @@
-//! The process that looks at the machine: one answer, then its end. It loads no vendor's library, and is the only
-//! one that reads files which ask a device.
+//! The topology process, which examines the machine, sends one answer and exits. It loads no vendor library. It is the
+//! only process that reads sysfs files for which the kernel queries a device.
 
 use std::io;
 
@@ -7,10 +7,10 @@ use super::ask::{MachineAnswer, Question};
 use super::discover::{self, Origin};
 use host::{child, frame};
 
-/// How much of the CPU is left to others.
+/// Nice value of the process.
 const NICE: i32 = 10;
 
-/// The process's whole life.
+/// Reads one request from the control pipe, sends the answer and returns.
 pub fn run() -> io::Result<()> {
     child::ignore_signals()?;
     let (mut answers, mut control, _shared) = child::inherited()?;

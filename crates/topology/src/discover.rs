@@ -1,7 +1,8 @@
-//! Finding out what the machine is: hwloc for packages, NUMA nodes, caches, cores and the PCI tree, sysfs for the
-//! links and network devices. Only for a process of its own: a file of a sick device can hang its reader.
+//! Discovery of the machine. hwloc reports packages, NUMA nodes, caches, cores and the PCI tree; sysfs reports PCI links
+//! and network devices. This code must run in a separate process because reading a sysfs file of a failing device can
+//! hang.
 //!
-//! The only module that uses hwloc ([`machine`]) is here.
+//! Only the submodule [`machine`] uses hwloc.
 
 mod machine;
 mod sysfs;
@@ -13,40 +14,40 @@ use serde::{Deserialize, Serialize};
 use host::Host;
 use model::topology::{Device, DeviceKind, Link, LinkCapability, Network, Topology};
 
-/// Where a topology comes from.
+/// Source of a topology.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Origin {
     /// The machine whose files are below this root.
     Live(PathBuf),
     /// A file that hwloc wrote (`lstopo machine.xml`).
     Xml(PathBuf),
-    /// A description in hwloc's words: `package:2 l3:3 core:8 pu:1`.
+    /// A description in hwloc's synthetic format, such as `package:2 l3:3 core:8 pu:1`.
     Synthetic(String),
 }
 
-/// Links and network devices.
+/// Link and network state of all PCI devices, ordered by address.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Links(pub Vec<DeviceState>);
 
-/// What of one device can change while the machine runs.
+/// Properties of one PCI device that can change while the machine runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceState {
     pub address: String,
-    /// See [`Device::link`].
+    /// Same as [`Device::link`].
     pub link: Option<Link>,
-    /// See [`Device::port`].
+    /// Same as [`Device::port`].
     pub port: Option<LinkCapability>,
-    /// See [`Device::network`].
+    /// Same as [`Device::network`].
     pub network: Option<Network>,
 }
 
 impl Links {
-    /// Which devices there are, in order.
+    /// Returns the addresses of all devices, in order.
     pub fn addresses(&self) -> Vec<String> {
         self.0.iter().map(|state| state.address.clone()).collect()
     }
 
-    /// Brings the devices of a topology up to date.
+    /// Updates the devices of a topology. Devices that the topology does not contain are ignored.
     pub fn apply(self, topology: &mut Topology) {
         for state in self.0 {
             let known = topology.devices.iter_mut().find(|device| device.address == state.address);
@@ -58,7 +59,7 @@ impl Links {
 }
 
 impl DeviceState {
-    /// Brings the device up to date.
+    /// Updates the link, port and network state of the device.
     pub fn apply(self, device: &mut Device) {
         device.link = self.link;
         device.port = self.port;
@@ -69,11 +70,11 @@ impl DeviceState {
     }
 }
 
-/// How it begins to say that there is no machine to look at.
+/// Beginning of the error message for a root without a machine.
 pub const NO_MACHINE: &str = "no folder";
 
-/// Looks at all of it: the machine, and, if `xml`, the same in hwloc's own format. An error says why nothing was found.
-/// The environment has to be that of [`super::ask`], which tells hwloc of the root.
+/// Discovers the machine and, if `xml` is set, exports it as hwloc's XML. The error is a message for the user. The
+/// environment must be the one that [`super::ask`] sets, because it passes the root to hwloc.
 pub(crate) fn discover(origin: &Origin, xml: bool) -> Result<(Topology, Option<String>), String> {
     if let Origin::Live(root) = origin {
         check(root)?;
@@ -85,24 +86,25 @@ pub(crate) fn discover(origin: &Origin, xml: bool) -> Result<(Topology, Option<S
     Ok((topology, xml))
 }
 
-/// Whether there is a machine below this root at all: without its files hwloc makes one up, of one CPU.
+/// Checks that the root contains the files of a machine. Without them hwloc would report a machine of one CPU. The error
+/// is a message for the user.
 pub(super) fn check(root: &Path) -> Result<(), String> {
     let cpus = Host::new(root).path("/sys/devices/system/cpu");
     if cpus.is_dir() { Ok(()) } else { Err(format!("{NO_MACHINE} {}", cpus.display())) }
 }
 
-/// Looks at links and network devices alone.
+/// Reads only links and network devices.
 pub(crate) fn links(root: &Path) -> Links {
     sysfs::links(&Host::new(root))
 }
 
-/// What a PCI device is for, by its vendor and class; `None` if it is of no interest.
+/// Returns the kind of a PCI device from its vendor and class, or `None` if the map does not show such devices.
 fn kind(vendor: u32, class: u32) -> Option<DeviceKind> {
     let nvidia = vendor == 0x10de;
     match (class >> 8, class & 0xff) {
         (0x03, _) if nvidia => Some(DeviceKind::Gpu),
         (0x06, 0x80) if nvidia => Some(DeviceKind::Nvswitch),
-        // The second is InfiniBand as a serial bus: some adapters have that class.
+        // 0x0c06 is InfiniBand as a serial bus, the class of some adapters.
         (0x02, _) | (0x0c, 0x06) => Some(DeviceKind::Network),
         (0x01, _) => Some(DeviceKind::Storage),
         _ => None,

@@ -1,8 +1,8 @@
-//! Sizes, links and devices as text, as every picture of the machine has them.
+//! Text forms of sizes, links and devices, shared by all drawings of the machine.
 
 use model::topology::{Device, DeviceKind, LinkCapability, MemoryKind, NumaNode};
 
-/// A size, as `64 GiB`.
+/// Formats a size in bytes, such as `64 GiB`.
 pub fn size(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     match units.into_iter().find(|(shift, _)| bytes >> shift > 0) {
@@ -18,7 +18,7 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// Memory of this kind, as `96 GiB GPU memory`; plain memory as `64 GiB`.
+/// Formats memory of this kind, such as `96 GiB GPU memory`, or `64 GiB` for DRAM.
 fn memory(bytes: u64, kind: MemoryKind) -> String {
     let name = match kind {
         MemoryKind::Dram | MemoryKind::Unknown => "",
@@ -30,7 +30,8 @@ fn memory(bytes: u64, kind: MemoryKind) -> String {
     format!("{}{name}", size(bytes))
 }
 
-/// The memory of a NUMA node, as `96 GiB GPU memory of GPU 3`; `name` has the names of GPUs by their addresses.
+/// Formats the memory of a NUMA node, such as `96 GiB GPU memory of GPU 3`. `name` returns the name of the GPU at a PCI
+/// address.
 pub fn node_memory(node: &NumaNode, name: impl Fn(&str) -> Option<String>) -> String {
     let memory = memory(node.memory_bytes, node.memory_kind);
     match &node.gpu {
@@ -39,7 +40,7 @@ pub fn node_memory(node: &NumaNode, name: impl Fn(&str) -> Option<String>) -> St
     }
 }
 
-/// Host memory of all nodes together, then the other memory by kind.
+/// Formats the total host memory of all nodes, followed by the other memory by kind.
 pub fn machine_memory(nodes: &[NumaNode]) -> Vec<String> {
     let sum = |wanted: &dyn Fn(&&NumaNode) -> bool| -> u64 {
         nodes.iter().filter(wanted).map(|node| node.memory_bytes).sum()
@@ -54,13 +55,14 @@ pub fn machine_memory(nodes: &[NumaNode]) -> Vec<String> {
     parts
 }
 
-/// How many of something, as `1 core`, `8 cores`.
+/// Formats a count with its noun, such as `1 core` or `8 cores`.
 pub fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// A link, as `PCIe 5 x16`, or what is less than device and port could do: `PCIe 5 x8 of x16`. A generation that is
-/// lower at rest is no lack. Empty if unknown.
+/// Formats a link, such as `PCIe 5 x16`, or `PCIe 5 x8 of x16` if the link has fewer lanes than device and port support.
+/// A lower current generation appears as `(now 1)` but is no fault, because idle links drop to a lower one. Returns an
+/// empty string if the link is unknown.
 pub fn link(device: &Device) -> String {
     let Some(link) = device.link else { return String::new() };
     let could = could(device).unwrap_or(link.most);
@@ -75,12 +77,12 @@ pub fn link(device: &Device) -> String {
     format!("PCIe {}{now} {width}", could.generation)
 }
 
-/// Whether the link has fewer lanes than it could have.
+/// Returns true if the link has fewer lanes than device and port support.
 pub fn is_narrow(device: &Device) -> bool {
     device.link.zip(could(device)).is_some_and(|(link, could)| link.now.lanes < could.lanes)
 }
 
-/// What device and port could do together.
+/// Returns the best link that both the device and the port support.
 fn could(device: &Device) -> Option<LinkCapability> {
     let most = device.link?.most;
     let port = device.port.unwrap_or(most);
@@ -90,7 +92,7 @@ fn could(device: &Device) -> Option<LinkCapability> {
     })
 }
 
-/// What a device is called beside its address: `mlx5_0 ib0`, `nvme0n1`; what it is, if it has no name.
+/// Returns the kernel's names of a device, such as `mlx5_0 ib0` or `nvme0n1`, or its kind if it has no name.
 pub fn names(device: &Device) -> String {
     if !device.names.is_empty() {
         return device.names.join(" ");
@@ -104,7 +106,7 @@ pub fn names(device: &Device) -> String {
     .to_owned()
 }
 
-/// How many of what, for devices of which one is as the other; the name alone for one.
+/// Formats a group of identical devices as a count and a name. A single device is formatted without the count.
 pub fn many(devices: &[&Device]) -> String {
     match devices {
         [] => String::new(),
@@ -113,7 +115,7 @@ pub fn many(devices: &[&Device]) -> String {
     }
 }
 
-/// Addresses of such devices: the first and the last.
+/// Formats the addresses of a group as the first and the last address.
 pub fn addresses<'a>(mut addresses: impl Iterator<Item = &'a str>) -> String {
     match (addresses.next(), addresses.last()) {
         (Some(first), Some(last)) => format!("{first} … {last}"),
@@ -121,18 +123,19 @@ pub fn addresses<'a>(mut addresses: impl Iterator<Item = &'a str>) -> String {
     }
 }
 
-/// A bridge by its addresses from above, as `root port 0000:00:01.0 ▸ switch 0000:01:00.0`.
+/// Formats a bridge by its addresses from the root down, such as `root port 0000:00:01.0 ▸ switch 0000:01:00.0`.
 pub fn bridge<'a>(root: bool, addresses: impl Iterator<Item = &'a str>) -> String {
     let name = |at| if root && at == 0 { "root port" } else { "switch" };
     let named = addresses.enumerate().map(|(at, address)| format!("{} {address}", name(at)));
     named.collect::<Vec<_>>().join(" ▸ ")
 }
 
-/// State of a network device, as `up, 400 Gb/s`; empty for others and if unknown.
+/// Formats the state of a network device, such as `up, 400 Gb/s`. Returns an empty string for other devices and if the
+/// state is unknown.
 pub fn network(device: &Device) -> String {
     let Some(network) = &device.network else { return String::new() };
     let state = network.up.map(|up| if up { "up" } else { "down" }.to_owned());
-    // Links are sold in bits.
+    // Link rates are advertised in bits per second.
     let rate = network.bytes_per_second.filter(|rate| *rate > 0.0).map(|rate| match rate * 8.0 / 1e9 {
         gigabits if gigabits >= 1.0 => format!("{gigabits:.0} Gb/s"),
         gigabits => format!("{:.0} Mb/s", gigabits * 1e3),

@@ -1,8 +1,9 @@
-//! How long a load from memory takes, from the CPUs of each NUMA node to the memory of each: one load after the other,
-//! each at an address that the one before has brought (a pointer chase), over a buffer larger than the caches.
+//! Measurement of memory latency between the CPUs and the memory of all pairs of NUMA nodes. The loads form a pointer
+//! chase: the address of a load is the result of the previous one. The buffer is larger than the caches.
 //!
-//! Only on demand: it takes some hundred MiB of a node's memory and one of its CPUs for some tenths of a second. It
-//! stays away from memory that is short and from that of a GPU, which memory without CPUs may be.
+//! The measurement only runs on demand because it uses a few hundred MiB of a node's memory and one of its CPUs for a few
+//! tenths of a second. It skips nodes with little free memory and the memory of GPUs. It also skips memory of unknown kind
+//! without CPUs, which may belong to a GPU.
 
 mod chase;
 mod mempolicy;
@@ -20,39 +21,39 @@ use model::clock::Mono;
 use model::cpus::CpuSet;
 use model::topology::{MemoryKind, NumaNode, Topology};
 
-/// Longest time for all of it.
+/// Maximum duration of the whole measurement.
 const LONGEST: Duration = Duration::from_secs(30);
-/// Smallest and largest buffer, in bytes; between them twice the largest last-level cache.
+/// Minimum and maximum buffer size in bytes. Between them, the buffer is twice as large as the largest last-level cache.
 const BUFFER: (u64, u64) = (64 << 20, 512 << 20);
-/// Share of a node's free memory that is taken at most.
+/// Divisor of a node's free memory: the buffer uses at most a quarter of it.
 const SHARE: u64 = 4;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Latency {
-    /// Size of the buffer, in bytes.
+    /// Size of the buffer in bytes.
     pub buffer_bytes: u64,
-    /// Size of the largest last-level cache; a buffer of less than twice as much is partly in it.
+    /// Size of the largest last-level cache in bytes. A buffer smaller than twice this size is partly cached.
     pub cache_bytes: u64,
-    /// Each node's CPUs with each node's memory.
+    /// Results for all pairs of a node's CPUs and a node's memory.
     pub pairs: Vec<NodePair>,
 }
 
-/// From the CPUs of a node to the memory of a node.
+/// Latency from the CPUs of one node to the memory of one node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NodePair {
     /// NUMA node of the CPUs.
     pub cpu_node: u32,
     /// NUMA node of the memory.
     pub memory_node: u32,
-    /// Time of one load; with the pages the kernel gave, so that it holds the cost of addresses that miss the TLB.
+    /// Time of one load. It includes the cost of TLB misses, which depends on the page size that the kernel chose.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nanoseconds: Option<f64>,
-    /// Why it was not measured.
+    /// Reason why the pair was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// Measures on this machine. `progress` gets the name of the next step.
+/// Measures all pairs of nodes on this machine. `progress` is called with the name of the next step.
 pub fn measure(topology: &Topology, host: &Host, mut progress: impl FnMut(&str)) -> Latency {
     let deadline = Mono::now() + LONGEST;
     let cache = topology.l3_groups.iter().map(|group| group.size_bytes).max().unwrap_or(0);
@@ -74,7 +75,7 @@ pub fn measure(topology: &Topology, host: &Host, mut progress: impl FnMut(&str))
     Latency { buffer_bytes: bytes, cache_bytes: cache, pairs }
 }
 
-/// A buffer in the memory of a node.
+/// Allocates a buffer in the memory of a node. The error is the reason for the user.
 fn buffer(
     node: &NumaNode,
     host: &Host,
@@ -83,58 +84,59 @@ fn buffer(
     deadline: Mono,
 ) -> Result<chase::ChaseBuffer, String> {
     match node.memory_kind {
-        MemoryKind::Gpu => return Err("left alone: memory of a GPU".into()),
+        MemoryKind::Gpu => return Err("skipped: memory of a GPU".into()),
         MemoryKind::Unknown if node.cpus.is_empty() => {
-            return Err("left alone: memory without CPUs may be that of a GPU".into());
+            return Err("skipped: memory without CPUs may belong to a GPU".into());
         }
         _ => {}
     }
     if Mono::now() >= deadline {
         return Err(out_of_time());
     }
-    let free = free(host, node.index).ok_or("how much of its memory is free is not known")?;
+    let free = free(host, node.index).ok_or("the amount of its free memory is unknown")?;
     if free / SHARE < bytes {
-        return Err(format!("too little of its memory is free: {}", format::size(free)));
+        return Err(format!("it has too little free memory: {}", format::size(free)));
     }
     let bytes = usize::try_from(bytes).map_err(|_| "the buffer is too large")?;
-    // On the only node all memory is there.
+    // With a single node no binding is needed.
     let node = (!alone).then_some(node.index);
     chase::ChaseBuffer::new(bytes, node).map_err(|error| match error.kind() {
         std::io::ErrorKind::PermissionDenied => {
-            "not permitted: in a container memory is mempolicy with CAP_SYS_NICE alone".into()
+            "not permitted: binding memory to a node in a container requires CAP_SYS_NICE".into()
         }
-        _ => format!("its memory may not be used: {error}"),
+        _ => format!("failed to allocate its memory: {error}"),
     })
 }
 
-/// Free memory of a node, in bytes.
+/// Returns the free memory of a node in bytes.
 fn free(host: &Host, node: u32) -> Option<u64> {
     let path = host.path(format!("/sys/devices/system/node/node{node}/meminfo"));
     parse_free(&std::fs::read_to_string(path).ok()?)
 }
 
-/// `Node 0 MemFree:  1234 kB`.
+/// Parses the free memory in bytes from a line such as `Node 0 MemFree:  1234 kB`.
 fn parse_free(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.split_once("MemFree:"))?.1;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Time of one load by a CPU of these.
+/// Returns the time of one load in nanoseconds, measured on one of these CPUs.
 fn from(cpus: &CpuSet, buffer: &chase::ChaseBuffer, deadline: Mono) -> Result<f64, String> {
     if Mono::now() >= deadline {
         return Err(out_of_time());
     }
-    // A thread of its own, as who pins itself stays pinned. On any of the CPUs: the kernel picks one that is idle.
+    // The measurement runs on its own thread because a pinned thread stays pinned. The thread may run on any of the CPUs,
+    // so the kernel can pick an idle one.
     std::thread::scope(|scope| {
         let measured = scope.spawn(|| {
             pin(cpus)?;
             Ok(buffer.nanoseconds())
         });
-        measured.join().unwrap_or_else(|_| Err("it could not be measured".into()))
+        measured.join().unwrap_or_else(|_| Err("the measuring thread failed".into()))
     })
 }
 
-/// Keeps the calling thread on those of these CPUs it may use.
+/// Pins the calling thread to those of `cpus` that the process may use.
 fn pin(cpus: &CpuSet) -> Result<(), String> {
     let this = Pid::from_raw(0);
     let refused = |error: nix::Error| format!("its CPUs may not be used: {error}");
@@ -142,7 +144,7 @@ fn pin(cpus: &CpuSet) -> Result<(), String> {
     let mut wanted = Affinity::new();
     let mut some = false;
     for cpu in cpus.iter().filter_map(|cpu| usize::try_from(cpu).ok()) {
-        // A CPU past what the set can hold is none of ours.
+        // A CPU number beyond the capacity of the set counts as not allowed.
         if allowed.is_set(cpu).unwrap_or(false) {
             wanted.set(cpu).map_err(refused)?;
             some = true;
@@ -155,11 +157,11 @@ fn pin(cpus: &CpuSet) -> Result<(), String> {
 }
 
 fn out_of_time() -> String {
-    format!("not measured: {} s had passed", LONGEST.as_secs())
+    format!("not measured: the limit of {} s was reached", LONGEST.as_secs())
 }
 
 impl Latency {
-    /// A line for each node's CPUs, a column for each node's memory.
+    /// Formats the results as a table with one row per node's CPUs and one column per node's memory.
     pub fn text(&self) -> String {
         let memory: BTreeSet<u32> = self.pairs.iter().map(|pair| pair.memory_node).collect();
         let cpus: BTreeSet<u32> = self.pairs.iter().map(|pair| pair.cpu_node).collect();
@@ -178,10 +180,10 @@ impl Latency {
             ));
         }
         let size = format::size(self.buffer_bytes);
-        out.push_str(&format!("  One load after the other at random addresses of {size}.\n"));
+        out.push_str(&format!("  Time per load, for dependent loads at random addresses in {size}.\n"));
         if self.buffer_bytes / 2 < self.cache_bytes {
             let cache = format::size(self.cache_bytes);
-            out.push_str(&format!("  The L3 cache has {cache}: part of the loads came from there.\n"));
+            out.push_str(&format!("  The L3 cache has {cache}, so it served part of the loads.\n"));
         }
         let mut reported = BTreeSet::new();
         for pair in &self.pairs {
@@ -227,9 +229,9 @@ mod tests {
             assert_eq!(pair.nanoseconds, None);
             pair.why.clone().unwrap()
         };
-        assert!(why(0, 0).contains("not known") && why(1, 1).contains("too little"), "{latency:?}");
-        assert!(why(0, 8).contains("GPU") && why(0, 9).contains("not known"), "{latency:?}");
-        assert!(latency.text().contains("CPUs of 0, memory 8: left alone"), "{}", latency.text());
+        assert!(why(0, 0).contains("unknown") && why(1, 1).contains("too little"), "{latency:?}");
+        assert!(why(0, 8).contains("GPU") && why(0, 9).contains("unknown"), "{latency:?}");
+        assert!(latency.text().contains("CPUs of 0, memory 8: skipped"), "{}", latency.text());
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! The machine around the GPUs: packages, NUMA nodes, L3 groups, cores, the PCI tree, network and storage by
-//! locality. A process of its own finds it with hwloc ([`discover`]); [`map`] joins it with what the driver knows,
-//! [`text`] and [`svg`] draw the map, [`bind`] writes binding lines. Unsafe code: `latency/mempolicy.rs` alone.
+//! The machine around the GPUs: packages, NUMA nodes, L3 groups, cores, the PCI tree, and the locality of network and
+//! storage devices. A separate process discovers it with hwloc ([`discover`]). [`map`] joins the result with the GPUs
+//! that the driver lists, [`text`] and [`svg`] draw the map, and [`bind`] writes binding lines. Only
+//! `latency/mempolicy.rs` contains unsafe code.
 
 #![deny(unsafe_code)]
 

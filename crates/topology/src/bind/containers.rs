@@ -4,20 +4,20 @@ use super::{comment, comments, push_line, uuid, why};
 use crate::map::{Map, ShareHolder};
 
 const DOCKER: &str = "\
-The container sees this one device, runs on the CPUs near it and takes memory there.
-A UUID stays with its device; an index (device=0) is another one after a reboot or with MIG.";
+The container can use only this device, runs on the CPUs near it and allocates memory there.
+A UUID stays with its device; an index (device=0) can change after a reboot or with MIG.";
 
 const NUMACTL: &str = "\
-CUDA shows the program this one device. --membind fails rather than take memory elsewhere;
---preferred=NODE in its place takes it elsewhere when the node is full.";
+CUDA shows the program only this device. With --membind an allocation fails when the node is full;
+with --preferred=NODE instead, the kernel allocates the memory on another node.";
 
 const SYSTEMD: &str = "\
 For /etc/systemd/system/UNIT.service.d/gpu.conf, then `systemctl daemon-reload` and a restart.
-CPUAffinity= is what the service starts with and may leave. AllowedCPUs= and AllowedMemoryNodes=
-hold all its processes there, with cgroup v2 alone. NUMAPolicy=bind takes memory nowhere else.
-CUDA_VISIBLE_DEVICES shows CUDA this one device; it is no wall, as DevicePolicy= is.";
+CPUAffinity= is the initial affinity, which the service may change. AllowedCPUs= and AllowedMemoryNodes=
+confine all its processes and require cgroup v2. NUMAPolicy=bind allocates memory only on these nodes.
+CUDA_VISIBLE_DEVICES shows CUDA only this device but, unlike DevicePolicy=, does not enforce it.";
 
-/// Appends a `docker run` command for each device.
+/// Appends a `docker run` command per device.
 pub fn docker(out: &mut String, map: &Map) {
     each(out, map, DOCKER, |holder, uuid| {
         let (cpus, memory) = (&holder.share().cpus, option(" --cpuset-mems=", holder));
@@ -25,7 +25,7 @@ pub fn docker(out: &mut String, map: &Map) {
     });
 }
 
-/// Appends a `numactl` command for each device.
+/// Appends a `numactl` command per device.
 pub fn numactl(out: &mut String, map: &Map) {
     each(out, map, NUMACTL, |holder, uuid| {
         let (cpus, memory) = (&holder.share().cpus, option(" --membind=", holder));
@@ -33,7 +33,7 @@ pub fn numactl(out: &mut String, map: &Map) {
     });
 }
 
-/// Appends a systemd drop-in for each device.
+/// Appends a systemd drop-in per device.
 pub fn systemd(out: &mut String, map: &Map) {
     each(out, map, SYSTEMD, |holder, uuid| {
         let cpus = &holder.share().cpus;
@@ -45,7 +45,7 @@ pub fn systemd(out: &mut String, map: &Map) {
     });
 }
 
-/// Appends `head` as a comment, then the lines of each device with a UUID and CPUs. An empty line and a comment with the
+/// Appends `head` as a comment, then the lines of every device with a UUID and CPUs. An empty line and a comment with the
 /// reason precede the lines of a device.
 fn each(out: &mut String, map: &Map, head: &'static str, lines: impl Fn(&ShareHolder<'_>, &str) -> String) {
     comments(out, head);
@@ -53,7 +53,7 @@ fn each(out: &mut String, map: &Map, head: &'static str, lines: impl Fn(&ShareHo
         push_line(out, format_args!(""));
         why(out, &holder);
         if holder.share().cpus.is_empty() {
-            comment(out, "no CPU is known");
+            comment(out, "its CPUs are unknown");
         } else if let Some(uuid) = uuid(out, &holder) {
             push_line(out, format_args!("{}", lines(&holder, uuid)));
         }

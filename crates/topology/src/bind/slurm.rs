@@ -1,4 +1,4 @@
-//! Slurm: lines of gres.conf, in Slurm's own numbers of cores.
+//! Lines for Slurm's gres.conf, which identify cores by Slurm's own numbers.
 
 use super::{comment, comments, push_line, why};
 use crate::map::Map;
@@ -8,22 +8,22 @@ use model::cpus::CpuSet;
 pub fn lines(out: &mut String, map: &Map) {
     comments(
         out,
-        "For gres.conf. Cores= are Slurm's logical core ids (Core L# of `lstopo -l`), neither CPUs nor\n\
-         the kernel's core ids; they count all cores of the machine. With --gres-flags=enforce-binding a job\n\
-         gets no cores but these; one that wants more of them needs --gres-flags=disable-binding.\n\
-         Slurm itself chooses by sockets and NUMA nodes: without that flag, GPUs of one socket prefer any core of it;\n\
-         steps with --exact go by the single cores.",
+        "For gres.conf. Cores= lists Slurm's logical core ids (Core L# of `lstopo -l`), which count all cores of\n\
+         the machine and are neither CPU numbers nor the kernel's core ids. With --gres-flags=enforce-binding a\n\
+         job gets only these cores; a job that needs more cores must use --gres-flags=disable-binding.\n\
+         By default Slurm selects by sockets and NUMA nodes: without that flag, GPUs of one socket prefer any of\n\
+         its cores. Steps with --exact use the individual cores.",
     );
     if map.share_holders().iter().any(|holder| holder.share().shared) {
-        comment(out, "Where GPUs share cores, only as many jobs run at one time as there are cores.");
+        comment(out, "If GPUs share cores, only as many jobs run at the same time as there are cores.");
     }
     let slices: Vec<_> = map.gpus.iter().flat_map(|gpu| &gpu.slices).collect();
     if !slices.is_empty() {
         comments(
             out,
-            "Some GPU is in MIG mode. Slurm finds MIG devices by itself with this one line in place of all others\n\
-             and gives each the cores near its GPU. The share of a slice can only be written with MultipleFiles=\n\
-             and the numbers of /dev/nvidia-caps, which change with the layout.",
+            "A GPU is in MIG mode. With only this line in gres.conf, Slurm detects the MIG devices and assigns\n\
+             every one the cores near its GPU. The share of a slice can be configured only with MultipleFiles=\n\
+             and the numbers of /dev/nvidia-caps, which change with the MIG layout.",
         );
         push_line(out, format_args!("AutoDetect=nvml"));
         for slice in slices {
@@ -36,8 +36,8 @@ pub fn lines(out: &mut String, map: &Map) {
     }
     comments(
         out,
-        "Not together with AutoDetect=nvml: that one finds all cores near a GPU, and Slurm drains a node whose\n\
-         gres.conf says something else.",
+        "Do not combine these lines with AutoDetect=nvml: it detects all cores near a GPU, and Slurm drains a\n\
+         node whose gres.conf contradicts the detection.",
     );
     let tree = tree::build(&map.topology);
     let logical = tree.logical_cores();
@@ -52,13 +52,15 @@ pub fn lines(out: &mut String, map: &Map) {
             .filter_map(|(at, _)| u32::try_from(at).ok())
             .collect();
         if cores.is_empty() {
-            comment(out, "its cores are not known");
+            comment(out, "its cores are unknown");
             continue;
         }
         let Some(minor) = gpu.minor else {
             comment(
                 out,
-                &format!("its device file is not known, as the driver did not tell; its cores: {cores}"),
+                &format!(
+                    "its device file is unknown because the driver did not report it; its cores: {cores}"
+                ),
             );
             continue;
         };
@@ -66,7 +68,8 @@ pub fn lines(out: &mut String, map: &Map) {
     }
 }
 
-/// The type: of `NVIDIA H200` it is `h200`. Slurm's own detection takes the whole name and accepts a part of it.
+/// Returns ` Type=` with the model as one word (`h200` for `NVIDIA H200`), or an empty string if the name has no such
+/// word. Slurm's own detection uses the whole name and accepts a substring of it.
 fn model(name: &str) -> String {
     let words = name.split(|c: char| !c.is_ascii_alphanumeric());
     let word = words.map(str::to_ascii_lowercase).find(|word| {

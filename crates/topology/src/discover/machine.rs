@@ -1,4 +1,4 @@
-//! What hwloc finds, in our words.
+//! Conversion of hwloc's topology into [`Topology`].
 
 use std::path::Path;
 
@@ -15,10 +15,10 @@ use model::pci::kernel_address;
 use model::plain_file;
 use model::topology::{Device, DeviceKind, L3Group, MemoryKind, Network, NumaNode, Package, Topology};
 
-/// Longest file that is read, in bytes.
+/// Maximum size of an XML file in bytes.
 const MOST: usize = 16 << 20;
 
-/// Reads the machine; with hwloc's own format of it if `xml`.
+/// Reads the machine and, if `xml` is set, exports it as hwloc's XML. The error is a message for the user.
 pub(super) fn read(origin: &Origin, xml: bool) -> Result<(Topology, Option<String>), String> {
     let hwloc = load(origin)?;
     let text = match xml {
@@ -36,7 +36,7 @@ fn load(origin: &Origin) -> Result<Hwloc, String> {
     let builder = TopologyBuilder::new();
     let builder = match origin {
         Origin::Live(_) => builder,
-        // Read by us: the binding panics at files that are not there.
+        // hwlocality's own file reader panics if the file does not exist.
         Origin::Xml(file) => text(file)
             .and_then(|text| builder.from_xml(&text).map_err(|error| format!("not hwloc's XML: {error}")))
             .map_err(|why| format!("{}: {why}", file.display()))?,
@@ -46,19 +46,19 @@ fn load(origin: &Origin) -> Result<Hwloc, String> {
     };
     let failed = |error: &dyn std::fmt::Display| format!("hwloc: {error}");
     builder
-        // CPUs that our own control group may not use are part of the machine.
+        // CPUs that the process's own control group may not use are still part of the machine.
         .with_flags(BuildFlags::INCLUDE_DISALLOWED)
         .map_err(|e| failed(&e))?
         .with_io_type_filter(TypeFilter::KeepAll)
         .map_err(|e| failed(&e))?
-        // It would move from CPU to CPU to ask each who it is, also to those that are kept free for others.
+        // This component would run on every CPU in turn to read its CPUID, including CPUs that are isolated for other work.
         .without_component("x86")
         .map_err(|e| failed(&e))?
         .build()
-        .map_err(|e| format!("hwloc finds no topology: {e}"))
+        .map_err(|e| format!("hwloc failed to discover the topology: {e}"))
 }
 
-/// The whole text of a file that hwloc 2 wrote. hwloc itself names no reason for what it does not read.
+/// Reads an XML file that hwloc 2 wrote. The checks here exist because hwloc reports no reason when it rejects a file.
 fn text(file: &Path) -> Result<String, String> {
     let bytes = plain_file::read_linked(file, MOST).map_err(|error| error.to_string())?;
     let text = String::from_utf8(bytes).map_err(|_| "not hwloc's XML: not text".to_owned())?;
@@ -67,16 +67,17 @@ fn text(file: &Path) -> Result<String, String> {
     }
     let start = text.split_once("<topology").and_then(|(_, rest)| rest.split_once('>'));
     let Some((attributes, _)) = start else { return Err("not hwloc's XML: no element topology".into()) };
-    // hwloc 1 wrote no version.
+    // Files from hwloc 1 have no version.
     let version = attributes.split_once("version=\"").and_then(|(_, rest)| rest.split_once('"'));
     let major = version.and_then(|(version, _)| version.split('.').next()?.parse::<u32>().ok());
     if let Some(newer) = major.filter(|major| *major > 2) {
         return Err(format!(
-            "written by hwloc {newer}, read is the format of hwloc 2: `lstopo --export-xml-flags v2 FILE` writes it"
+            "written by hwloc {newer}, but only the format of hwloc 2 is supported; export the file again with \
+             `lstopo --export-xml-flags v2 FILE`"
         ));
     }
     if !text.trim_end().ends_with("</topology>") {
-        return Err("cut off: </topology> at the end is missing".into());
+        return Err("the file is cut off: its closing </topology> is missing".into());
     }
     Ok(text)
 }
@@ -111,13 +112,13 @@ fn topology(hwloc: &Hwloc) -> Topology {
     }
 }
 
-/// The CPUs of an object; none if it has none of its own.
+/// Returns the CPUs of an object, or an empty set if the object has no CPU set.
 fn cpus(object: Option<&TopologyObject>) -> CpuSet {
     let set = object.and_then(TopologyObject::cpuset);
     set.iter().flat_map(|set| set.iter_set()).filter_map(|cpu| u32::try_from(usize::from(cpu)).ok()).collect()
 }
 
-/// The kernel's number, or hwloc's own where there is none.
+/// Returns the kernel's number of an object, or hwloc's own number if the kernel assigns none.
 fn index(object: &TopologyObject) -> u32 {
     u32::try_from(object.os_index().unwrap_or_else(|| object.logical_index())).unwrap_or(u32::MAX)
 }
@@ -138,7 +139,7 @@ fn numa_node(object: &TopologyObject) -> NumaNode {
     };
     let package = object.first_ancestor_with_type(ObjectType::Package).map(index);
     let memory_kind = memory_kind(object);
-    // The memory of a GPU is near its CPUs, and is not theirs.
+    // hwloc reports the CPUs near a GPU as the CPUs of its memory node. They belong to another node.
     let own = memory_kind != MemoryKind::Gpu;
     let cpus = if own { cpus(Some(object)) } else { CpuSet::default() };
     let gpu = Some(info(object, "PCIBusID")).filter(|address| !own && !address.is_empty());
@@ -146,10 +147,10 @@ fn numa_node(object: &TopologyObject) -> NumaNode {
     NumaNode { index: index(object), cpus, memory_bytes, memory_kind, gpu, package }
 }
 
-/// The kind of a node's memory: hwloc's word for it, else that of the kernel's device for direct access (DAX).
+/// Returns the kind of a node's memory from hwloc's subtype, or else from the kernel's direct access (DAX) device.
 fn memory_kind(node: &TopologyObject) -> MemoryKind {
     let subtype = node.subtype().map(|subtype| subtype.to_string_lossy().into_owned()).unwrap_or_default();
-    // The CXL root of the ACPI tables is ACPI0017.
+    // ACPI0017 is the CXL root device of the ACPI tables.
     let parent = info(node, "DAXParent");
     let cxl = !info(node, "CXLDevice").is_empty() || parent.contains("ACPI0017") || parent.contains("cxl");
     match subtype.as_str() {
@@ -163,8 +164,9 @@ fn memory_kind(node: &TopologyObject) -> MemoryKind {
     }
 }
 
-/// To the kernel a CPU is in one node. hwloc also gives CPUs to memory alone (HBM, CXL): those that are near it. Such a
-/// node has another kind or a higher number than the one the CPUs are in.
+/// Removes CPUs that are in more than one node. The kernel assigns a CPU to one node, but hwloc also reports nearby CPUs
+/// for nodes that only have memory (HBM, CXL). Such a node has a different memory kind or a higher number than the node
+/// that the CPUs belong to.
 fn each_in_one(nodes: &mut [NumaNode]) {
     let plain = |node: &NumaNode| matches!(node.memory_kind, MemoryKind::Dram | MemoryKind::Unknown);
     let mut nodes: Vec<&mut NumaNode> = nodes.iter_mut().collect();
@@ -194,7 +196,7 @@ fn l3_groups(hwloc: &Hwloc) -> Vec<L3Group> {
     groups
 }
 
-/// Cores with their hardware threads. Without them (some guests), each CPU is one.
+/// Returns the cores with their hardware threads. If hwloc reports no cores, as in some guests, every CPU is a core.
 fn cores(hwloc: &Hwloc) -> Vec<CpuSet> {
     let of = |kind| hwloc.objects_with_type(kind).map(|object| cpus(Some(object))).collect::<Vec<_>>();
     let mut cores = of(ObjectType::Core);
@@ -210,7 +212,7 @@ fn address(pci: &PCIDeviceAttributes) -> String {
 
 fn device(object: &TopologyObject) -> Option<Device> {
     let Some(ObjectAttributes::PCIDevice(pci)) = object.attributes() else { return None };
-    // hwloc knows an NVSwitch of a DGX-2 by its driver, where the device itself tells nothing.
+    // The PCI class of a DGX-2's NVSwitch does not identify it, but hwloc does so by the driver.
     let nvswitch = object.subtype().is_some_and(|subtype| subtype.to_bytes() == b"NVSwitch");
     let by_class = super::kind(pci.vendor_id().into(), pci.class_id().into());
     let kind = if nvswitch { DeviceKind::Nvswitch } else { by_class? };
@@ -247,14 +249,14 @@ fn device(object: &TopologyObject) -> Option<Device> {
     })
 }
 
-/// The address of a PCI bridge; a host bridge, which has none, begins the way.
+/// Returns the address of a PCI bridge, or `None` for a host bridge, which has no address.
 fn bridge(object: &TopologyObject) -> Option<String> {
     let Some(ObjectAttributes::Bridge(bridge)) = object.attributes() else { return None };
     let UpstreamAttributes::PCI(pci) = bridge.upstream_attributes()?;
     Some(address(pci))
 }
 
-/// The kernel's names of what hangs on a PCI device, in the order of the names.
+/// Returns the kernel's devices on a PCI device, such as `mlx5_0` or `nvme0n1`, ordered by name.
 fn names(object: &TopologyObject) -> Vec<(OSDeviceType, String)> {
     let mut found = Vec::new();
     let mut open: Vec<&TopologyObject> = object.io_children().collect();
@@ -268,8 +270,8 @@ fn names(object: &TopologyObject) -> Vec<(OSDeviceType, String)> {
     found
 }
 
-/// The NUMA node of an object that has just one. What hangs on the whole machine is near no node: hwloc hangs
-/// there what the machine tells nothing of.
+/// Returns the NUMA node of an object that has exactly one. Returns `None` for the machine itself, because hwloc attaches
+/// devices without a known locality to it.
 fn only_node(near: &TopologyObject) -> Option<u32> {
     if near.object_type() == ObjectType::Machine {
         return None;

@@ -1,5 +1,5 @@
-//! What hwloc does not report of PCI devices: whether the kernel knows their NUMA node, the two ends of their links, and
-//! the state of network devices.
+//! Properties of PCI devices that hwloc does not report: the NUMA node as the kernel reports it, both ends of the link,
+//! and the state of network devices.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,20 +10,20 @@ use model::cpus::CpuSet;
 use model::topology::{DeviceKind, Link, LinkCapability, Network, Topology};
 
 const DEVICES: &str = "/sys/bus/pci/devices";
-/// Longest file that is read: all are one line.
+/// Maximum number of bytes read from a file. All files have one line.
 const MOST: u64 = 4096;
 
-/// Completes what hwloc found of the machine.
+/// Adds the properties from sysfs to a topology from hwloc.
 pub(super) fn complete(host: &Host, topology: &mut Topology) {
     let before = topology.devices.len();
-    // The virtual functions of a device that is shared are given to guests and pods.
+    // Virtual functions are assigned to guests and pods, so the map shows only the physical device.
     topology.devices.retain(|device| !is_virtual_function(host, &device.address));
     match before - topology.devices.len() {
         0 => {}
-        left_out => topology.notes.push(format!("{left_out} virtual functions of PCI devices are left out")),
+        left_out => topology.notes.push(format!("{left_out} virtual functions of PCI devices are not shown")),
     }
     for node in &mut topology.numa_nodes {
-        // Which CPUs are in it, where hwloc tells which are near it.
+        // The kernel lists the CPUs that belong to the node; hwloc reports the CPUs near it.
         let list = host.path(format!("/sys/devices/system/node/node{}/cpulist", node.index));
         if let Some(Ok(cpus)) = line(&list).map(|list| list.parse::<CpuSet>()) {
             node.cpus = cpus.and(&topology.cpus);
@@ -32,7 +32,7 @@ pub(super) fn complete(host: &Host, topology: &mut Topology) {
     let nodes = topology.numa_nodes.clone();
     for device in &mut topology.devices {
         let known = number::<i64>(&folder(host, &device.address).join("numa_node"));
-        // -1: the machine does not tell, as in most guests.
+        // The kernel reports -1 if the firmware does not describe the node, as in most guests.
         device.numa_node = known.and_then(|node| u32::try_from(node).ok());
         let node = nodes.iter().find(|node| Some(node.index) == device.numa_node);
         match node {
@@ -50,21 +50,21 @@ pub(super) fn complete(host: &Host, topology: &mut Topology) {
     if topology.devices.iter().any(|d| d.kind == DeviceKind::Gpu && d.numa_node.is_none())
         && topology.numa_nodes.len() > 1
     {
-        topology.notes.push("the machine does not tell which NUMA node its GPUs are near to".to_owned());
+        topology.notes.push("the machine does not report the NUMA node of its GPUs".to_owned());
     }
     let far = addresses(host).iter().filter(|address| address.find(':').is_some_and(|at| at > 4)).count();
     if far > 0 {
-        topology.notes.push(format!("{far} PCI devices with a domain above ffff are left out"));
+        topology.notes.push(format!("{far} PCI devices with a domain above ffff are not shown"));
     }
 }
 
-/// Links and network devices, in the order of their addresses.
+/// Reads links and network devices, ordered by address.
 pub(super) fn links(host: &Host) -> Links {
     let mut addresses = addresses(host);
     addresses.sort();
     let states = addresses.into_iter().filter_map(|address| {
         let folder = folder(host, &address);
-        // As hwloc's side sorts them; what it knows by the name of a driver is one of these as well.
+        // Classifies devices the same way as `machine`. Devices that hwloc identifies by their driver pass this filter too.
         let class = hexadecimal(&folder.join("class"))?;
         let kind = super::kind(hexadecimal(&folder.join("vendor")).unwrap_or(0), class >> 8)?;
         (address.find(':') == Some(4) && !is_virtual_function(host, &address))
@@ -98,7 +98,7 @@ fn state(host: &Host, address: &str, kind: DeviceKind) -> DeviceState {
     }
 }
 
-/// The folder of the port above a device: sysfs nests what is below a bridge into the bridge's folder.
+/// Returns the sysfs directory of the port above a device. sysfs nests the directory of a device in that of its bridge.
 fn port(folder: &Path) -> Option<PathBuf> {
     let real = fs::canonicalize(folder).ok()?;
     let above = real.parent()?;
@@ -108,18 +108,26 @@ fn port(folder: &Path) -> Option<PathBuf> {
 fn capability(folder: &Path, which: &str) -> Option<LinkCapability> {
     let generation = generation(&line(&folder.join(format!("{which}_link_speed")))?)?;
     let lanes = number(&folder.join(format!("{which}_link_width")))?;
-    // 0: no link; 255: the device says nothing.
+    // The width is 0 without a link, and 255 if the device does not report it.
     (1..=32).contains(&lanes).then_some(LinkCapability { generation, lanes })
 }
 
-/// Returns the generation of a link speed as the kernel writes it: `32.0 GT/s PCIe`, in older kernels `8 GT/s`.
+/// Returns the PCIe generation for a link speed in the kernel's format: `32.0 GT/s PCIe`, or `8 GT/s` on old kernels.
 fn generation(text: &str) -> Option<u8> {
-    const GIGATRANSFERS: [f64; 7] = [2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0];
-    let rate: f64 = text.split_once(" GT/s")?.0.trim().parse().ok()?;
-    (1..).zip(GIGATRANSFERS).find(|(_, known)| *known == rate).map(|(generation, _)| generation)
+    let (rate, _) = text.split_once(" GT/s")?;
+    match rate.trim() {
+        "2.5" => Some(1),
+        "5" | "5.0" => Some(2),
+        "8" | "8.0" => Some(3),
+        "16" | "16.0" => Some(4),
+        "32" | "32.0" => Some(5),
+        "64" | "64.0" => Some(6),
+        "128" | "128.0" => Some(7),
+        _ => None,
+    }
 }
 
-/// The first interface and the first RDMA device of a PCI device. Those of virtio hang one folder lower.
+/// Reads the first interface and the first RDMA device of a PCI device. virtio devices nest them one directory deeper.
 fn network(host: &Host, folder: &Path) -> Network {
     let mut places = vec![folder.to_owned()];
     places.extend(
@@ -130,7 +138,7 @@ fn network(host: &Host, folder: &Path) -> Network {
         names.next().unwrap_or_default()
     };
     let (interface, rdma) = (first("net"), first("infiniband"));
-    // Over Ethernet the interface knows more: the RDMA device is active without a peer.
+    // On Ethernet the state of the interface is more accurate: the RDMA device is active even without a peer.
     let (up, bytes_per_second) = match rdma_state(host, &rdma) {
         (infiniband, state) if infiniband || interface.is_empty() => state,
         _ => interface_state(host, &interface),
@@ -144,15 +152,15 @@ fn interface_state(host: &Host, interface: &str) -> (Option<bool>, Option<f64>) 
     }
     let folder = host.path("/sys/class/net").join(interface);
     let Some(state) = line(&folder.join("operstate")) else { return (None, None) };
-    // The carrier of an interface that is switched off cannot be read. Some drivers know no state but a carrier.
+    // The carrier of a disabled interface cannot be read. Some drivers report only a carrier and the state `unknown`.
     let carrier = line(&folder.join("carrier")).is_some_and(|carrier| carrier == "1");
     let up = carrier && matches!(state.as_str(), "up" | "unknown");
     let megabits = number::<i64>(&folder.join("speed")).filter(|speed| *speed > 0 && up);
     (Some(up), megabits.map(|megabits| megabits as f64 * 1e6 / 8.0))
 }
 
-/// All ports of an RDMA device together: whether one is of InfiniBand, whether one is up, and the rate of the fastest that
-/// is.
+/// Combines all ports of an RDMA device. Returns whether any port is InfiniBand, whether any port is active, and the rate
+/// of the fastest active port in bytes per second.
 fn rdma_state(host: &Host, rdma: &str) -> (bool, (Option<bool>, Option<f64>)) {
     let (mut infiniband, mut up, mut bytes_per_second) = (false, None, None);
     let folder = host.path("/sys/class/infiniband").join(rdma).join("ports");
@@ -168,13 +176,13 @@ fn rdma_state(host: &Host, rdma: &str) -> (bool, (Option<bool>, Option<f64>)) {
     (infiniband, (up, bytes_per_second))
 }
 
-/// `400 Gb/sec (4X NDR)`.
+/// Parses the rate in Gb/s from text such as `400 Gb/sec (4X NDR)`.
 fn gigabits(text: &str) -> Option<f64> {
     let rate: f64 = text.split_once(" Gb/sec")?.0.trim().parse().ok()?;
     (rate > 0.0 && rate < 1e6).then_some(rate)
 }
 
-/// What is in a folder, in order; nothing if it is none.
+/// Returns the sorted names in a directory, or an empty list if it cannot be read.
 fn children(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -182,7 +190,7 @@ fn children(folder: &Path) -> Vec<String> {
     names
 }
 
-/// The one line of a file, without spaces around it.
+/// Reads a file of one line and trims it.
 fn line(path: &Path) -> Option<String> {
     use std::io::Read;
     let mut text = String::new();

@@ -337,8 +337,8 @@ fn a_guests_minus_one_is_no_node() {
     let near: Vec<_> = guest.devices.iter().map(|gpu| (gpu.numa_node, gpu.cpus.to_string())).collect();
     assert_eq!(near, [(None, "0-7".into()), (Some(1), "4-7".into())]);
     let notes = [
-        "1 virtual functions of PCI devices are left out",
-        "the machine does not tell which NUMA node its GPUs are near to",
+        "1 virtual functions of PCI devices are not shown",
+        "the machine does not report the NUMA node of its GPUs",
     ];
     assert_eq!(guest.notes, notes);
 }

@@ -1,4 +1,4 @@
-//! A buffer whose lines point to each other in one random ring, and the walk through it.
+//! A buffer whose lines point to one another in one random ring, and the timed walk through it.
 
 use std::hint::black_box;
 use std::io;
@@ -8,20 +8,20 @@ use memmap2::{Advice, MmapMut};
 
 use super::mempolicy;
 
-/// Distance of two lines, in bytes: no line is in what a prefetch brings with another.
+/// Distance between two lines in bytes, large enough that prefetching one line never loads another.
 const LINE: usize = 256;
-/// Loads of a walk.
+/// Number of loads per walk.
 const LOADS: u32 = 1 << 18;
-/// Walks, the fastest of which counts: the others were held up.
+/// Number of walks. Only the fastest counts, because the others were interrupted.
 const WALKS: u32 = 4;
 
 pub(crate) struct ChaseBuffer(MmapMut);
 
 impl ChaseBuffer {
-    /// Of so many bytes, in the memory of this node, if one is given.
+    /// Allocates a buffer of `bytes` bytes, in the memory of `node` if it is set.
     pub fn new(bytes: usize, node: Option<u32>) -> io::Result<ChaseBuffer> {
         let mut memory = MmapMut::map_anon(bytes)?;
-        // Fewer TLB misses in what is measured; without large pages it is measured with them.
+        // Huge pages reduce the TLB misses in the result. They are optional.
         let _ = memory.advise(Advice::HugePage);
         if let Some(node) = node {
             mempolicy::bind(&mut memory, node)?;
@@ -34,13 +34,13 @@ impl ChaseBuffer {
         Ok(buffer)
     }
 
-    /// Makes one ring of all lines (Sattolo's shuffle).
+    /// Links all lines into one ring (Sattolo's shuffle).
     fn link(&mut self) {
         let lines = self.0.len() / LINE;
         for line in 0..lines {
             self.set(line, line);
         }
-        // xorshift64: the order has to be without pattern, no more.
+        // xorshift64 is sufficient: the order only has to be free of patterns.
         let mut random = 0x9e37_79b9_7f4a_7c15_u64;
         for line in (1..lines).rev() {
             random ^= random << 13;
@@ -60,25 +60,25 @@ impl ChaseBuffer {
         }
     }
 
-    /// The line this one points to.
+    /// Returns the line that this line points to.
     fn next(&self, line: usize) -> usize {
         let bytes = self.0.get(line * LINE..).and_then(|bytes| bytes.first_chunk::<4>());
         bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes) as usize)
     }
 
-    /// Whether its pages are on this node, by some of them.
+    /// Checks a sample of the pages and returns an error if one is not on this node.
     fn is_on(&self, node: u32) -> io::Result<()> {
         for at in [0, self.0.len() / 2, self.0.len() - 1] {
             let Some(byte) = self.0.get(at) else { continue };
             let found = mempolicy::node_of(byte)?;
             if found != node {
-                return Err(io::Error::other(format!("the kernel gave memory of node {found}")));
+                return Err(io::Error::other(format!("the kernel allocated memory on node {found}")));
             }
         }
         Ok(())
     }
 
-    /// Time of one load, by the calling thread.
+    /// Returns the time of one load in nanoseconds, measured on the calling thread.
     pub fn nanoseconds(&self) -> f64 {
         let mut fastest = f64::INFINITY;
         let mut line = 0;

@@ -1,4 +1,4 @@
-//! Memory of one NUMA node: the two system calls for it, which no crate in use wraps.
+//! The two system calls for memory on a specific NUMA node. No dependency of this workspace wraps them.
 
 #![allow(unsafe_code)]
 
@@ -6,23 +6,23 @@ use std::io;
 
 use memmap2::MmapMut;
 
-/// Nodes a mask has room for; the kernel's own limit (`CONFIG_NODES_SHIFT`) is 1024.
+/// Number of nodes in a mask, equal to the kernel's limit (`CONFIG_NODES_SHIFT`) of 1024.
 const NODES: usize = 1024;
 const BITS: usize = libc::c_ulong::BITS as usize;
-/// Of linux/mempolicy.h: pages come only from the nodes in the mask.
+/// Policy of linux/mempolicy.h that allocates pages only on the nodes of the mask.
 const MPOL_BIND: libc::c_ulong = 2;
-/// Of linux/mempolicy.h: the node (1) of an address (2).
+/// Flags of linux/mempolicy.h that request the node (1) of an address (2).
 const MPOL_F_NODE_ADDR: libc::c_ulong = 1 | 2;
 
-/// Lets the pages of a mapping, none of which was touched yet, come only from this node.
+/// Binds a mapping to one node. No page of the mapping may have been touched before, because touched pages do not move.
 pub fn bind(memory: &mut MmapMut, node: u32) -> io::Result<()> {
     let mut mask = [0 as libc::c_ulong; NODES / BITS];
     let node = usize::try_from(node).map_err(io::Error::other)?;
     let word = mask.get_mut(node / BITS).ok_or(io::ErrorKind::InvalidInput)?;
     *word |= 1 << (node % BITS);
-    // SAFETY: The range is a mapping of our own, borrowed exclusively, of this length; the call changes where its
-    // pages come from and nothing that is in them. The mask is read only during the call and holds as many bits as
-    // given, less one, as the kernel counts them.
+    // SAFETY: The range is an exclusively borrowed mapping of this length. The call changes the node that its pages are
+    // allocated on and leaves their contents unchanged. The kernel reads the mask only during the call. The mask has
+    // `NODES` bits, and the kernel reads one bit less than the argument.
     let done = unsafe {
         libc::syscall(
             libc::SYS_mbind,
@@ -37,11 +37,11 @@ pub fn bind(memory: &mut MmapMut, node: u32) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Node that the page of this byte is on.
+/// Returns the node of the page that contains this byte.
 pub fn node_of(byte: &u8) -> io::Result<u32> {
     let mut node: libc::c_int = -1;
-    // SAFETY: With these flags the kernel writes one number to `node` and only looks up the page of the address, which
-    // is that of a borrowed byte; there is no mask.
+    // SAFETY: With these flags the kernel writes one number to `node` and only resolves the page of the address. The
+    // address is that of a borrowed byte, and no mask is passed.
     let done = unsafe {
         libc::syscall(
             libc::SYS_get_mempolicy,
