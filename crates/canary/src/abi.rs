@@ -1,5 +1,5 @@
-//! What the host and the kernels agree on, as `kernels/abi.h` says it in C++ (a test compares the two):
-//! arguments, results and shapes. Every kernel takes one structure by value.
+//! Arguments, results and shapes that the host and the kernels share. `kernels/abi.h` declares the same in C++, and a
+//! test compares the two. Every kernel has one structure as its parameter, passed by value.
 
 #![allow(unsafe_code)]
 
@@ -18,17 +18,17 @@ macro_rules! plain {
     )+ };
 }
 
-/// What one block noted of the multiprocessor it ran on.
+/// Record of one block about the multiprocessor that it ran on.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SmStamp {
-    /// `%smid`; numbers need not be contiguous.
+    /// `%smid`. The numbers need not be contiguous.
     pub smid: u32,
-    /// Threads of the block, as the device saw it.
+    /// Number of threads in the block, as the device counted them.
     pub threads: u32,
     /// `clock64()` before the work.
     pub begin_cycles: u64,
-    /// `clock64()` after it.
+    /// `clock64()` after the work.
     pub end_cycles: u64,
     /// `%globaltimer` before the work, nanoseconds.
     pub begin_ns: u64,
@@ -36,30 +36,27 @@ pub struct SmStamp {
     pub end_ns: u64,
 }
 
-/// A thread whose result was not the expected one.
+/// A thread whose result differed from the expected one.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BadLane {
     pub smid: u32,
-    /// Thread within its block; the warp is `thread / 32`, the lane `thread % 32`.
+    /// Index of the thread within its block. The warp is `thread / 32` and the lane is `thread % 32`.
     pub thread: u32,
-    /// What it should have had.
     pub expected: u64,
     pub got: u64,
 }
 
-/// Bad lanes that are listed one by one.
+/// Maximum number of bad lanes that are listed individually.
 pub const BAD_LANES: usize = 62;
 
-/// The first bad lanes of a launch. Zeroed before it.
+/// The first bad lanes of a launch. The host zeroes the structure before the launch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct BadLanes {
-    /// All of them, also those that found no room.
+    /// Number of all bad lanes, including those that are not listed.
     pub count: u32,
-    /// Zero.
     pub reserved: u32,
-    /// The first of them.
     pub lanes: [BadLane; BAD_LANES],
 }
 
@@ -69,7 +66,7 @@ impl Default for BadLanes {
     }
 }
 
-/// A word of memory that did not hold what was written.
+/// A word of memory whose content differed from the value written to it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BadWord {
@@ -79,18 +76,16 @@ pub struct BadWord {
     pub got: u64,
 }
 
-/// Bad words that are listed one by one.
+/// Maximum number of bad words that are listed individually.
 pub const BAD_WORDS: usize = 62;
 
-/// The first bad words of a launch. Zeroed before it.
+/// The first bad words of a launch. The host zeroes the structure before the launch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct BadWords {
-    /// All of them, also those that found no room.
+    /// Number of all bad words, including those that are not listed.
     pub count: u32,
-    /// Zero.
     pub reserved: u32,
-    /// The first of them.
     pub words: [BadWord; BAD_WORDS],
 }
 
@@ -100,191 +95,172 @@ impl Default for BadWords {
     }
 }
 
-/// Threads of a block of `sm_rate`.
+/// Number of threads in a block of `sm_rate`.
 pub const SM_RATE_THREADS: u32 = 1024;
-/// Independent chains of a thread of `sm_rate`.
+/// Number of independent chains in a thread of `sm_rate`.
 pub const SM_RATE_CHAINS: u32 = 2;
-/// FMA of one chain in one turn of `sm_rate`.
+/// FMA operations of one chain in one turn of `sm_rate`.
 pub const SM_RATE_CHAIN_FMA: u32 = 128;
-/// A step of a chain of `sm_rate` is `x = fma(x, SM_RATE_A, SM_RATE_B)`.
+/// Factor of a chain's step, which is `x = fma(x, SM_RATE_A, SM_RATE_B)`.
 pub const SM_RATE_A: f32 = -0.9999999;
-/// See [`SM_RATE_A`].
+/// Summand of a chain's step.
 pub const SM_RATE_B: f32 = 1.2345;
 
-/// Arguments of `sm_rate`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SmRateArgs {
-    /// Address of an [`SmStamp`] a block.
+    /// Address of one [`SmStamp`] per block.
     pub stamps: u64,
-    /// Address of [`BadLanes`].
     pub bad: u64,
-    /// Turns of the loop.
     pub turns: u32,
-    /// From which the chains start.
+    /// Seed from which the chains start.
     pub seed: u32,
-    /// The chains' bits after the turns, side by side, the first chain's highest.
+    /// Concatenated bits of the chains after the turns. The first chain has the highest bits.
     pub expected: u64,
 }
 
-/// Arguments of `tensor`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TensorArgs {
-    /// Address of an [`SmStamp`] a block.
+    /// Address of one [`SmStamp`] per block.
     pub stamps: u64,
-    /// Address of [`BadLanes`]; values are the bits of the FP32 sum.
+    /// Address of [`BadLanes`]. Its values are the bits of the FP32 sum.
     pub bad: u64,
-    /// Turns of the loop.
     pub turns: u32,
-    /// Every element of the left matrix, 1 to 3.
+    /// Value of every element of the left matrix, 1 to 3.
     pub a: u32,
-    /// Every element of the right matrix, 1 to 3.
+    /// Value of every element of the right matrix, 1 to 3.
     pub b: u32,
-    /// Zero.
     pub reserved: u32,
 }
 
-/// Dynamic shared memory that `tensor` needs at least, bytes.
+/// Minimum dynamic shared memory of `tensor`, in bytes.
 pub const TENSOR_SHARED_BYTES: u32 = 10240;
 
-/// What the module's global `tensor_shape` holds: the kernel's shape differs by architecture.
+/// Type of the module's global `tensor_shape`. The kernel's shape differs between architectures.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TensorShape {
-    /// Threads of a block.
+    /// Number of threads in a block.
     pub threads: u32,
-    /// FMA of a block in one turn, low half.
+    /// Low half of the FMA operations that a block does in one turn.
     pub fma_low: u32,
-    /// FMA of a block in one turn, high half.
+    /// High half of the FMA operations that a block does in one turn.
     pub fma_high: u32,
-    /// Products summed into each element in one turn.
+    /// Number of products summed into an element in one turn.
     pub depth: u32,
 }
 
-/// Threads of a block of `sm_sdc`.
+/// Number of threads in a block of `sm_sdc`.
 pub const SDC_THREADS: usize = 256;
-/// Units that `sm_sdc` tries, in the order of their results.
+/// Number of units that `sm_sdc` tests, in the order of their results.
 pub const SDC_UNITS: usize = 7;
-/// Names of the units, as in a mismatch.
+/// Names of the units, as reported in a mismatch.
 pub const SDC_UNIT_NAMES: [&str; SDC_UNITS] =
     ["int32", "fp32", "fp64", "tensor", "shared", "shuffle", "atomic"];
-/// Rounds that one launch of `sm_sdc` should do; more is gained by other seeds.
+/// Rounds in one launch of `sm_sdc`. Further launches with other seeds find more than further rounds would.
 pub const SDC_ROUNDS: u32 = 8;
-/// Up to which the sums of its tensor unit are exact.
+/// Maximum number of rounds for which the sums of the tensor unit are exact.
 pub const SDC_MAX_ROUNDS: u32 = 256;
-/// Words of its shared memory that are written and read.
+/// Number of shared memory words that `sm_sdc` writes and reads.
 pub const SDC_SHARED_WORDS: usize = 8192;
-/// Its counters in shared memory.
+/// Number of counters in the shared memory of `sm_sdc`.
 pub const SDC_COUNTERS: usize = 64;
-/// Dynamic shared memory that it needs at least, bytes.
+/// Minimum dynamic shared memory of `sm_sdc`, in bytes.
 pub const SDC_SHARED_BYTES: u32 = 4 * (SDC_SHARED_WORDS + SDC_COUNTERS) as u32;
 
-/// Arguments of `sm_sdc`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SmSdcArgs {
     /// Address of `u64 [block][SDC_UNITS][SDC_THREADS]`.
     pub results: u64,
-    /// Address of an [`SmStamp`] a block.
+    /// Address of one [`SmStamp`] per block.
     pub stamps: u64,
-    /// Rounds of each unit.
+    /// Number of rounds per unit.
     pub rounds: u32,
-    /// From which all inputs follow.
+    /// Seed from which all inputs are derived.
     pub seed: u32,
 }
 
-/// Threads of a block of `hbm_read` and `l2`, exactly.
+/// Required number of threads in a block of `hbm_read` and `l2`.
 pub const READ_THREADS: u32 = 1024;
-/// Dynamic shared memory that they need at least, bytes.
+/// Minimum dynamic shared memory of `hbm_read` and `l2`, in bytes.
 pub const READ_SHARED_BYTES: u32 = 8 * READ_THREADS;
 
 /// Arguments of `hbm_read` and `l2`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReadArgs {
-    /// Address of the buffer.
     pub data: u64,
-    /// Its length in 16-byte words.
+    /// Length of the buffer in 16-byte words.
     pub words: u64,
-    /// Address of an [`SmStamp`] a block.
+    /// Address of one [`SmStamp`] per block.
     pub stamps: u64,
-    /// Address of a `u64` a block: the sum of all 64-bit words it read, modulo 2^64.
+    /// Address of one `u64` per block, the sum modulo 2^64 of all 64-bit words that the block read.
     pub sums: u64,
-    /// How often all is read.
+    /// Number of passes over the whole buffer.
     pub passes: u32,
-    /// Zero.
     pub reserved: u32,
 }
 
-/// What word `i` of a buffer holds; `a` and `b` are arguments beside it.
+/// Content of word `i` of a buffer, computed from `i` and two parameters, `a` and `b`.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pattern {
     /// `a + i * b`.
     Arithmetic = 0,
-    /// `a`.
+    /// `a` in every word.
     Constant = 1,
-    /// `a + 8 * i`: its own address.
+    /// `a + 8 * i`, which is the word's own address if `a` is the buffer's.
     Address = 2,
-    /// The complement of that.
+    /// Complement of [`Pattern::Address`].
     NotAddress = 3,
-    /// `splitmix64(a + i)`.
+    /// `splitmix64(a + i)`, a pseudorandom number.
     Random = 4,
-    /// The complement of that.
+    /// Complement of [`Pattern::Random`].
     NotRandom = 5,
 }
 
-/// Threads of a block of `fill` and `check`.
+/// Number of threads in a block of `fill` and `check`.
 pub const WALK_THREADS: u32 = 512;
 
-/// Arguments of `fill`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FillArgs {
-    /// Address of the buffer.
     pub data: u64,
-    /// Its length in 8-byte words.
+    /// Length of the buffer in 8-byte words.
     pub words: u64,
     /// First parameter of the pattern.
     pub a: u64,
     /// Second parameter of the pattern.
     pub b: u64,
-    /// A [`Pattern`].
     pub pattern: u32,
-    /// Zero.
     pub reserved: u32,
 }
 
-/// Arguments of `check`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CheckArgs {
-    /// Address of the buffer.
     pub data: u64,
-    /// Its length in 8-byte words.
+    /// Length of the buffer in 8-byte words.
     pub words: u64,
     /// First parameter of the pattern.
     pub a: u64,
     /// Second parameter of the pattern.
     pub b: u64,
-    /// Address of [`BadWords`].
     pub bad: u64,
-    /// A [`Pattern`].
     pub pattern: u32,
-    /// Zero.
     pub reserved: u32,
 }
 
-/// Threads of a block of `overlap`.
+/// Number of threads in a block of `overlap`.
 pub const OVERLAP_THREADS: u32 = 256;
-/// A step of `overlap` is `x = fma(x, OVERLAP_A, OVERLAP_B)`.
+/// Factor of a step of `overlap`, which is `x = fma(x, OVERLAP_A, OVERLAP_B)`.
 pub const OVERLAP_A: f32 = SM_RATE_A;
-/// See [`OVERLAP_A`].
+/// Summand of a step of `overlap`.
 pub const OVERLAP_B: f32 = SM_RATE_B;
 
-/// Arguments of `overlap`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OverlapArgs {
@@ -293,16 +269,14 @@ pub struct OverlapArgs {
     /// Address of the FP32 output.
     pub y: u64,
     pub count: u64,
-    /// Steps for each element.
+    /// Number of steps per element.
     pub turns: u32,
-    /// Zero.
     pub reserved: u32,
 }
 
-/// Threads of a block of `transform`.
+/// Number of threads in a block of `transform`.
 pub const TRANSFORM_THREADS: u32 = 256;
 
-/// Arguments of `transform`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TransformArgs {
@@ -317,7 +291,6 @@ pub struct TransformArgs {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LaunchArgs {
-    /// Zero.
     pub reserved: u64,
 }
 

@@ -1,7 +1,8 @@
-//! The history of each GPU or MIG device: clean samples by configuration (the baseline), the last verdicts (for the rule of three
-//! of the last four), wrong results, and the newest figures (for siblings).
+//! History of the GPUs and MIG devices. It contains clean samples by configuration (the baseline), the last verdicts
+//! (for the three-of-four rule), wrong results, and the newest figures (for comparison with siblings).
 //!
-//! One state file keeps it over restarts. The judge reads it and returns a [`BaselineUpdate`]; only the daemon applies updates.
+//! One state file stores the history across restarts. The judge reads the history and returns a [`BaselineUpdate`].
+//! Only the daemon applies updates.
 
 mod quantity;
 mod recent_runs;
@@ -24,18 +25,17 @@ use recent_runs::PastWrong;
 use recent_runs::RecentRuns;
 pub(crate) use recent_runs::{RecentSample, add};
 
-/// Clean samples that are kept of each quantity.
+/// Maximum number of clean samples stored per quantity.
 const KEPT: usize = 200;
-/// Clean samples from which on a quantity is compared.
+/// Minimum number of clean samples before a quantity is compared.
 pub const NEEDED: usize = 20;
-/// Configurations that are kept of a place.
+/// Maximum number of configurations stored per place.
 const CONFIGURATIONS: usize = 3;
-/// Configurations of all places, and places, that are kept at most.
+/// Maximum number of places, and of configurations over all places.
 const SETS: usize = 192;
-/// Siblings that are needed for a comparison.
+/// Minimum number of siblings for a comparison.
 const SIBLINGS: usize = 3;
 
-/// The history of all devices.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BaselineStore {
     sets: Vec<Set>,
@@ -56,27 +56,28 @@ impl Document for BaselineStore {
 struct Set {
     key: String,
     configuration: String,
-    /// By the name of the quantity, oldest first. Half of a double's digits are enough: they repeat to 1 in 100,000 at best.
+    /// Samples by the name of the quantity, oldest first. Single precision is enough, because figures repeat to 1 in
+    /// 100,000 at best.
     samples: BTreeMap<String, Vec<f32>>,
 }
 
-/// What a run adds.
+/// Results of one run that are added to the history.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BaselineUpdate {
-    /// By [`key`].
+    /// Place of the run, from [`key`].
     pub key: String,
-    /// When it ended, in seconds since 1970.
+    /// End of the run, in seconds since 1970.
     pub at: f64,
-    /// By [`configuration`] and [`model`]; `None` if the run ended before the device was known.
+    /// Results of [`configuration`] and [`model`]; `None` if the run ended before it identified the device.
     pub device: Option<(String, String)>,
     pub clean: Vec<(Quantity, f64)>,
-    /// Valid samples, clean or not.
+    /// All valid samples, whether clean or not.
     pub newest: Vec<(Quantity, f64)>,
-    /// What valid samples said of each check.
+    /// Verdicts of the valid samples by check.
     pub samples: Vec<(CanaryCheck, CanaryVerdict)>,
 }
 
-/// A place by what does not change over a reboot: NVML's index may, as the UUID of a MIG device does.
+/// Identifies a place by properties that survive a reboot. NVML's index and the UUID of a MIG device may change.
 pub fn key(place: &Place) -> String {
     let uuid = &place.gpu.uuid;
     match &place.instance {
@@ -85,7 +86,7 @@ pub fn key(place: &Place) -> String {
     }
 }
 
-/// What a baseline holds for. Any change opens another one.
+/// Identifies the configuration that a baseline applies to. Any change starts a new baseline.
 pub fn configuration(device: &CudaDevice) -> String {
     let of = (
         device.compute_capability,
@@ -103,25 +104,25 @@ pub fn configuration(device: &CudaDevice) -> String {
     format!("{of:?}")
 }
 
-/// What GPUs have in common whose rates should be alike.
+/// Identifies the GPUs whose rates should be alike.
 pub fn model(place: &Place, device: &CudaDevice) -> String {
     let profile = place.instance.as_ref().map_or("", |i| &i.profile);
     let (power, code) = (device.power_limit_milliwatts, device.code_checksum);
     format!("{:?}", (&device.name, profile, power, code, used_power(device)))
 }
 
-/// Device memory that the checks use, for rates depend on it. By whole powers of two: how much there is to use differs a
-/// little from run to run where memory is scarce.
+/// Returns the device memory that the checks use, because rates depend on it. The size is rounded to a power of two,
+/// because it varies slightly between runs when memory is scarce.
 fn used_power(device: &CudaDevice) -> u32 {
     device.used_bytes.checked_ilog2().unwrap_or(0)
 }
 
-/// The newest figures of the other places of the same model.
+/// Newest figures of the other places of the same model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Siblings(BTreeMap<String, Vec<f64>>);
 
 impl Siblings {
-    /// From the figures of each of them.
+    /// Collects the newest figures of several places.
     pub fn from_figures<'a>(others: impl IntoIterator<Item = &'a [(Quantity, f64)]>) -> Siblings {
         Siblings::by_name(others.into_iter().flatten().map(|(quantity, value)| (quantity.name, *value)))
     }
@@ -132,12 +133,12 @@ impl Siblings {
         siblings
     }
 
-    /// Whether there are enough of them for any comparison.
+    /// Returns true if there are enough siblings for any comparison.
     pub fn is_enough(&self) -> bool {
         self.0.values().any(|values| values.len() >= SIBLINGS)
     }
 
-    /// Their median, if there are enough of them.
+    /// Returns the siblings' median, if there are enough siblings.
     pub fn median(&self, quantity: Quantity) -> Option<f64> {
         let values = self.0.get(quantity.name).filter(|values| values.len() >= SIBLINGS)?;
         stats::median(values.iter().copied())
@@ -145,7 +146,7 @@ impl Siblings {
 }
 
 impl BaselineStore {
-    /// The reference of a device in a configuration; `None` while too little is known.
+    /// Returns the reference of a device in a configuration, or `None` if there are too few samples.
     pub(crate) fn reference(&self, key: &str, configuration: &str, quantity: Quantity) -> Option<Reference> {
         let samples = self.samples(key, configuration, quantity);
         let samples: Vec<f64> = samples.iter().copied().map(f64::from).collect();
@@ -153,12 +154,12 @@ impl BaselineStore {
         (samples.len() >= NEEDED).then_some(Reference { quantity, spread, count: samples.len() })
     }
 
-    /// How many clean samples there are.
+    /// Returns the number of clean samples.
     pub fn count(&self, key: &str, configuration: &str, quantity: Quantity) -> usize {
         self.samples(key, configuration, quantity).len()
     }
 
-    /// What the last valid samples of a check said, oldest first: in this configuration, and not in the future.
+    /// Returns the last valid verdicts of a check in this configuration, oldest first, without those from the future.
     pub(crate) fn recent(
         &self,
         key: &str,
@@ -168,16 +169,16 @@ impl BaselineStore {
     ) -> Vec<RecentSample> {
         let runs = self.recent_runs_of(key).filter(|runs| runs.configuration == configuration);
         let recent = runs.and_then(|runs| runs.recent.get(&check)).into_iter().flatten();
-        // A clock that was set back leaves samples from the future: their distance in time means nothing.
+        // After the clock is set back, older samples lie in the future and their age is meaningless.
         recent.filter(|recent| recent.at <= now).copied().collect()
     }
 
-    /// The newest wrong results there, by check.
+    /// Returns the newest wrong results of a place, by check.
     pub(crate) fn wrong(&self, key: &str) -> &[PastWrong] {
         self.recent_runs_of(key).map_or(&[], |recent| &recent.wrong)
     }
 
-    /// The newest figures of the other places of this model.
+    /// Returns the newest figures of the other places of the same model.
     pub fn siblings(&self, place: &Place, device: &CudaDevice) -> Siblings {
         let (key, model) = (key(place), model(place, device));
         let others = self.recent_runs.iter().filter(|recent| recent.key != key && recent.model == model);
@@ -185,9 +186,9 @@ impl BaselineStore {
         Siblings::by_name(figures.map(|(name, value)| (name.as_str(), f64::from(*value))))
     }
 
-    /// Adds the samples of a run.
+    /// Adds the results of a run.
     pub fn apply(&mut self, update: BaselineUpdate) {
-        // Moved to the end: the front is what was longest without a run.
+        // Moved to the end, so that the front has gone longest without a run.
         if let Some((configuration, _)) = update.device.as_ref().filter(|_| !update.clean.is_empty()) {
             let (key, configuration) = (update.key.clone(), configuration.clone());
             let at = self.sets.iter().position(|set| set.key == key && set.configuration == configuration);
@@ -212,8 +213,7 @@ impl BaselineStore {
         self.trim();
     }
 
-    /// The content of a file without values that no run measures: another program, or a hand,
-    /// may have written it.
+    /// Removes values that no run could have measured, because another program or a person may have written the file.
     pub fn sanitized(mut self) -> BaselineStore {
         for set in &mut self.sets {
             for samples in set.samples.values_mut() {
@@ -235,7 +235,7 @@ impl BaselineStore {
         self.recent_runs.iter().find(|recent| recent.key == key)
     }
 
-    /// Drops what was longest without a run: configurations of a place, then of all places.
+    /// Drops the entries that have gone longest without a run, first within a place and then over all places.
     fn trim(&mut self) {
         let mut seen: BTreeMap<String, usize> = BTreeMap::new();
         self.sets.reverse();

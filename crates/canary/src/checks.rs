@@ -1,7 +1,8 @@
-//! The checks: one file each with its kernels, measurement, judgement and tolerances. [`CHECKS`] is the only list of them;
-//! the child's steps, the judge and the kernels that are loaded follow from it.
+//! The checks. The file of a check contains its measurement, judgement and tolerances, and names its kernels.
+//! [`CHECKS`] is the only list of checks. The child's steps, the judge and the set of kernels to load are derived from
+//! it.
 //!
-//! The child measures, the parent judges: `measure` calls the driver, `judge` is pure.
+//! The child measures and the parent judges: `measure` calls the driver, and `judge` is pure.
 
 mod hbm_read;
 mod hbm_walk;
@@ -24,7 +25,7 @@ use std::time::Duration;
 use sampler::watch::Around;
 use serde::{Deserialize, Serialize};
 
-// Each check takes these by `use super::*`.
+// The modules of the checks import these names with `use super::*`.
 use crate::abi::{BadWords, Pattern, SmStamp};
 use crate::baseline::Quantity;
 use crate::format::{self, bytes_per_second, counted, percent, seconds};
@@ -49,21 +50,22 @@ pub use transform::{TRANSFORM_LIMIT, Transform};
 /// Everything about one check.
 pub(crate) struct Check {
     pub name: CanaryCheck,
-    /// The step of the run in which the check is made.
+    /// Step of the run in which the check runs.
     pub step: CanaryStep,
-    /// The kernels of `kernels/*.cu` that it launches.
+    /// Names of the kernels in `kernels/*.cu` that the check launches.
     pub kernels: &'static [&'static str],
-    /// The host does nothing between launches, so that wall time beyond GPU time means another process on the GPU.
+    /// True if the host does nothing between launches. Wall time beyond GPU time then means that another process used
+    /// the GPU.
     pub back_to_back: bool,
-    /// The PCIe link's state is read meanwhile.
+    /// True if the child reads the state of the PCIe link during the check.
     pub reads_link: bool,
-    /// Calls the driver. `None` where there is nothing to measure.
+    /// Calls the driver. Returns `None` if there is nothing to measure.
     pub measure: Measure,
-    /// Judges what was measured, by the clock of this run.
+    /// Judges the measurement, given the clock of this run.
     pub judge: Judge,
 }
 
-/// The figures of a check, and its wrong results.
+/// Figures and wrong results of a check.
 pub(crate) type CheckResult = (CheckFigures, Mismatches);
 type Measure = fn(&mut Session<'_>) -> Try<Option<CheckResult>>;
 type Judge = fn(&RunContext<'_>, &Measurement, &Clock) -> Sample;
@@ -84,8 +86,8 @@ impl Check {
     }
 }
 
-/// All checks but `init`, which is made of the driver's steps before them ([`steps`]). The order has no meaning: a run's is
-/// that of its request.
+/// All checks except `init`, which consists of the driver's steps before them ([`steps`]). The order has no meaning;
+/// the request determines the order within a run.
 pub static CHECKS: [&Check; 11] = [
     &sm_rate::CHECK,
     &tensor::CHECK,
@@ -100,51 +102,52 @@ pub static CHECKS: [&Check; 11] = [
     &p2p::CHECK,
 ];
 
-/// The check of this name; `None` for `init`.
+/// Returns the check of this name, or `None` for `init`.
 pub fn by_name(name: CanaryCheck) -> Option<&'static Check> {
     CHECKS.into_iter().find(|check| check.name == name)
 }
 
-/// The kernels of all checks, each once.
+/// Returns the names of the kernels of all checks, without duplicates.
 pub fn kernels() -> BTreeSet<&'static str> {
     CHECKS.into_iter().flat_map(|check| check.kernels.iter().copied()).collect()
 }
 
-/// The check that a step belongs to. The driver's steps are those of `init`.
+/// Returns the check that a step belongs to. The driver's steps belong to `init`.
 pub fn of_step(step: CanaryStep) -> CanaryCheck {
     CHECKS.into_iter().find(|check| check.step == step).map_or(CanaryCheck::Init, |check| check.name)
 }
 
-/// What a check measured, and what NVML reported meanwhile.
+/// Results of a check, and NVML's readings around the check.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
     pub check: CanaryCheck,
-    /// Time in which its kernels or copies ran, seconds.
+    /// Time in which the check's kernels or copies ran, in seconds.
     pub gpu_seconds: f64,
-    /// The same with the time in which another process had the GPU, seconds.
+    /// The same time including any time in which another process used the GPU, in seconds.
     pub wall_seconds: f64,
     pub found: CheckFigures,
-    /// Wrong results: how many, and the first of them.
+    /// Number of wrong results, and the first of them.
     pub mismatches: Mismatches,
-    /// What NVML reported before, during and after.
+    /// NVML's readings before, during and after the check.
     pub around: Around,
 }
 
-/// The figures of a check; times in seconds.
+/// Figures of a check. Times are in seconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckFigures {
-    /// `sm_rate`, `tensor`: every multiprocessor.
+    /// Figures of all multiprocessors, from `sm_rate` or `tensor`.
     Sms(Vec<Sm>),
-    /// `sm_sdc`: the multiprocessors that ran it.
+    /// Multiprocessors that ran `sm_sdc`.
     Covered(Vec<u32>),
-    /// `hbm_read`, `l2`: bytes of one pass, and the time of each pass (or launch of several, divided). L2 scales with the
-    /// SM clock, in Hz.
+    /// Bytes of one pass and times of the passes, from `hbm_read` or `l2`. For a launch of several passes, the time is
+    /// divided by their number. The L2 rate scales with the SM clock, which is in Hz.
     Read { bytes: u64, seconds: Vec<f64>, sm_clock_hertz: f64 },
-    /// `hbm_walk`: bytes, and patterns written and read back.
+    /// Bytes and number of patterns that `hbm_walk` wrote and read back.
     Walked { bytes: u64, patterns: u32 },
-    /// `pcie`: bytes and times of copies each way; the time of a copy of four bytes, median; PCIe generation and lanes while
-    /// copying, 0 if not reported; the NUMA node of the pinned buffer, `None` where the host hides that of the GPU.
+    /// Copies of `pcie`: their bytes and their times in both directions, the median time of a four-byte copy, the PCIe
+    /// generation and lanes during the copies (0 if not reported), and the NUMA node of the pinned buffer (`None` if
+    /// the host does not report the GPU's node).
     Copied {
         bytes: u64,
         to_gpu: Vec<f64>,
@@ -154,13 +157,12 @@ pub enum CheckFigures {
         link_width: u32,
         numa_node: Option<u32>,
     },
-    /// `launch`: time from an empty launch to its end seen, of each, sorted.
+    /// Sorted times of `launch` from an empty launch until the host notices its end.
     Launched(Vec<f64>),
-    /// `overlap`.
     Overlapped(Overlap),
-    /// `transform`.
     Transformed(Transform),
-    /// `p2p`: UUID of the other GPU, bytes of one copy, the time of each, and whether the GPUs reach each other's memory.
+    /// Copies of `p2p`: the UUID of the other GPU, the bytes and the times of the copies, and whether the GPUs can
+    /// access one another's memory.
     Peer { peer: String, bytes: u64, seconds: Vec<f64>, access: bool },
 }
 

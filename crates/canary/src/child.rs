@@ -1,8 +1,9 @@
-//! The process of one run: the only one that loads libcuda. It takes one request on its control pipe, reports each step before and
-//! after it, so that a hang has a name, and gives back all that it had.
+//! The process of one run, and the only process that loads libcuda. It reads one request from its control pipe, reports
+//! the start and end of every step so that a hang can be attributed, and releases everything that it allocated.
 //!
-//! It ends between two kernels when its control pipe closes, or, where it is to yield, when another process comes to the GPU;
-//! never inside a driver call. Kernels last a few milliseconds at most, so nothing waits longer than that for the GPU.
+//! It stops between two kernels when its control pipe closes, or, in a run that yields, when another process starts to
+//! use the GPU. It never stops inside a driver call. Kernels last a few milliseconds at most, so no other process waits
+//! longer than that for the GPU.
 
 mod init;
 mod pid;
@@ -22,10 +23,10 @@ use model::clock::Mono;
 use run::RunSteps;
 use sampler::watch::{NvmlWatch, WatchTarget};
 
-/// How much of the CPU is left to others.
+/// Nice value of the process.
 const NICE: i32 = 10;
 
-/// The process's whole life.
+/// Runs the process from its start to its end.
 pub fn run() -> io::Result<()> {
     child::ignore_signals()?;
     let (frames, control, shared) = child::inherited()?;
@@ -56,12 +57,12 @@ pub fn run() -> io::Result<()> {
         }
     };
     let slot = table.writer(NODE_SLOT);
-    // From now on its calls are seen.
+    // From here on, the parent watches the calls.
     slot.expect(Mono::now());
     let poll = Poll { control: &control, watch: &watch, yields: request.yields };
     RunSteps::run(&request, poll, &mut reports, slot);
     slot.leave();
-    // The parent hears the end now, also if NVML holds the other thread for ever.
+    // The parent receives the end of the stream now, even if NVML blocks the other thread forever.
     drop(reports);
     watch.finish();
     Ok(())
@@ -74,11 +75,11 @@ fn unable(reports: &mut ReportWriter, reason: CanarySkip, text: String) -> io::R
     Ok(())
 }
 
-/// The reports up the frames pipe.
+/// Writer of the reports on the frames pipe.
 #[derive(Debug)]
 pub(crate) struct ReportWriter<W = File> {
     pipe: W,
-    /// The parent no longer reads.
+    /// True if the parent no longer reads.
     broken: bool,
 }
 
@@ -87,7 +88,7 @@ impl<W: Write> ReportWriter<W> {
         ReportWriter { pipe, broken: false }
     }
 
-    /// Sends a report. A failure is logged; the parent learns it by the silence.
+    /// Sends a report. A failure is logged; the parent notices the missing reports.
     pub fn send(&mut self, report: &ChildReport) {
         if self.broken {
             return;

@@ -1,27 +1,26 @@
-//! The kernels' machine code, made ahead by `kernels/build.py`, and which of it a GPU takes.
+//! Machine code of the kernels, compiled in advance by `kernels/build.py`, and the choice of code for a GPU.
 //!
-//! Machine code of one architecture runs on GPUs of the same major and the same or a higher minor number;
-//! names that end in `a` on exactly one. GPUs for which there is none get PTX, which their driver compiles:
-//! that takes the driver some time, and no kernel is slower for it but `tensor`, which uses the oldest of its
-//! instructions.
+//! Machine code of one architecture runs on GPUs with the same major and the same or a higher minor number. Code whose
+//! name ends in `a` runs on exactly one architecture. All other GPUs use PTX, which their driver compiles. The
+//! compilation takes some time, and only `tensor` is slower, because it then uses the oldest of its instructions.
 
-/// Compute capability: major and minor.
+/// Compute capability as major and minor number.
 type Capability = (u32, u32);
 
 /// A module that the CUDA driver can load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Code {
-    /// What it was made for, as `sm_90a`; `compute_75` is PTX.
+    /// Target of the module, such as `sm_90a`. `compute_75` is PTX.
     pub name: &'static str,
-    /// The module. PTX ends with a zero byte, as the driver wants it.
+    /// Content of the module. PTX ends with a zero byte, as the driver requires.
     pub image: &'static [u8],
-    /// The compute capabilities it is for: at least, and at most.
+    /// Lowest and highest compute capability that the module supports.
     least: Capability,
     most: Capability,
 }
 
 impl Code {
-    /// Checksum of the module, by which one build of the kernels differs from another.
+    /// Returns a checksum of the module, which distinguishes builds of the kernels.
     pub fn checksum(&self) -> u32 {
         crc32fast::hash(self.image)
     }
@@ -38,7 +37,7 @@ macro_rules! cubin {
     };
 }
 
-/// Machine code. The most fitting of two that fit is the later one.
+/// Machine code of all targets. If two entries match, the later one is the better match.
 static CUBINS: [Code; 8] = [
     cubin!("sm_75", (7, 5), (7, u32::MAX)),
     cubin!("sm_80", (8, 0), (8, u32::MAX)),
@@ -50,7 +49,7 @@ static CUBINS: [Code; 8] = [
     cubin!("sm_120", (12, 0), (12, u32::MAX)),
 ];
 
-/// Integrated GPUs (Jetson): machine code of the others does not run on them, whatever its number.
+/// Integrated GPUs (Jetson), which cannot run the machine code of other GPUs, whatever its number.
 const INTEGRATED: [Capability; 4] = [(5, 3), (6, 2), (7, 2), (8, 7)];
 
 static PTX: Code = Code {
@@ -60,7 +59,7 @@ static PTX: Code = Code {
     most: (u32::MAX, u32::MAX),
 };
 
-/// What a GPU of this compute capability takes; `None`: it is too old.
+/// Returns the module for a compute capability, or `None` if the GPU is too old.
 pub fn choose(capability: Capability) -> Option<&'static Code> {
     let fits = |code: &&Code| (code.least..=code.most).contains(&capability);
     let cubin = CUBINS.iter().rev().find(fits).filter(|_| !INTEGRATED.contains(&capability));
@@ -93,7 +92,7 @@ mod tests {
             ((10, 3), "sm_103"),
             ((12, 0), "sm_120"),
             ((12, 1), "sm_120"),
-            // An integrated one, one that no machine code is for, and some not yet known.
+            // An integrated GPU, a GPU without matching machine code, and some future GPUs.
             ((8, 7), "compute_75"),
             ((10, 1), "compute_75"),
             ((11, 0), "compute_75"),
@@ -112,14 +111,14 @@ mod tests {
         for made in &CUBINS {
             let image = made.image;
             assert_eq!(&image[..4], b"\x7fELF", "{}", made.name);
-            // ELF: machine 190 is CUDA.
+            // ELF machine 190 is CUDA.
             assert_eq!(u16::from_le_bytes([image[18], image[19]]), 190, "{}", made.name);
         }
         let (zero, text) = PTX.image.split_last().unwrap();
         assert_eq!(*zero, 0);
         let text = std::str::from_utf8(text).unwrap();
         assert!(!text.contains('\0') && text.contains("\n.target sm_75\n"));
-        // PTX 8.2 is what drivers of the oldest supported branch, R535, know.
+        // PTX 8.2 is the newest version that the oldest supported driver branch, R535, accepts.
         let version = text.lines().find_map(|line| line.strip_prefix(".version ")).unwrap();
         assert!(version.parse::<f64>().unwrap() <= 8.2, "{version}");
     }
@@ -138,7 +137,7 @@ mod tests {
         }
     }
 
-    /// Contents of a section of a 64-bit ELF file.
+    /// Returns the content of a section of a 64-bit ELF file.
     fn section<'a>(image: &'a [u8], wanted: &str) -> &'a [u8] {
         let number = |at: usize, bytes: usize| {
             image[at..at + bytes].iter().rev().fold(0, |all, byte| all << 8 | usize::from(*byte))
@@ -156,13 +155,12 @@ mod tests {
         contents((0..count).find(|index| name(*index) == wanted.as_bytes()).unwrap())
     }
 
-    /// All threads of `sm_rate` do the same, which must not lead a compiler to have it done elsewhere than in
-    /// the lanes, or to leave some of it out: the rate is counted from the work that was asked for.
+    /// All threads of `sm_rate` do the same work. A compiler must not move any of it out of the lanes or omit it,
+    /// because the rate is computed from the requested work.
     #[test]
     fn rates_work_is_done_by_the_lanes() {
         use crate::abi::{SM_RATE_CHAIN_FMA, SM_RATE_CHAINS};
-        // FFMA of registers with an immediate addend; instructions have 16 bytes since compute capability
-        // 7.0.
+        // FFMA of registers with an immediate addend. Instructions have 16 bytes since compute capability 7.0.
         const FFMA: u16 = 0x423;
         for made in &CUBINS {
             let instructions = section(made.image, ".text.sm_rate").chunks_exact(16);
@@ -180,11 +178,11 @@ mod tests {
         sums.push(PTX.checksum());
         sums.sort_unstable();
         sums.dedup();
-        // sm_86 and sm_89 could be the same but for their number, which is in them too.
+        // sm_86 and sm_89 could only differ in their number, which is part of the code too.
         assert_eq!(sums.len(), CUBINS.len() + 1);
     }
 
-    /// A changed kernel needs new machine code.
+    /// Fails if a kernel was changed without new machine code.
     #[test]
     fn machine_code_is_of_these_sources() {
         let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels");

@@ -1,8 +1,8 @@
-//! Figures as people read them.
+//! Formats figures for people.
 
 use model::canary::Rate;
 
-/// A rate with its unit.
+/// Formats a rate with its unit.
 pub fn rate(rate: Rate) -> String {
     match rate {
         Rate::WorkPerCycle(value) => work_per_cycle(value),
@@ -41,7 +41,7 @@ pub fn megahertz(hertz: f64) -> String {
     format!("{:.1} MHz", hertz / 1e6)
 }
 
-/// A share of something; fine near the whole, where a tenth of a percent matters.
+/// Formats a share as a percentage. Shares close to 100 % have more digits, because a tenth of a percent matters there.
 pub fn percent(share: f64) -> String {
     let percent = share * 100.0;
     match (percent - 100.0).abs() < 1.0 {
@@ -50,13 +50,13 @@ pub fn percent(share: f64) -> String {
     }
 }
 
-/// `1 thing`, `2 things`.
+/// Returns `1 thing` or `2 things`.
 pub fn counted(count: usize, thing: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {thing}{plural}")
 }
 
-/// Numbers in a row, the first eight of them.
+/// Lists up to eight numbers.
 pub fn listed(numbers: &[u32]) -> String {
     let mut text: Vec<String> = numbers.iter().take(8).map(u32::to_string).collect();
     if numbers.len() > 8 {

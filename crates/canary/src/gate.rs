@@ -25,7 +25,7 @@ const REST_SLACK: f64 = 32.0 * 1024.0 * 1024.0;
 /// Time after a fault during which the canary does not run.
 pub const AFTER_XID: Duration = Duration::from_secs(120);
 
-/// What a condition allows.
+/// Effect of a condition on the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Allows {
@@ -39,7 +39,7 @@ pub enum Allows {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunCondition {
-    /// What has to be so.
+    /// The requirement, as text.
     pub what: String,
     pub found: String,
     pub allows: Allows,

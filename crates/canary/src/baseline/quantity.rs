@@ -1,27 +1,30 @@
-//! What is compared with earlier runs, and by how much it may be worse. Each check has its quantities in its own file.
+//! Quantities that are compared with earlier runs, and their tolerances. The file of a check defines the check's
+//! quantities.
 
 use crate::stats::Spread;
 
-/// How many robust sigmas a sample may be worse than the median whatever its tolerance.
+/// Minimum distance from the median at which a sample counts as worse, in robust sigmas, regardless of the tolerance.
 const SIGMAS: f64 = 6.0;
-/// Below this share of its siblings' median a GPU is slow, whatever its own baseline: it may have been slow from the start.
+/// Share of the siblings' median below which a GPU is slow, even if it matches its own baseline. The GPU may have been
+/// slow from the start.
 const OF_SIBLINGS: f64 = 0.90;
 
-/// Something that a run measures and a later run is compared with.
+/// A figure that a run measures and that later runs are compared with.
 #[derive(Clone, Copy, Debug)]
 pub struct Quantity {
-    /// Its key in the state file.
+    /// Key of the quantity in the state file.
     pub name: &'static str,
-    /// A figure with its unit.
+    /// Formats a figure with its unit.
     pub shown: fn(f64) -> String,
-    /// Less is better, and siblings say nothing.
+    /// True if less is better. Siblings are then not compared.
     pub is_time: bool,
-    /// How much worse it may be before its sample counts as low, as a share of the median, and by how much at least.
+    /// Tolerance before a sample counts as low, as a share of the median.
     share: f64,
+    /// Minimum tolerance, in the unit of the quantity.
     at_least: f64,
-    /// The share instead, on GPUs that move their clocks with temperature and voltage and report no reason.
+    /// Tolerance on GPUs that change their clocks with temperature and voltage without reporting a reason.
     where_clocks_move: f64,
-    /// Least share of the siblings' median.
+    /// Minimum share of the siblings' median.
     pub of_siblings: f64,
 }
 
@@ -43,7 +46,8 @@ impl Quantity {
         Quantity { of_siblings, ..self }
     }
 
-    /// How much worse it may be, as a share. `steady`: the GPU holds its highest clock unless NVML reports a reason.
+    /// Returns the tolerance as a share. `steady` means that the GPU runs at its highest clock unless NVML reports a
+    /// reason.
     pub fn tolerance(&self, steady: bool) -> f64 {
         if steady { self.share } else { self.where_clocks_move }
     }
@@ -55,18 +59,18 @@ impl PartialEq for Quantity {
     }
 }
 
-/// What is usual for a quantity at a place, in its configuration.
+/// Usual value of a quantity at a place in its configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Reference {
     pub quantity: Quantity,
-    /// Middle and spread of its clean samples.
+    /// Median and spread of the clean samples.
     pub spread: Spread,
-    /// How many they are.
+    /// Number of clean samples.
     pub count: usize,
 }
 
 impl Reference {
-    /// The sample as a share of the median; of times the other way about, so that below 1 is worse.
+    /// Returns the sample as a share of the median, inverted for times, so that a ratio below 1 is always worse.
     pub fn ratio(&self, sample: f64) -> f64 {
         match self.quantity.is_time {
             true => self.spread.median / sample,
@@ -74,7 +78,7 @@ impl Reference {
         }
     }
 
-    /// Whether the sample is worse than what chance and tolerance allow.
+    /// Returns true if the sample is worse than chance and tolerance allow.
     pub fn is_worse(&self, sample: f64, steady: bool) -> bool {
         let Spread { median, sigma } = self.spread;
         let allowed =

@@ -1,4 +1,4 @@
-//! What the last runs at a place said.
+//! Verdicts of the last runs at a place.
 
 use std::collections::BTreeMap;
 
@@ -7,23 +7,23 @@ use serde::{Deserialize, Serialize};
 use super::BaselineUpdate;
 use model::catalog::{CanaryCheck, CanaryVerdict};
 
-/// Valid samples of a check that are remembered: the rule looks at four.
+/// Number of valid samples stored per check. The rule considers four.
 const RECENT: usize = 4;
-/// Seconds between samples that are not well, the newest aside: three of four then span the ten minutes that a low rate
-/// must last, however often the canary runs.
+/// Minimum number of seconds between samples with a finding, except for the newest one. Three of four samples then span
+/// the ten minutes that a low rate must last, however often the canary runs.
 const APART: f64 = 300.0;
-/// How long a wrong result is remembered, seconds.
+/// Retention of a wrong result, in seconds.
 const REMEMBERED: f64 = 30.0 * 86_400.0;
 
-/// What a valid sample of a check said.
+/// Verdict of a valid sample of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RecentSample {
-    /// When, in seconds since 1970.
+    /// Time of the sample, in seconds since 1970.
     pub at: f64,
     pub sample: CanaryVerdict,
 }
 
-/// Adds a sample, and keeps as many as the rule looks at.
+/// Adds a sample, and drops the samples that the rule no longer needs.
 pub fn add(recent: &mut Vec<RecentSample>, sample: RecentSample) {
     if let [.., before, newest] = recent[..]
         && ![before.sample, newest.sample, sample.sample].contains(&CanaryVerdict::Ok)
@@ -35,16 +35,16 @@ pub fn add(recent: &mut Vec<RecentSample>, sample: RecentSample) {
     recent.drain(..recent.len().saturating_sub(RECENT));
 }
 
+/// A wrong result of an earlier run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PastWrong {
-    /// Which check it was.
     pub check: CanaryCheck,
-    /// When it last was, in seconds since 1970.
+    /// Time of the latest wrong result, in seconds since 1970.
     pub at: f64,
 }
 
 impl PastWrong {
-    /// Whether it still counts at this time. A clock that was set back does not make it count for ever.
+    /// Returns true if the result still counts at `now`. After the clock is set back, the result still expires.
     pub fn counts(&self, now: f64) -> bool {
         (now - self.at).abs() <= REMEMBERED
     }
@@ -54,13 +54,14 @@ impl PastWrong {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct RecentRuns {
     pub key: String,
-    /// Empty, as `model`, until a run has got as far as the device.
+    /// Configuration of the last run. It is empty, as is `model`, until a run has identified the device.
     pub configuration: String,
     pub model: String,
+    /// Valid samples by check, oldest first.
     pub recent: BTreeMap<CanaryCheck, Vec<RecentSample>>,
-    /// At most one a check.
+    /// At most one wrong result per check.
     pub wrong: Vec<PastWrong>,
-    /// By the name of the quantity.
+    /// Newest figures by the name of the quantity.
     pub newest: BTreeMap<String, f32>,
 }
 
@@ -68,7 +69,7 @@ impl RecentRuns {
     pub fn apply(&mut self, update: BaselineUpdate) {
         if let Some((configuration, model)) = update.device {
             if self.configuration != configuration {
-                // Samples of another configuration say nothing of this one; wrong results do.
+                // Samples of one configuration cannot be compared with another; wrong results still count.
                 self.recent.clear();
                 self.newest.clear();
             }

@@ -1,5 +1,5 @@
-//! `hbm_read`: bandwidth of device memory, and the sum of all words. Judged against clock and bus, the GPU's own past and its
-//! siblings; any wrong sum.
+//! `hbm_read` measures the bandwidth of device memory and verifies the sum of all words. The bandwidth is compared with
+//! clock and bus, with the GPU's own history and with its siblings. Any wrong sum is a wrong result.
 
 use super::*;
 
@@ -8,20 +8,21 @@ pub static CHECK: Check =
         .back_to_back();
 
 impl Quantity {
-    /// Bytes a second read from device memory. Taken to repeat to 1 %; 5 % is the field's rule.
+    /// Bytes per second read from device memory. The figure is assumed to repeat to 1 %; 5 % is the usual tolerance in
+    /// the field.
     pub const HBM_READ: Quantity = Quantity::rate("hbm_read", bytes_per_second, 0.05);
 }
 
-/// How long a launch may take, and most passes in it.
+/// Maximum time of a launch in seconds, and maximum number of passes in a launch.
 const LAUNCH: f64 = 4e-3;
 const PASSES: u32 = 8;
-/// Share of the memory clock's bandwidth that every part was seen to pass: simple readers reach 0.76 to 0.94.
+/// Share of the memory clock's bandwidth that every known GPU exceeds. Simple readers reach 0.76 to 0.94.
 const FLOOR: f64 = 0.60;
-/// Share of its highest below which the memory clock, not the memory, is what is slow. Parts that lower it for
-/// compute (a performance state) stay above.
+/// Share of the highest memory clock below which the clock causes the low rate, and not the memory. GPUs that lower the
+/// memory clock for compute (a performance state) stay above this share.
 const MEMORY_CLOCK_FLOOR: f64 = 0.90;
 
-/// Reads all memory that may be used.
+/// Reads all memory that the run may use.
 fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
     let bytes_per_second = roofline::memory_rate(&s.device, s.device.max_memory_clock_hertz);
     let passes = stats::passes(s.arena.left(), bytes_per_second, LAUNCH, PASSES);
@@ -47,7 +48,7 @@ fn judge(view: &RunContext<'_>, measured: &Measurement, clock: &Clock) -> Sample
     let low = low.or(below.map(|_| format!("below {} of what clock and bus give", percent(FLOOR))));
     let low = match low {
         Some(low) => low,
-        // A bound that follows a lowered clock hides it.
+        // A bound computed from a lowered clock would hide the lowered clock.
         None if memory_clock(view, measured).is_some_and(|share| share < FLOOR) => "by its clock".into(),
         None => return sample,
     };
@@ -71,7 +72,7 @@ fn judge(view: &RunContext<'_>, measured: &Measurement, clock: &Clock) -> Sample
     sample
 }
 
-/// The memory clock while it ran, as a share of the highest.
+/// Returns the memory clock during the check as a share of the highest memory clock.
 fn memory_clock(view: &RunContext<'_>, measured: &Measurement) -> Option<f64> {
     let share = measured.around.memory_clock_hertz / view.device.max_memory_clock_hertz;
     (share.is_finite() && share > 0.0).then_some(share)

@@ -1,11 +1,11 @@
-//! `hbm_walk`: every word of the buffer keeps what was written to it, for six patterns. Any wrong word is a wrong result.
+//! `hbm_walk` writes six patterns to the buffer and reads them back. Any word that changed is a wrong result.
 
 use super::*;
 
 pub static CHECK: Check =
     Check::new(CanaryCheck::HbmWalk, CanaryStep::HbmWalk, &["fill", "check"], measure, judge);
 
-/// Each bit both ways, neighbours different.
+/// Pattern in which neighbouring bits differ. Its complement tests every bit with the other value.
 const STRIPES: u64 = 0xa5a5_a5a5_a5a5_a5a5;
 
 fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {

@@ -1,5 +1,6 @@
-//! `l2`: bandwidth of the L2 cache in bytes a cycle, and the sum of all words. Judged against the GPU's own past and its
-//! siblings, as no bound is published; any wrong sum.
+//! `l2` measures the bandwidth of the L2 cache in bytes per cycle and verifies the sum of all words. The bandwidth is
+//! compared with the GPU's own history and its siblings, because no bound is published. Any wrong sum is a wrong
+//! result.
 
 use super::*;
 use crate::format::bytes_per_cycle;
@@ -12,10 +13,10 @@ impl Quantity {
     pub const L2_READ: Quantity = Quantity::rate("l2_read", bytes_per_cycle, 0.05);
 }
 
-/// Passes in a launch.
+/// Maximum number of passes in a launch.
 const PASSES: u32 = 64;
 
-/// Reads a quarter of the cache; nothing if its size is not known.
+/// Reads a quarter of the cache. Returns `None` if the size of the cache is unknown.
 fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
     let quarter = s.device.l2_bytes / 4;
     if quarter < 1 << 16 {
@@ -32,7 +33,7 @@ fn judge(view: &RunContext<'_>, measured: &Measurement, clock: &Clock) -> Sample
     let mut sample = Sample::new();
     let per_cycle = speed / sm_clock_hertz;
     if !(per_cycle.is_finite() && per_cycle > 0.0) {
-        // Bytes a second follow the clock: without it they say nothing.
+        // Bytes per second follow the clock, so they mean nothing without the clock.
         sample.rate = Some(Rate::BytesPerSecond(speed));
         sample.say(format!("{}; the clock is not known", bytes_per_second(speed)));
         return sample;

@@ -1,4 +1,5 @@
-//! `launch`: the time from an empty launch to its end seen. Judged against the GPU's own past.
+//! `launch` measures the time from an empty launch until the host notices its end, and compares it with the GPU's own
+//! history.
 
 use super::*;
 use crate::abi::LaunchArgs;
@@ -6,11 +7,11 @@ use crate::abi::LaunchArgs;
 pub static CHECK: Check = Check::new(CanaryCheck::Launch, CanaryStep::Launch, &["launch"], measure, judge);
 
 impl Quantity {
-    /// Seconds of an empty launch. Times depend on the host: only a multiple says something about the GPU.
+    /// Seconds of an empty launch. Times depend on the host, so only a multiple of the usual time points to the GPU.
     pub const LAUNCH: Quantity = Quantity::time("launch", 0.5, 20e-6);
 }
 
-/// Launches that are measured.
+/// Number of launches to measure.
 const LAUNCHES: usize = 200;
 
 fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {

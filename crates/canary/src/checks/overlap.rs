@@ -1,9 +1,9 @@
-//! `overlap`: the same batches (copy in, kernel, copy out) one after another, in queues by turns, and with a queue
-//! for each stage; and two independent kernels one after the other and at once.
+//! `overlap` runs the same batches (copy in, kernel, copy out) sequentially, in alternating queues, and with one queue
+//! per stage. It also runs two independent kernels sequentially and concurrently.
 //!
-//! The kernel takes about as long as both copies. If one copy takes 1, the stages take 1, 2 and 1, so that n
-//! batches take 4n one after another and no less than 2n + 2 at once.
-//! Judged by the share of that bound; any wrong word.
+//! The kernel takes about as long as both copies. If one copy takes 1, the stages take 1, 2 and 1, so that n batches
+//! take 4n sequentially and at least 2n + 2 concurrently. The check judges the share of that bound. Any wrong word is a
+//! wrong result.
 
 use super::*;
 use crate::abi::{OVERLAP_THREADS, OverlapArgs};
@@ -11,61 +11,62 @@ use crate::session::cuda::CudaEvent;
 
 pub static CHECK: Check = Check::new(CanaryCheck::Overlap, CanaryStep::Overlap, &["overlap"], measure, judge);
 
-/// Wall times of the same work done in several ways, seconds.
+/// Wall times of the same work done in several ways, in seconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Overlap {
     pub batches: u32,
-    /// Bytes of one batch, each way.
+    /// Bytes of one batch in one direction.
     pub bytes: u64,
-    /// One copy in, one kernel and one copy out, measured separately.
+    /// Times of one copy in, one kernel and one copy out, run without overlap.
     pub stages: [f64; 3],
-    /// All batches in one stream.
+    /// Time of all batches in one stream.
     pub serial: f64,
-    /// Streams by turns, a batch each.
+    /// Time with one stream per batch, in rotation.
     pub rotating: f64,
-    /// A stream for copies in, one for kernels, one for copies out.
+    /// Time with one stream for copies in, one for kernels, and one for copies out.
     pub separate: f64,
-    /// Two independent kernels one after the other, and at once.
+    /// Times of two independent kernels, run sequentially and concurrently.
     pub kernels: [f64; 2],
 }
 
-/// Share of the possible gain by overlapping below which something keeps copies and kernels apart.
+/// Share of the possible gain below which copies and kernels are prevented from overlapping.
 const OVERLAP_FLOOR: f64 = 0.60;
 
-/// Batches, each with buffers of its own.
+/// Number of batches. A batch has its own buffers.
 const BATCHES: usize = 8;
-/// Queues that take batches by turns.
+/// Number of queues that batches rotate through.
 const QUEUES: usize = 4;
-/// Bytes of a batch each way at most.
+/// Maximum bytes of a batch in one direction.
 const BYTES: u64 = 4 << 20;
-/// Different inputs, so few that all results are computed on the CPU too.
+/// Number of different inputs, small enough for the CPU to compute all results as well.
 const INPUTS: usize = 256;
-/// Turns with which the kernel's time is learned, and the most that are made.
+/// Number of turns to measure the kernel's time with, and maximum number of turns.
 const TRIAL: u32 = 64;
 const MOST_TURNS: u32 = 1 << 16;
-/// Threads of a block: few, so that a kernel that lasts long does little.
+/// Threads of a block. The number is small so that a long-running kernel does little work.
 const THREADS: u32 = OVERLAP_THREADS / 8;
-/// Number of separate measurements of a stage.
+/// Number of times that a stage is measured without overlap.
 const TIMES: usize = 3;
 
 /// Buffers of one batch.
 struct OverlapBatch {
-    /// Where its input begins in the host's memory, and where its output, counted in 8-byte words.
+    /// Start of the input and of the output in host memory, in 8-byte words.
     host: (usize, usize),
     x: DeviceSlice<f32>,
     y: DeviceSlice<f32>,
 }
 
-/// All that the ways need.
+/// Resources that all ways of running the batches share.
 struct OverlapBuffers<'a> {
     cuda: &'a CudaDriver,
     host: Pinned,
     batches: Vec<OverlapBatch>,
-    /// Beside that of the session.
+    /// Queues in addition to the session's own.
     queues: Vec<CudaStream>,
-    /// Two a batch, one for the begin, and one a queue for its end.
+    /// Two events per batch, one for the start, and one per queue for the end.
     events: Vec<CudaEvent>,
-    /// A block on every multiprocessor that leaves no room for another: kernels of two batches take turns.
+    /// Grid of one block per multiprocessor that leaves no room for another, so that kernels of two batches run in
+    /// turn.
     whole: Grid,
     turns: u32,
     kernel: CudaFunction,
@@ -73,10 +74,10 @@ struct OverlapBuffers<'a> {
 
 fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
     let mut space = OverlapBuffers::new(s)?;
-    // A quarter of the multiprocessors: two such kernels fit at the same time.
+    // A quarter of the multiprocessors, so that two such kernels can run concurrently.
     let quarter = Grid { blocks: (space.whole.blocks / 4).max(1), shared: 0, ..space.whole };
     let bytes = space.batches.first().map_or(0, |batch| batch.x.bytes());
-    // The first finds everything cold.
+    // The first run warms up caches and clocks.
     space.stages(s)?;
     let [copy_in, kernel, copy_out] = space.stages(s)?;
     let ratio = (copy_in + copy_out) / kernel.max(1e-9);
@@ -149,7 +150,7 @@ impl<'a> OverlapBuffers<'a> {
         self.cuda.queue_out(PinnedPart(&self.host, batch.host.1), batch.y, queue)
     }
 
-    /// Measures copy in, kernel and copy out separately. Returns medians in seconds.
+    /// Returns the median times in seconds of copy in, kernel and copy out, run without overlap.
     fn stages(&self, s: &mut Session<'_>) -> Try<[f64; 3]> {
         let Some(batch) = self.batches.first() else { return Ok([0.0; 3]) };
         let mut times = [Vec::new(), Vec::new(), Vec::new()];
@@ -161,7 +162,8 @@ impl<'a> OverlapBuffers<'a> {
         Ok(times.map(|times| stats::median_or_zero(&times)))
     }
 
-    /// Takes a way with so many queues: seconds from the begin of the first to the end of the last.
+    /// Runs the batches one way with this many queues. Returns the seconds from the start of the first to the end of
+    /// the last.
     fn time(&self, s: &mut Session<'_>, queues: usize, way: Way<'_>) -> Try<f64> {
         let (begin, ends) = (&self.events[2 * BATCHES], &self.events[2 * BATCHES + 1..]);
         s.timed(|cuda, first| {
@@ -177,7 +179,7 @@ impl<'a> OverlapBuffers<'a> {
         })
     }
 
-    /// A queue a batch, by turns.
+    /// Uses one queue per batch, in rotation.
     fn by_turns(&self, queues: &[&CudaStream]) -> CudaResult<()> {
         for (batch, queue) in self.batches.iter().zip(queues.iter().cycle()) {
             self.copy_in(batch, queue)?;
@@ -187,7 +189,7 @@ impl<'a> OverlapBuffers<'a> {
         Ok(())
     }
 
-    /// A queue for copies in, one for kernels and one for copies out.
+    /// Uses one queue for copies in, one for kernels, and one for copies out.
     fn separate(&self, queues: &[&CudaStream]) -> CudaResult<()> {
         let [inwards, compute, outwards] = queues else { return Ok(()) };
         for (batch, events) in self.batches.iter().zip(self.events.chunks_exact(2)) {
@@ -202,14 +204,14 @@ impl<'a> OverlapBuffers<'a> {
         Ok(())
     }
 
-    /// Writes over all outputs on the host.
+    /// Overwrites all outputs on the host.
     fn forget(&self) {
         for batch in &self.batches {
             (0..batch.x.count / 2).for_each(|word| self.host.set(batch.host.1 + word, u64::MAX));
         }
     }
 
-    /// Compares all outputs on the host.
+    /// Compares all outputs on the host with the CPU's results.
     fn verify(&self) -> WrongResults {
         let expected: Vec<f32> = (0..INPUTS).map(|at| reference::overlap(input(at), self.turns)).collect();
         let mut wrong = WrongResults::default();
@@ -227,19 +229,19 @@ impl<'a> OverlapBuffers<'a> {
     }
 }
 
-/// An input by its place.
+/// Returns the input at an index.
 fn input(at: usize) -> f32 {
     (at % INPUTS) as f32 / INPUTS as f32
 }
 
-/// Two floats as they lie in memory.
+/// Combines two floats into one word, in memory order.
 fn pair(low: f32, high: f32) -> u64 {
     u64::from(high.to_bits()) << 32 | u64::from(low.to_bits())
 }
 
-/// What overlapping can gain at most: batches that take `stages` one after another (copy in, kernel, copy out),
-/// against the same with every stage of a batch in parallel with other stages of its neighbours. 4, 8 and 4 ms over many
-/// batches give 16 / 8 = 2.0.
+/// Returns the maximum gain from overlapping: the time of batches whose `stages` (copy in, kernel, copy out) run
+/// sequentially, divided by the time in which all stages run concurrently with the stages of neighbouring batches.
+/// Stages of 4, 8 and 4 ms give 16 / 8 = 2.0 over many batches.
 pub fn overlap_bound(batches: u32, stages: [f64; 3]) -> Option<f64> {
     if batches == 0 || !stages.iter().all(|stage| stage.is_finite() && *stage > 0.0) {
         return None;
@@ -259,7 +261,7 @@ fn judge_overlap(found: &Overlap) -> Sample {
     let gain = |way: f64| valid(found.serial / valid(way)?);
     let bound = overlap_bound(found.batches, found.stages);
     let (rotating, separate) = (gain(found.rotating), gain(found.separate));
-    // The bound is that of kernels one after another: streams by turns may run two small ones at once.
+    // The bound assumes that kernels run sequentially, but rotating streams may run two small kernels at once.
     let (Some(bound), Some(separate_gain)) = (bound, separate) else {
         return Sample::discarded(CanaryVerdict::Skipped, "not all times were measured".into());
     };

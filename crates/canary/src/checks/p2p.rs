@@ -1,5 +1,5 @@
-//! `p2p`: copies from this GPU to another, their data verified there. Any wrong word is a wrong result; the rate is compared
-//! with nothing, because it depends on the pair of GPUs.
+//! `p2p` copies data from this GPU to another and verifies it there. Any wrong word is a wrong result. The rate is not
+//! compared with anything, because it depends on the pair of GPUs.
 
 use super::*;
 use crate::code;
@@ -8,10 +8,11 @@ use crate::session::{check_args, device};
 
 pub static CHECK: Check = Check::new(CanaryCheck::P2p, CanaryStep::P2p, &["fill", "check"], measure, judge);
 
-/// Bytes of one copy at most.
+/// Maximum bytes of one copy.
 const BYTES: u64 = 64 << 20;
 const COPIES: usize = 5;
 
+/// The GPU at the other end of the copies.
 struct Peer {
     id: DeviceId,
     context: CudaContext,
@@ -20,7 +21,7 @@ struct Peer {
     bad: DeviceSlice<BadWords>,
 }
 
-/// Nothing if no other GPU was requested.
+/// Measures the copies. Returns `None` if no other GPU was requested.
 fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
     let Some(uuid) = s.request.peer.clone() else { return Ok(None) };
     let words = (BYTES.min(s.request.memory_bytes / 2).min(s.arena.left()) / 512 * 64) as usize;
@@ -30,7 +31,7 @@ fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
     s.cuda.make_current(s.context)?;
     if access {
         match s.cuda.enable_peer(peer.context) {
-            // It was before.
+            // Peer access was already enabled.
             Ok(()) | Err(CudaError { code: 704, .. }) => {}
             Err(error) => return Err(error.into()),
         }
@@ -47,7 +48,7 @@ fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
         let wrong = peer.check(s, (a, b))?;
         tally.add(0, wrong);
     }
-    // Gives back all that the other GPU holds for us.
+    // Releases everything that was allocated on the other GPU.
     s.cuda.release(peer.id)?;
     s.cuda.make_current(s.context)?;
     let found = CheckFigures::Peer { peer: uuid, bytes: data.bytes(), seconds, access };
@@ -60,7 +61,7 @@ fn copy(s: &mut Session<'_>, peer: &Peer, data: DeviceSlice<u64>) -> Try<f64> {
 }
 
 impl Peer {
-    /// Makes its context current.
+    /// Opens the peer and makes its context current.
     fn open(s: &Session<'_>, uuid: &str, words: usize) -> Try<Peer> {
         let cuda = s.cuda;
         let id = device::find(cuda, 1, uuid)?;

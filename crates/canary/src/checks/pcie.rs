@@ -1,5 +1,6 @@
-//! `pcie`: copies both ways between the GPU and host memory near it, their data verified, and the link's state meanwhile.
-//! Judged against what GPU and slot can do together, the GPU's own past and its siblings; any wrong word.
+//! `pcie` copies data in both directions between the GPU and nearby host memory, verifies the data, and reads the state
+//! of the link during the copies. The rates are compared with the maximum that GPU and slot have in common, with the
+//! GPU's own history and with its siblings. Any wrong word is a wrong result.
 
 use std::path::Path;
 
@@ -13,27 +14,28 @@ pub static CHECK: Check = Check {
 };
 
 impl Quantity {
-    /// Bytes a second copied to the GPU. GPUs of one node may differ by the processor that they are attached to.
+    /// Bytes per second copied to the GPU. GPUs of one node may differ by the processor that they are attached to.
     pub const TO_GPU: Quantity = Quantity::rate("to_gpu", bytes_per_second, 0.05).beside_siblings(0.80);
-    /// Bytes a second copied to the host.
+    /// Bytes per second copied to the host.
     pub const TO_HOST: Quantity = Quantity::rate("to_host", bytes_per_second, 0.05).beside_siblings(0.80);
 }
 
 /// Share of a full link's raw rate below which copies are slow on any host.
 const FLOOR: f64 = 0.25;
-/// Share of the raw rate that a healthy link and host pass; below, the text says so.
+/// Share of the raw rate that a healthy link and host exceed. The report mentions a lower share.
 const EXPECTED: f64 = 0.80;
 
-/// Bytes of one copy at most: enough to reach the link's rate, little enough to be over in a millisecond.
+/// Maximum bytes of one copy, enough to reach the link's rate and few enough to finish within a millisecond.
 const BYTES: u64 = 32 << 20;
+/// Number of copies in one direction.
 const COPIES: usize = 5;
-/// How long copies go on at most until the link was read during one.
+/// Maximum time for which copies continue until the link has been read during one of them.
 const LINK: Duration = Duration::from_millis(100);
-/// Copies that are queued at once meanwhile.
+/// Number of copies queued at once while the link is read.
 const IN_A_ROW: usize = 4;
-/// Copies of a word, for the latency.
+/// Number of small copies that measure the latency.
 const SMALL: usize = 200;
-/// Bytes of such a copy.
+/// Bytes of a copy that measures the latency.
 const SMALL_BYTES: usize = 4;
 
 fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
@@ -43,7 +45,7 @@ fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
     let folder = Path::new("/sys/bus/pci/devices").join(kernel_address(&s.request.pci_address));
     let node = Node::from_sysfs(&folder);
     let seed = |of| stats::seed(s.request.seed, of);
-    // The patterns each way: their first words and steps.
+    // First words and steps of the patterns for both directions.
     let (inwards, outwards) = ((seed(6), seed(7) | 1), (seed(8), seed(9) | 1));
     let cuda = s.cuda;
     let (host, there) = numa::on(node.as_ref(), || {
@@ -80,7 +82,7 @@ fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
     let latency = stats::median_or_zero(&(0..SMALL).map(small).collect::<Try<Vec<f64>>>()?);
     let began = Mono::now();
     while s.poll.watch.notes().link.is_none() && Mono::now().since(began) < LINK {
-        // Several in a row: to ask for the link takes longer than one copy on some drivers.
+        // On some drivers, reading the link state takes longer than one copy, so several copies are queued.
         s.timed(|cuda, stream| (0..IN_A_ROW).try_for_each(|_| cuda.queue_in(gpu, there_and_back, stream)))?;
     }
     let (link_generation, link_width) = s.poll.watch.notes().link.unwrap_or_default();
@@ -93,7 +95,7 @@ fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
 }
 
 fn copies(s: &mut Session<'_>, copy: impl Fn(&mut Session<'_>) -> Try<f64>) -> Try<Vec<f64>> {
-    // The first finds cold tables on both sides.
+    // The first copy runs with cold page tables on both sides.
     copy(s)?;
     (0..COPIES).map(|_| copy(s)).collect()
 }
@@ -116,8 +118,8 @@ fn judge(view: &RunContext<'_>, measured: &Measurement, _: &Clock) -> Sample {
     else {
         return CheckFigures::of_another_check();
     };
-    // The fastest copy: other traffic on the host's memory and switches slows some of them (to 70 % was seen on a
-    // shared H200 node), a bad link all.
+    // The fastest copy counts. Other traffic on the host's memory and switches slows only some copies (down to 70 % on
+    // a shared H200 node), but a bad link slows all of them.
     let speed = |times: &[f64]| {
         let speed = *bytes as f64 / times.iter().copied().reduce(f64::min)?;
         (speed.is_finite() && speed > 0.0).then_some(speed)
@@ -146,7 +148,7 @@ fn judge(view: &RunContext<'_>, measured: &Measurement, _: &Clock) -> Sample {
     for (way, quantity, speed) in ways {
         let Some(speed) = speed else { continue };
         let standing = view.compared(quantity, speed);
-        // The reported rate is the lesser one: so are its comparisons.
+        // The lower rate is reported, together with its comparisons.
         if speed == least && sample.ratios.is_empty() {
             sample.note_ratios(&standing);
         }
@@ -171,9 +173,9 @@ fn judge(view: &RunContext<'_>, measured: &Measurement, _: &Clock) -> Sample {
     sample
 }
 
-/// The link is narrower or slower than GPU and slot can do together. The generation falls while a link
-/// idles, so what was read must be in force during the copies: copies faster than it allows prove that it was
-/// not.
+/// Returns the finding if the link is narrower or slower than GPU and slot support. The generation drops while a link
+/// idles, so the reading counts only if it applied during the copies. Copies faster than the reading allows prove that
+/// it did not.
 fn narrowed(view: &RunContext<'_>, (generation, width): (u32, u32), fastest: f64) -> Option<String> {
     let (max_generation, max_width) = (view.device.max_link_generation, view.device.max_link_width);
     let full = roofline::link(view.device)?;

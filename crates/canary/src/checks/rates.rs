@@ -1,4 +1,5 @@
-//! What `sm_rate` and `tensor` share: work of every multiprocessor in a cycle, and its true clock.
+//! Measurement and judgement shared by `sm_rate` and `tensor`: the work per cycle of every multiprocessor, and its true
+//! clock.
 
 use super::*;
 use crate::abi::BadLanes;
@@ -6,43 +7,43 @@ use crate::format::{listed, megahertz, work_per_cycle};
 use crate::sample::clocks;
 use crate::stats::SmRates;
 
-/// How long a launch takes at the highest clock: long against the step of the GPU's nanosecond clock (1 us on
-/// some), short for a process that waits for the GPU.
+/// Duration of a launch at the highest clock, in seconds. It is long compared with the step of the GPU's nanosecond
+/// clock (1 us on some GPUs), and short for a process that waits for the GPU.
 const LAUNCH: f64 = 2.5e-3;
-/// Launches that are measured.
+/// Number of launches to measure.
 const LAUNCHES: u32 = 3;
-/// Most launches, if some multiprocessor is not met.
+/// Maximum number of launches if a multiprocessor has not run any block yet.
 const MOST_LAUNCHES: u32 = 8;
-/// How long clocks are given to rise from idle, and the pause between two looks at them.
+/// Maximum time for clocks to rise from idle, and the pause between two readings of the clocks.
 const RISING: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Multiprocessors from which on their median means something.
+/// Minimum number of multiprocessors for a meaningful median.
 const ENOUGH: usize = 8;
-/// How many robust sigmas a multiprocessor may be below the others whatever its tolerance.
+/// Minimum distance below the other multiprocessors, in robust sigmas, regardless of the tolerance.
 const SIGMAS: f64 = 8.0;
-/// How much slower than the others of its run one may be. The 132 of an H200 differ by 0.01 % in work per
-/// cycle and by 0.07 % in clock, which the timer's step adds to.
+/// Tolerance of one multiprocessor's clock below the others in the same run. The 132 multiprocessors of an H200 differ
+/// by 0.01 % in work per cycle and by 0.07 % in clock, to which the timer's step contributes.
 const CLOCK_TOLERANCE: f64 = 0.01;
-/// Multiprocessors that are named.
+/// Maximum number of multiprocessors to list.
 const NAMED: usize = 8;
 
-/// A kernel whose every launch occupies each multiprocessor with one block.
+/// A kernel whose launches occupy every multiprocessor with one block.
 pub(crate) struct RateKernel<'a, A> {
     pub kernel: CudaFunction,
     pub grid: Grid,
     pub unit: &'a str,
-    /// FMA of a block in a turn.
+    /// FMA operations of a block in one turn.
     pub work: f64,
-    /// FMA that a multiprocessor should do in a cycle.
+    /// FMA operations that a multiprocessor should do in one cycle.
     pub rate: f64,
-    /// Most turns of which the result is known.
+    /// Maximum number of turns for which the result can be computed.
     pub most: u32,
     pub args: &'a dyn Fn(u32, DeviceSlice<SmStamp>, DeviceSlice<BadLanes>) -> A,
 }
 
-/// Launches until every multiprocessor was met and every launch is counted. The first warm up, and show how
-/// long the others are to be: a GPU that is held back takes as long as one that is not.
+/// Launches the kernel until every multiprocessor has run it and enough launches were measured. The first launches warm
+/// the GPU up and determine the length of the others, so that a throttled GPU takes as long as a healthy one.
 pub fn measure<A: Copy>(s: &mut Session<'_>, kind: &RateKernel<'_, A>) -> Try<Option<CheckResult>> {
     let stamps = s.arena.results::<SmStamp>(kind.grid.blocks as usize)?;
     let bad = s.arena.results::<BadLanes>(1)?;
@@ -60,7 +61,8 @@ pub fn measure<A: Copy>(s: &mut Session<'_>, kind: &RateKernel<'_, A>) -> Try<Op
     let (mut warm, mut wrong) = launch(s, warm_up)?;
     let began = Mono::now();
     while !wrong && s.rising && !stats::has_risen(stats::clock(&warm), s.limits.clock_hertz) {
-        // Held down, or never reached by this part: it is measured as it is, and not waited for again.
+        // Clocks that are throttled, or that this GPU never reaches, are measured as they are. Later checks do not wait
+        // for them again.
         s.rising = Mono::now().since(began) < RISING;
         s.poll.wait(PAUSE)?;
         (warm, wrong) = launch(s, warm_up)?;
@@ -78,22 +80,22 @@ pub fn measure<A: Copy>(s: &mut Session<'_>, kind: &RateKernel<'_, A>) -> Try<Op
     Ok(Some((CheckFigures::Sms(rates.sms()), tally)))
 }
 
-/// What a rate is judged by.
+/// Criteria for a rate.
 pub(crate) struct RateJudge {
     pub work: Quantity,
     pub clock: Quantity,
-    /// The clock is compared with the highest as well.
+    /// True if the clock is also compared with the device's highest clock.
     pub has_highest_clock: bool,
-    /// FMA that a multiprocessor can do in a cycle; 0 if not known.
+    /// FMA operations that a multiprocessor can do in one cycle; 0 if unknown.
     pub bound: u32,
-    /// Share of the bound that is always reached.
+    /// Share of the bound that every healthy GPU reaches.
     pub floor: Option<f64>,
-    /// How much less work per cycle than the others one multiprocessor may do.
+    /// Tolerance of one multiprocessor's work per cycle below the others.
     pub tolerance: f64,
     pub unit: &'static str,
 }
 
-/// Judges the rates; also the clock.
+/// Judges the rates and the clock.
 pub fn judge(view: &RunContext<'_>, around: &Around, sms: &[Sm], kind: &RateJudge) -> (Sample, Clock) {
     let valid = |value: f64| value.is_finite() && value > 0.0;
     let sms: Vec<Sm> = sms.iter().copied().filter(|sm| valid(sm.work_per_cycle)).collect();
@@ -142,8 +144,9 @@ fn judge_clock(
     clock
 }
 
-/// Multiprocessors that stand out against the others of the same run: this needs no baseline. A clock that
-/// moves meanwhile (`still` is false) reaches them at different times and says nothing of one of them.
+/// Lists multiprocessors that are slower than the others in the same run, which requires no baseline. A clock that
+/// changes during the run (`still` is false) reaches the multiprocessors at different times, so their clocks cannot be
+/// compared.
 fn name_slow_ones(kind: &RateJudge, sms: &[Sm], still: bool, sample: &mut Sample) {
     let by_work = stragglers(sms, |sm| sm.work_per_cycle, kind.tolerance);
     let by_clock = if still { stragglers(sms, |sm| sm.clock_hertz, CLOCK_TOLERANCE) } else { Vec::new() };
@@ -171,7 +174,7 @@ fn name_slow_ones(kind: &RateJudge, sms: &[Sm], still: bool, sample: &mut Sample
     }
 }
 
-/// Those below the others, with their share of the median, slowest first.
+/// Returns the multiprocessors below the others with their share of the median, slowest first.
 fn stragglers(sms: &[Sm], figure: impl Fn(&Sm) -> f64, tolerance: f64) -> Vec<(u32, f64)> {
     let figures: Vec<f64> = sms.iter().map(&figure).collect();
     let Some(spread) = stats::spread(&figures).filter(|_| sms.len() >= ENOUGH) else {
@@ -184,7 +187,7 @@ fn stragglers(sms: &[Sm], figure: impl Fn(&Sm) -> f64, tolerance: f64) -> Vec<(u
     low
 }
 
-/// The median of all, against the bound, the past and the siblings.
+/// Compares the median of all multiprocessors with the bound, the history and the siblings.
 fn judge_work(view: &RunContext<'_>, kind: &RateJudge, work: f64, sample: &mut Sample) {
     let low = view.compare(sample, kind.work, work);
     let share = (kind.bound > 0).then(|| work / f64::from(kind.bound));

@@ -1,26 +1,26 @@
-//! What `hbm_read` and `l2` share: how fast memory is read, and whether the sum is right.
+//! Measurement shared by `hbm_read` and `l2`: the speed at which memory is read, and the sum of the words.
 
 use super::*;
 use crate::abi::{READ_SHARED_BYTES, READ_THREADS, ReadArgs};
 
-/// Passes that are measured at least, and launches that are made at most for it.
+/// Minimum number of passes to measure, and maximum number of launches to reach it.
 const PASSES: u32 = 16;
 const LEAST_LAUNCHES: u32 = 5;
 const MOST_LAUNCHES: u32 = 8;
-/// Most launches, with those made again after a wrong sum.
+/// Maximum number of launches, including those repeated after a wrong sum.
 const ALL_LAUNCHES: u32 = 12;
 
-/// Reads this much, or all that is left.
+/// Reads this many bytes, or as many as the arena has left.
 pub fn measure(s: &mut Session<'_>, kernel: &str, bytes: u64, passes: u32) -> Try<Option<CheckResult>> {
     let grid = Grid { blocks: s.multiprocessors(), threads: READ_THREADS, shared: READ_SHARED_BYTES };
     let stamps = s.arena.results::<SmStamp>(grid.blocks as usize)?;
     let sums = s.arena.results::<u64>(grid.blocks as usize)?;
-    // Whole words of 16 bytes.
+    // The arena is read in whole words of 16 bytes.
     let words = (bytes.min(s.arena.left()) & !0x1ff) / 8;
     let data = s.arena.data::<u64>(words as usize)?;
     let kernel = s.kernel(kernel)?;
     let seed = stats::seed(s.request.seed, 3);
-    // An odd step: no two words of the buffer are the same.
+    // With an odd step, no two words of the buffer are equal.
     let (a, b) = (seed, stats::seed(seed, 4) | 1);
     s.fill(data, Pattern::Arithmetic, (a, b))?;
     let expected = reference::arithmetic_sum(a, b, data.count as u64, passes);
@@ -53,7 +53,7 @@ pub fn measure(s: &mut Session<'_>, kernel: &str, bytes: u64, passes: u32) -> Tr
     Ok(Some((found, tally)))
 }
 
-/// The middle of the times of a pass, and the bytes a second that follow.
+/// Returns the median time of a pass and the resulting bytes per second.
 pub fn speed(bytes: u64, times: &[f64]) -> Option<(f64, f64)> {
     let time = stats::median(times.iter().copied())?;
     let speed = bytes as f64 / time;
@@ -64,7 +64,7 @@ pub fn no_time() -> Sample {
     Sample::discarded(CanaryVerdict::Skipped, "no time was measured".into())
 }
 
-/// What remains of a low rate while the clock says nothing of the memory.
+/// Returns the remaining sample if a low clock prevents any conclusion about the memory.
 pub fn unless_by_clock(clock: &Clock, sample: &Sample) -> Option<Sample> {
     let what = match clock {
         Clock::Fine => return None,

@@ -1,5 +1,6 @@
-//! `sm_rate`: FP32 FMA a cycle of every multiprocessor, its true clock, and that its lanes computed the right bits.
-//! Judged against the lanes, the GPU's own past, its siblings, and the multiprocessors against each other.
+//! `sm_rate` measures the FP32 FMA operations per cycle and the true clock of every multiprocessor, and verifies the
+//! bits that its lanes computed. The rates are compared with the number of lanes, with the GPU's own history, with its
+//! siblings, and between multiprocessors.
 
 use super::rates::{RateJudge, RateKernel};
 use super::*;
@@ -12,10 +13,10 @@ pub static CHECK: Check =
     .back_to_back();
 
 impl Quantity {
-    /// FP32 FMA of one multiprocessor in a cycle, median of all. On an H200 it repeats to 0.001 %.
+    /// Median of the FP32 FMA operations of a multiprocessor per cycle. On an H200 it repeats to 0.001 %.
     pub const SM_RATE_WORK: Quantity = Quantity::rate("sm_rate_work", format::work_per_cycle, 0.005);
-    /// Clock of the multiprocessors, median of all, Hz. On an H200 it repeats to 0.02 %, as far as it was measured: 0.3 %
-    /// are fifteen standard deviations (`judge/thresholds_tests.rs` has the sums).
+    /// Median clock of the multiprocessors in Hz. Measurements on an H200 repeated to 0.02 %, so 0.3 % are fifteen
+    /// standard deviations (`judge/thresholds_tests.rs` has the calculation).
     pub const SM_RATE_CLOCK: Quantity =
         Quantity::rate("sm_rate_clock", format::megahertz, 0.003).where_clocks_move(0.05);
 }
@@ -44,7 +45,7 @@ fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
     rates::measure(s, &kernel)
 }
 
-/// Also judges the clock, by which other checks are judged.
+/// Judges the rates, and returns the clock that other checks are judged with.
 pub fn judge(view: &RunContext<'_>, measured: &Measurement) -> (Sample, Clock) {
     let CheckFigures::Sms(sms) = &measured.found else {
         return (CheckFigures::of_another_check(), Clock::Fine);

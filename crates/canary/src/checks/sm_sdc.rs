@@ -1,5 +1,5 @@
-//! `sm_sdc`: integers, FP32, FP64, tensor, shared memory, shuffles and atomics of every multiprocessor, bit for bit. Any wrong
-//! bit is a wrong result.
+//! `sm_sdc` verifies integer, FP32, FP64 and tensor operations, shared memory, shuffles and atomics of every
+//! multiprocessor, bit for bit. Any wrong bit is a wrong result.
 
 use super::*;
 use crate::abi::{SDC_ROUNDS, SDC_SHARED_BYTES, SDC_THREADS, SDC_UNIT_NAMES, SDC_UNITS, SmSdcArgs};
@@ -7,13 +7,14 @@ use crate::session::tally::RERUNS;
 
 pub static CHECK: Check = Check::new(CanaryCheck::SmSdc, CanaryStep::SmSdc, &["sm_sdc"], measure, judge);
 
-/// Launches, each with a seed of its own: as many as come to an end within a while (the copies and the CPU's
-/// share take most of it), but one at least, and more if some multiprocessor was not met.
+/// Maximum number of launches within the time limit. Every launch has its own seed. The check makes at least one
+/// launch, and more if a multiprocessor has not run any block yet. The copies and the CPU's computation take most of
+/// the time.
 const LAUNCHES: u64 = 16;
 const A_WHILE: Duration = Duration::from_millis(20);
-/// Launches at most until every multiprocessor was met, if they take longer than a while.
+/// Maximum number of launches beyond the time limit until every multiprocessor has run a block.
 const MOST_TRIES: u64 = 4;
-/// Results of a block.
+/// Number of results per block.
 const RESULTS: usize = SDC_UNITS * SDC_THREADS;
 
 fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
@@ -30,7 +31,7 @@ fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
         let failed = wrong.count > 0;
         tally.add(results.count as u64, wrong);
         if failed {
-            // Again with the same numbers, and once with others.
+            // Repeats the launch with the same inputs, and then once with other inputs.
             for again in 0..=RERUNS {
                 let seed = if again < RERUNS { seed } else { seed ^ 0x5555_5555 };
                 let (wrong, smids) = run(s, grid, stamps, results, seed)?;
@@ -47,7 +48,7 @@ fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
     Ok(Some((CheckFigures::Covered(covered.into_iter().collect()), tally)))
 }
 
-/// One launch: what was wrong, and where it ran.
+/// Makes one launch. Returns the wrong results, and the multiprocessors that ran it.
 fn run(
     s: &mut Session<'_>,
     grid: Grid,
@@ -61,12 +62,13 @@ fn run(
     let read = s.stamped(kernel, grid, &args, stamps)?;
     let got = s.cuda.copy_out(results)?;
     let smids: Vec<u32> = read.iter().map(|stamp| stamp.smid).collect();
-    // A block that noted nothing would have the others named by their neighbours' numbers.
+    // If a block recorded nothing, the multiprocessors of the others could be confused, so none is named.
     let by_block = if smids.len() == grid.blocks as usize { &smids[..] } else { &[] };
     Ok((compare(&reference::sm_sdc(seed, SDC_ROUNDS), &got, by_block), smids))
 }
 
-/// Compares the results of all blocks, each as `[unit][thread]`, with those of one; `smids` by block, if known.
+/// Compares the results of all blocks, laid out as `[unit][thread]`, with the expected results of one block. `smids`
+/// has the multiprocessor of every block, or is empty.
 fn compare(expected: &[u64], got: &[u64], smids: &[u32]) -> WrongResults {
     let mut wrong = WrongResults::default();
     for (block, results) in got.chunks_exact(RESULTS).enumerate() {

@@ -1,5 +1,5 @@
-//! `init`: the driver's steps before the checks. Each step's time is judged against its own past: the host has a part in it,
-//! so only a multiple says something about the driver or the GPU.
+//! `init` consists of the driver's steps before the checks. The time of a step is compared with its own history. It
+//! depends on the host as well, so only a multiple points to the driver or the GPU.
 
 use crate::baseline::Quantity;
 use crate::format::seconds;
@@ -8,7 +8,7 @@ use model::canary::Rate;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{CanaryStep, CanaryVerdict};
 
-/// The steps in their order.
+/// The steps in the order in which they run.
 pub const STEPS: [(CanaryStep, Quantity); 6] = [
     (CanaryStep::Load, step("load_step")),
     (CanaryStep::Init, step("init_step")),
@@ -22,7 +22,7 @@ const fn step(name: &'static str) -> Quantity {
     Quantity::time(name, 4.0, 2.0)
 }
 
-/// Judges the driver's steps before the checks. `None` if not all of them ended.
+/// Judges the driver's steps before the checks. Returns `None` if a step did not end.
 pub fn judge(view: &RunContext<'_>, steps: &[(CanaryStep, f64)]) -> Option<Sample> {
     let mut sample = Sample::new();
     let mut all = 0.0;

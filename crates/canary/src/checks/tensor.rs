@@ -1,5 +1,6 @@
-//! `tensor`: FMA a cycle of the tensor cores of every multiprocessor, with exact sums. Judged as `sm_rate`, but for the
-//! clock: tensor work may meet the power limit, so the clock is compared with its own past alone.
+//! `tensor` measures the FMA operations per cycle of the tensor cores of every multiprocessor, with exact sums. The
+//! rates are judged as in `sm_rate`. Tensor work may reach the power limit, so the clock is compared only with its own
+//! history.
 
 use super::rates::{RateJudge, RateKernel};
 use super::*;
@@ -9,14 +10,14 @@ pub static CHECK: Check =
     Check::new(CanaryCheck::Tensor, CanaryStep::Tensor, &["tensor"], measure, judge).back_to_back();
 
 impl Quantity {
-    /// FMA of the tensor cores of one multiprocessor in a cycle, median of all.
+    /// Median of the FMA operations of a multiprocessor's tensor cores per cycle.
     pub const TENSOR_WORK: Quantity = Quantity::rate("tensor_work", format::work_per_cycle, 0.02);
-    /// Clock of the multiprocessors in `tensor`, median of all, Hz.
+    /// Median clock of the multiprocessors during `tensor`, in Hz.
     pub const TENSOR_CLOCK: Quantity = Quantity::rate("tensor_clock", format::megahertz, 0.05);
 }
 
-/// Half-precision FMA a cycle where the architecture's figure is not known, for the length of a launch only: the
-/// most of any. The warm-up measures the real figure.
+/// Half-precision FMA operations per cycle if the architecture's figure is unknown, used only for the length of the
+/// first launch. It is the highest of any architecture. The warm-up measures the real figure.
 const SOME_TENSOR_FMA: f64 = 4096.0;
 
 fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {

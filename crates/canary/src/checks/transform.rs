@@ -1,5 +1,5 @@
-//! `transform`: `sqrt(x) * sin(x) / log(x + 1)` of an array, on the GPU and on the CPU. Judged by the largest error against a
-//! stated limit.
+//! `transform` computes `sqrt(x) * sin(x) / log(x + 1)` for an array on the GPU and on the CPU, and compares the
+//! largest error with a fixed limit.
 
 use super::*;
 use crate::abi::{TRANSFORM_THREADS, TransformArgs};
@@ -11,34 +11,35 @@ pub static CHECK: Check =
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Transform {
     pub count: u64,
-    /// Copy to the GPU, seconds.
+    /// Time of the copy to the GPU, in seconds.
     pub copy_in: f64,
-    /// The kernel, seconds.
+    /// Time of the kernel, in seconds.
     pub kernel: f64,
-    /// Copy to the host, seconds.
+    /// Time of the copy to the host, in seconds.
     pub copy_out: f64,
-    /// One thread of the CPU, seconds.
+    /// Time of one CPU thread, in seconds.
     pub cpu: f64,
     /// Largest difference from the CPU's result in double precision.
     pub max_absolute_error: f64,
-    /// Largest difference relative to it.
+    /// Largest difference relative to the CPU's result in double precision.
     pub max_relative_error: f64,
 }
 
-/// Largest relative error of `sqrt(x) * sin(x) / log(x + 1)` in single precision for x from 0.1 on, against
-/// double precision.
+/// Maximum relative error of `sqrt(x) * sin(x) / log(x + 1)` in single precision against double precision, for x of at
+/// least 0.1.
 ///
-/// In units of 2^-24 (half the distance of two floats at their largest): `sqrtf`, the product and the quotient
-/// are rounded rightly, 1 each; `sinf` is off by 2 units in the last place at most, 4; `logf` by 1, 2 (CUDA C++
-/// programming guide, mathematical functions, without fast math); and `x + 1` is rounded, which `log` magnifies
-/// by 1 / ln(1.1) at x = 0.1, 10.5. Together 19.5 x 2^-24 = 1.2e-6. The guide's figures are the largest seen in
-/// its tests, no proofs: the limit is twice that. Near x = 0 there is none.
+/// The error is counted in units of 2^-24 (half the distance of two floats at their largest). `sqrtf`, the product and
+/// the quotient are correctly rounded and contribute 1 each. `sinf` has an error of at most 2 units in the last place
+/// and contributes 4; `logf` has 1 and contributes 2 (CUDA C++ programming guide, mathematical functions, without fast
+/// math). Rounding `x + 1` is amplified by `log` by 1 / ln(1.1) at x = 0.1 and contributes 10.5. The total is 19.5 x
+/// 2^-24 = 1.2e-6. The guide's figures are the largest errors seen in its tests and not proven bounds, so the limit is
+/// twice the total. Near x = 0 there is no limit.
 pub const TRANSFORM_LIMIT: f64 = 2.0 * 19.5 / 16_777_216.0;
 
 const COUNT: usize = 4 << 20;
-/// Inputs lie above the first and up to the second: at 0 the function is 0 / 0.
+/// Range of inputs, above the first number and up to the second. At 0 the function would be 0 / 0.
 const INPUTS: (f32, f32) = (0.1, 100.0);
-/// Times that copies and kernel are made.
+/// Number of times that copies and kernel run.
 const TIMES: usize = 3;
 
 fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
@@ -58,7 +59,7 @@ fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
         times[0].push(s.timed(|cuda, queue| cuda.queue_in(x, PinnedPart(&host, 0), queue))?);
         times[1].push(s.run(kernel, grid, &args)?);
     }
-    // The inputs have gone to the GPU: the results take their place on the host.
+    // The inputs are on the GPU now, so the results can overwrite them on the host.
     let mut copy_out = Vec::new();
     for _ in 0..TIMES {
         copy_out.push(s.timed(|cuda, queue| cuda.queue_out(PinnedPart(&host, 0), y, queue))?);
@@ -75,7 +76,7 @@ fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
     Ok(Some((CheckFigures::Transformed(figures), Mismatches::default())))
 }
 
-/// A number within the bounds.
+/// Returns an input within the range.
 fn input(random: u64) -> f32 {
     let unit = (random >> 40) as f32 / (1u64 << 24) as f32;
     // 1 - unit is above 0 and at most 1.
@@ -86,7 +87,7 @@ fn two(word: u64) -> [f32; 2] {
     [f32::from_bits(word as u32), f32::from_bits((word >> 32) as u32)]
 }
 
-/// The same in single precision by one thread, seconds.
+/// Computes the same in single precision with one thread. Returns the seconds.
 fn on_cpu(inputs: &[f32]) -> f64 {
     let began = Mono::now();
     let mut sum = 0.0;
@@ -97,8 +98,8 @@ fn on_cpu(inputs: &[f32]) -> f64 {
     Mono::now().since(began).as_secs_f64()
 }
 
-/// Largest difference from the CPU's double precision, absolute and relative. A result that is no number is as
-/// wrong as can be.
+/// Returns the largest absolute and relative difference from the CPU's result in double precision. A result that is not
+/// a number counts as an infinite error.
 fn errors(inputs: &[f32], results: &[f32]) -> (f64, f64) {
     let (mut absolute, mut relative) = (0.0f64, 0.0f64);
     for (x, got) in inputs.iter().zip(results) {

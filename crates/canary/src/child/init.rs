@@ -1,5 +1,5 @@
-//! From the library to a context, step by step: what can keep a canary from running, and how it differs
-//! from a fault.
+//! Steps from loading the library to creating a context. This module distinguishes conditions that prevent a run from
+//! faults.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -11,11 +11,11 @@ use crate::session::errors::{CudaError, Ended, Try, skip};
 use crate::session::poll::Poll;
 use model::catalog::CanarySkip;
 
-/// Initialisation fails now and then for no lasting reason: tries, and the time between them.
+/// Number of attempts to initialise the driver, which sometimes fails temporarily, and the time between them.
 const TRIES: u32 = 3;
 const BETWEEN: Duration = Duration::from_secs(2);
 
-/// Initialises the driver. A fault counts once it stood three times, and this process may open the device.
+/// Initialises the driver. An error is a fault only after three attempts, and only if this process may open the device.
 pub fn init(cuda: &CudaDriver, poll: &Poll<'_>, minor: Option<u32>) -> Try<()> {
     let mut left = TRIES;
     loop {
@@ -29,19 +29,19 @@ pub fn init(cuda: &CudaDriver, poll: &Poll<'_>, minor: Option<u32>) -> Try<()> {
     }
 }
 
-/// Waits in small parts, each of which shows as progress.
+/// Waits in short intervals that are visible as progress.
 fn pause(cuda: &CudaDriver, poll: &Poll<'_>) -> Try<()> {
     const PARTS: u32 = 10;
     (0..PARTS).try_for_each(|_| cuda.noting("pause before cuInit", || poll.wait(BETWEEN / PARTS)))
 }
 
-/// Whether an error of the initialisation may be gone at the next try.
+/// Returns true if another attempt to initialise may succeed.
 fn may_pass(code: u32) -> bool {
     matches!(skip(code), None | Some(CanarySkip::NoDevice))
 }
 
-/// An error of the first steps: a fault, unless the device is merely kept from this process, as in a container
-/// that lost its access.
+/// Classifies an error of the first steps as a fault, unless the device is only inaccessible to this process, as in a
+/// container that lost its access.
 fn judged(cuda: &CudaDriver, error: CudaError, minor: Option<u32>) -> Ended {
     const LIKE_NO_ACCESS: [u32; 5] = [3, 100, 101, 304, 999];
     if LIKE_NO_ACCESS.contains(&error.code)
@@ -56,8 +56,8 @@ fn open(path: &Path) -> io::Result<()> {
     OpenOptions::new().read(true).write(true).open(path).map(drop)
 }
 
-/// Why this process cannot reach the device files, if so. Only where the driver's kernel module says that it is
-/// loaded: without it there are no files to miss.
+/// Returns the reason why this process cannot open the device files, if there is one. The function checks this only if
+/// the driver's kernel module is loaded, because without the module there are no device files.
 fn kept_away(
     root: &Path,
     minor: Option<u32>,
@@ -79,7 +79,7 @@ fn kept_away(
                 CanarySkip::NoPermission,
                 format!("/dev/{name} cannot be opened here: {error}; a container may have lost its access"),
             )),
-            // The device's own answer.
+            // The device itself returned the error.
             _ => None,
         };
     }

@@ -1,8 +1,8 @@
-//! Which of the processes that NVML lists is this one.
+//! Identifies this process in NVML's process lists.
 
 use std::collections::BTreeSet;
 
-/// This process's numbers, as every pid namespace it can see knows it.
+/// Returns the PIDs of this process in all PID namespaces that are visible to it.
 pub fn pids() -> BTreeSet<u32> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mut pids = namespaces(&status);
@@ -15,14 +15,15 @@ fn namespaces(status: &str) -> BTreeSet<u32> {
     line.unwrap_or_default().split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// Whether a process of this number is seen from here.
+/// Returns true if a process with this PID is visible.
 pub fn seen(pid: u32) -> bool {
     std::path::Path::new("/proc").join(pid.to_string()).exists()
 }
 
-/// A number by which NVML must mean this process, although nothing here knows it: in a container without the
-/// host's pids NVML may still report those of the host. It is the only one that came when the context was made,
-/// our own numbers are not listed, and no process of that number is seen here. `seen` answers the last.
+/// Returns the PID under which NVML lists this process if none of its own PIDs is listed. In a container without the
+/// host's PID namespace, NVML may still report host PIDs. The PID must be the only one that appeared when the context
+/// was created, none of our own PIDs may be listed, and no process with that PID may be visible here. `seen` checks the
+/// last condition.
 pub fn adopt(
     own: &BTreeSet<u32>,
     before: &BTreeSet<u32>,

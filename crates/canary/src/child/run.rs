@@ -1,4 +1,4 @@
-//! A run from its request to its end: the driver's steps, the checks, and giving back.
+//! A run from its request to its end: the driver's steps, the checks, and the release of all resources.
 
 use std::time::Duration;
 
@@ -19,24 +19,24 @@ use model::catalog::{CanaryCheck, CanarySkip, CanaryStep};
 use model::clock::Mono;
 use sampler::watch::{DeviceFacts, DeviceReading};
 
-/// A look this young still holds before the next check.
+/// Maximum age of a reading that the next check reuses.
 const YOUNG: Duration = Duration::from_millis(20);
 
-/// A run under way.
+/// A run in progress.
 pub(crate) struct RunSteps<'a> {
     request: &'a RunRequest,
     poll: Poll<'a>,
     reports: &'a mut ReportWriter,
-    /// The step it is in, or was in last.
+    /// The current or the last step.
     step: CanaryStep,
-    /// The last look, and when it was made.
+    /// The last reading and its time.
     last: Option<(DeviceReading, Mono)>,
-    /// Time in which kernels or copies ran, seconds.
+    /// Time in which kernels or copies ran, in seconds.
     gpu_seconds: f64,
 }
 
 impl<'a> RunSteps<'a> {
-    /// Makes the run. Its end is reported; the last report is `Done`.
+    /// Makes the run and reports how it ended. The last report is `Done`.
     pub fn run(request: &'a RunRequest, poll: Poll<'a>, reports: &'a mut ReportWriter, slot: SlotWriter) {
         let step = CanaryStep::Load;
         let mut run = RunSteps { request, poll, reports, step, last: None, gpu_seconds: 0.0 };
@@ -50,8 +50,8 @@ impl<'a> RunSteps<'a> {
         run.reports.send(&ChildReport::Done { gpu_seconds: run.gpu_seconds });
     }
 
-    /// Reports the end, and gives back what is held. After a fault no driver call is made:
-    /// the process's end gives back.
+    /// Reports the end and releases all resources. After a fault, the process makes no further driver call, and the
+    /// kernel releases the resources when the process exits.
     fn give_back(&mut self, cuda: &CudaDriver, ended: Option<Ended>) {
         let fault = matches!(ended, Some(Ended::Fault(_)));
         let early = ended.is_some();
@@ -85,7 +85,7 @@ impl<'a> RunSteps<'a> {
         self.reports.send(&ChildReport::Ended(end));
     }
 
-    /// Makes a step, reported before and after.
+    /// Runs a step, and reports its start and its end.
     fn step<T>(&mut self, step: CanaryStep, work: impl FnOnce(&mut Self) -> Try<T>) -> Try<T> {
         self.step = step;
         self.reports.send(&ChildReport::Begin(step));
@@ -95,7 +95,7 @@ impl<'a> RunSteps<'a> {
         Ok(done)
     }
 
-    /// NVML first: other processes are known before CUDA is touched.
+    /// Loads NVML first, so that other processes are detected before CUDA is used.
     fn load(&mut self, slot: SlotWriter) -> Try<(CudaDriver, DeviceFacts)> {
         let facts = match self.poll.watch.facts() {
             Ok(facts) => facts,
@@ -115,7 +115,7 @@ impl<'a> RunSteps<'a> {
         Ok((cuda, facts))
     }
 
-    /// A fresh look. A run that yields ends if NVML cannot list the other processes.
+    /// Reads the device. A run that yields ends if NVML cannot list the other processes.
     fn look(&mut self) -> Try<Option<DeviceReading>> {
         let look = self.poll.watch.read();
         let seen = look.as_ref().is_some_and(|look| look.processes.is_some());
@@ -127,7 +127,7 @@ impl<'a> RunSteps<'a> {
         Ok(look)
     }
 
-    /// The last look, if it is young enough, or a fresh one.
+    /// Returns the last reading if it is recent enough, or a new one.
     fn young_look(&mut self) -> Try<Option<DeviceReading>> {
         match &self.last {
             Some((look, at)) if Mono::now().since(*at) < YOUNG => Ok(Some(look.clone())),
@@ -135,7 +135,7 @@ impl<'a> RunSteps<'a> {
         }
     }
 
-    /// All from the initialisation to the last check.
+    /// Runs everything from the initialisation to the last check.
     fn with(&mut self, cuda: &CudaDriver, facts: &DeviceFacts) -> Try<()> {
         let poll = self.poll;
         self.step(CanaryStep::Init, |_| init::init(cuda, &poll, facts.minor))?;
@@ -185,7 +185,8 @@ impl<'a> RunSteps<'a> {
         done
     }
 
-    /// Finds the process that came with the context: NVML may know this one by a number that is not known here.
+    /// Finds the process that appeared with the context, because NVML may list this process under a PID that is unknown
+    /// here.
     fn know_ourselves(&mut self) -> Try<()> {
         let listed = |look: &DeviceReading| look.processes.clone().unwrap_or_default();
         let before = self.last.as_ref().map(|(look, _)| listed(look)).unwrap_or_default();
@@ -196,7 +197,7 @@ impl<'a> RunSteps<'a> {
         self.poll.go_on()
     }
 
-    /// A check, with what NVML reports around it.
+    /// Runs a check, with NVML's readings around it.
     fn check(&mut self, name: CanaryCheck, session: &mut Session<'_>) -> Try<()> {
         let Some(check) = checks::by_name(name) else { return Ok(()) };
         self.step(check.step, |run| {
@@ -224,7 +225,7 @@ impl<'a> RunSteps<'a> {
     }
 }
 
-/// Loads the kernels made for this device.
+/// Loads the kernels that were compiled for this device.
 fn load_kernels(cuda: &CudaDriver, mut device: CudaDevice) -> Try<(KernelsByName, TensorShape, CudaDevice)> {
     let (major, minor) = device.compute_capability;
     let code = code::choose((major, minor)).ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! Claims on a GPU without a process yet: a pod by the kubelet, a job by Slurm.
+//! Claims on a GPU that has no process yet, by pods of the kubelet or by Slurm jobs.
 
 use attribution::devices::{Named, named};
 use attribution::pods::{Claim, Claims, KubeletStatus};
@@ -22,7 +22,7 @@ fn is_at(id: &str, place: &Place, minor: Option<u32>) -> bool {
     match named(id) {
         Named::Uuid(uuid) => {
             let same = |other: &str| !other.is_empty() && uuid.eq_ignore_ascii_case(other);
-            // Old drivers name a MIG device after its GPU: `MIG-GPU-…/1/0`.
+            // Old drivers name a MIG device after its GPU, as in `MIG-GPU-…/1/0`.
             let within = uuid.strip_prefix("MIG-").is_some_and(|rest| {
                 rest.split_once('/').is_some_and(|(gpu, _)| gpu.eq_ignore_ascii_case(&place.gpu.uuid))
             });

@@ -1,4 +1,4 @@
-//! What the gate goes by, read from what is published or from what a process of one's own has asked.
+//! Input of the gate, from the published metrics or from readings that a separate process has made.
 
 use std::time::Duration;
 
@@ -14,104 +14,104 @@ use model::snapshot::{DriverState, GpuState, GpuView, Snapshot};
 
 use model::catalog::schema::KnownLabel;
 
-/// Why claims are left out where only the daemon knows whose they are.
+/// Reason for claims that only the daemon can check.
 const CALLER: &str = "only the daemon asks: in a prolog or a pod, the claim is that of who calls";
 
-/// A value that the driver is asked for.
+/// A value that the driver reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GateValue<T> {
     Value(T),
-    /// Device or driver do not know it.
+    /// The device or the driver does not support the value.
     Unsupported,
-    /// It is not known now: not read yet, too old, failed, or switched off.
+    /// The value is unavailable, because it was not read yet, is too old, failed, or is switched off.
     Unread,
 }
 
-/// For how long something has not happened.
+/// Time since an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Since {
-    /// It was never seen.
+    /// The event has never occurred.
     Never,
-    /// It was seen that long ago.
+    /// The event occurred this long ago.
     Ago(Duration),
-    /// Not watched, and why.
+    /// The event is not monitored, with the reason.
     Unknown(String),
 }
 
-/// Device memory, bytes.
+/// Use of device memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryUse {
-    /// In use by processes.
     pub used: f64,
     pub total: f64,
-    /// The least that was ever seen in use there.
+    /// Least use ever measured on this GPU.
     pub least: Option<f64>,
 }
 
-/// All that the gate goes by.
+/// All facts that the gate considers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GateFacts {
-    /// Whether the driver is, or is to be, released.
+    /// True if the driver is released or is about to be released.
     pub released: bool,
-    /// Why nothing can be said of the GPU, if so.
+    /// Reason why the state of the GPU is unknown, if it is.
     pub state: Option<(CanarySkip, String)>,
-    /// Age of the oldest of the values below; `None`: there are none.
+    /// Age of the oldest of the values below; `None` if there are none.
     pub age: Option<Duration>,
-    /// Up to which age they count.
+    /// Maximum age at which the values count.
     pub fresh_for: Duration,
-    /// What is known against the GPU, by name; `None`: not known.
+    /// Names of the GPU's health problems; `None` if they are unknown.
     pub unhealthy: Option<Vec<String>>,
     pub xid: Since,
-    /// An earlier canary's process that is still there.
+    /// PID of an earlier canary process that still exists.
     pub child: Option<i32>,
-    /// Whether it is in MIG mode without an instance.
+    /// True if the GPU is in MIG mode without an instance.
     pub no_instance: bool,
-    /// Processes on the device.
+    /// Number of processes on the device.
     pub processes: GateValue<u32>,
-    /// Of these, those of MPS.
+    /// Number of MPS processes among them.
     pub mps: GateValue<u32>,
-    /// Pods that were given it.
+    /// Pods that the GPU is assigned to.
     pub pod: Claimed,
-    /// Jobs that were given it.
+    /// Jobs that the GPU is assigned to.
     pub job: Claimed,
-    /// Who may use the GPU.
+    /// Compute mode, which restricts the processes that may use the GPU.
     pub compute_mode: GateValue<ComputeMode>,
-    /// Whether the driver keeps the GPU initialised.
+    /// True if the driver keeps the GPU initialised.
     pub persistence: GateValue<bool>,
-    /// Share of the last sample period with work.
+    /// Share of the last sample period in which the GPU was busy.
     pub utilization: GateValue<f64>,
-    /// For how long there was no work; `None`: not watched.
+    /// Time for which the GPU was idle; `None` if it is not monitored.
     pub idle: Option<Duration>,
     pub memory: Option<MemoryUse>,
-    /// Why maintenance keeps the canary away, if so.
+    /// Reason why maintenance forbids a run, if it does.
     pub maintenance: Option<String>,
-    /// Until the budget of GPU time has something again.
+    /// Time until the budget of GPU time allows a run.
     pub duty_wait: Option<Duration>,
-    /// The holder of the interlock.
+    /// Holder of the interlock.
     pub interlock: Option<String>,
 }
 
-/// Where values are read: what is published, or what a process of one's own has asked.
+/// Source of values: the published metrics, or readings that a separate process has made.
 pub trait Values {
-    /// The value of one series, if it is there.
+    /// Returns the value of one series, if it exists.
     fn value<E: Entity, L: LabelSet>(&self, metric: &Metric<E, L>, entity: &E, labels: L) -> Option<f64>;
-    /// Whether the device or driver does not know a metric of this GPU.
+    /// Returns true if the device or the driver does not support a metric of this GPU.
     fn unsupported(&self, gpu: &Gpu, metric: MetricId) -> bool;
-    /// Why nothing can be said of the GPU, if so.
+    /// Returns the reason why the state of the GPU is unknown, if it is.
     fn state(&self, gpu: &Gpu) -> Option<(CanarySkip, String)>;
-    /// Processes listed on a MIG instance, its GPU and compute instance given; also where the metric is older.
+    /// Returns the number of processes listed on a MIG instance, given the IDs of its GPU and compute instance. It
+    /// counts them even if the metric is older.
     fn listed(&self, _gpu: &Gpu, _instance: (u32, u32)) -> usize {
         0
     }
-    /// Age of the older of the two tiers that processes and utilization are read in.
+    /// Returns the age of the older of the two tiers that read processes and utilization.
     fn age(&self, gpu: &Gpu) -> Option<Duration>;
-    /// What is known against the GPU; `None`: not known.
+    /// Returns the names of the GPU's health problems, or `None` if they are unknown.
     fn unhealthy(&self, gpu: &Gpu) -> Option<Vec<String>>;
 }
 
 impl GateFacts {
-    /// The values of a place. What only the daemon knows, as for how long it was idle, is left for it to
-    /// fill in.
+    /// Reads the values of a place. The daemon adds the facts that are unavailable to other processes, such as the idle
+    /// time.
     pub fn read(values: &impl Values, place: &Place, fresh_for: Duration) -> GateFacts {
         let gpu = &place.gpu;
         let number = |metric: &Metric<Gpu, ()>| values.value(metric, gpu, ());
@@ -136,7 +136,7 @@ impl GateFacts {
                     let metric = &m::gpu_utilization_ratio;
                     known(values, gpu, metric.id(), number(metric))
                 }
-                // In MIG mode the driver tells it of no part.
+                // In MIG mode, the driver reports no utilization for instances.
                 Some(_) => GateValue::Unsupported,
             },
             idle: None,
@@ -148,7 +148,7 @@ impl GateFacts {
     }
 }
 
-/// What was read; without it the driver does not know it, or it was not read.
+/// Returns the value that was read, or else the reason why there is none.
 fn known<T>(values: &impl Values, gpu: &Gpu, metric: MetricId, read: Option<T>) -> GateValue<T> {
     match read {
         Some(value) => GateValue::Value(value),
@@ -162,14 +162,14 @@ fn processes_of(values: &impl Values, gpu: &Gpu, kind: ProcessType) -> GateValue
     known(values, gpu, m::gpu_processes.id(), read.map(|n| n as u32))
 }
 
-/// The active one of a set of states.
+/// Returns the active state of a set of states.
 pub fn state<S: KnownLabel>(values: &impl Values, gpu: &Gpu, metric: &Metric<Gpu, (S,)>) -> GateValue<S> {
     let active = S::ALL.iter().find(|state| values.value(metric, gpu, (**state,)) == Some(1.0));
     known(values, gpu, metric.id(), active.copied())
 }
 
-/// Processes of all kinds on the device. A kind the driver does not know has none; one without a value leaves
-/// the number unknown.
+/// Returns the number of processes of all kinds on the device. A kind that the driver does not support counts as zero.
+/// A supported kind without a value makes the number unknown.
 fn processes(values: &impl Values, place: &Place) -> GateValue<u32> {
     if let Some(instance) = compute_instance(place) {
         let ids = (instance.gpu_instance, instance.compute_instance);
@@ -204,7 +204,7 @@ fn memory(values: &impl Values, place: &Place) -> Option<MemoryUse> {
     Some(MemoryUse { used, total, least: None })
 }
 
-/// The GPU instance of a place, as the catalogue knows it.
+/// Returns the GPU instance of a place, as labelled in the catalogue.
 fn gpu_instance(place: &Place) -> Option<GpuInstance> {
     let instance = place.instance.as_ref()?;
     Some(GpuInstance {
@@ -278,7 +278,7 @@ impl Values for Snapshot {
         if healthy <= 0.0 && names.is_empty() {
             names.push("it is not healthy".into());
         }
-        // What the canary found keeps it not from looking again: else it could never take that back.
+        // The canary's own findings do not forbid a run, because otherwise a later run could never clear them.
         names.retain(|name| name != UnhealthyReason::Canary.known());
         Some(names)
     }
