@@ -142,9 +142,16 @@ pub enum CheckFigures {
     Covered(Vec<u32>),
     /// Bytes of one pass and times of the passes, from `hbm_read` or `l2`. For a launch of several passes, the time is
     /// divided by their number. The L2 rate scales with the SM clock, which is in Hz.
-    Read { bytes: u64, seconds: Vec<f64>, sm_clock_hertz: f64 },
+    Read {
+        bytes: u64,
+        seconds: Vec<f64>,
+        sm_clock_hertz: f64,
+    },
     /// Bytes and number of patterns that `hbm_walk` wrote and read back.
-    Walked { bytes: u64, patterns: u32 },
+    Walked {
+        bytes: u64,
+        patterns: u32,
+    },
     /// Copies of `pcie`: their bytes and their times in both directions, the median time of a four-byte copy, the PCIe
     /// generation and lanes during the copies (0 if not reported), and the NUMA node of the pinned buffer (`None` if
     /// the host does not report the GPU's node).
@@ -163,7 +170,12 @@ pub enum CheckFigures {
     Transformed(Transform),
     /// Copies of `p2p`: the UUID of the other GPU, the bytes and the times of the copies, and whether the GPUs can
     /// access one another's memory.
-    Peer { peer: String, bytes: u64, seconds: Vec<f64>, access: bool },
+    Peer {
+        peer: String,
+        bytes: u64,
+        seconds: Vec<f64>,
+        access: bool,
+    },
 }
 
 impl CheckFigures {
