@@ -36,10 +36,10 @@ while :; do
 		[[ $answer == *'"pending":0,'* ]] && break
 	elif ((failed == 7 && tries == 1)); then
 		# curl cannot connect, so the node has no exporter. In later attempts the exporter may be restarting.
-		say "no answer: no record" && exit
+		say "no answer from $url; no record stored" && exit
 	fi
 	if ((SECONDS >= patience)); then
-		[ -n "$answer" ] || { say "no answer after $SECONDS s: no record" && exit; }
+		[ -n "$answer" ] || { say "no answer from $url after $SECONDS s; no record stored" && exit; }
 		say "has work on a GPU, or no record yet, after $SECONDS s" && break
 	fi
 	sleep 1
@@ -48,4 +48,4 @@ done
 
 umask 027
 file=$dir/$job.json
-{ mkdir -p "$dir" && printf '%s\n' "$answer" >"$file.new" && mv "$file.new" "$file"; } || say "not filed"
+{ mkdir -p "$dir" && printf '%s\n' "$answer" >"$file.new" && mv "$file.new" "$file"; } || say "failed to write $file; no record stored"
