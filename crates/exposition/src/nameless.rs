@@ -101,7 +101,7 @@ mod tests {
     use model::owners::Owner;
     use model::snapshot::{CheckView, OwnerView};
 
-    /// Labels with any text that name no owner.
+    /// Labels with free text that contain no names of owners.
     const OTHERS: &str = "\
         architecture board_part_number brand call chassis_serial clique_id cluster_uuid \
         compute_capability compute_instance cpus cuda_error cuda_version device driver_branch \
@@ -187,7 +187,7 @@ mod tests {
         );
     }
 
-    /// A place whose last run ended this way, with texts that have names.
+    /// Returns a place whose last run had this result, with texts that contain names.
     fn canary(gpu: &Gpu, end: CanaryEnd) -> PlaceView {
         let check = |check, verdict, text: &str| CheckView { check, verdict, text: text.into(), rate: None };
         let text = "the GPU is given to pod SECRET/SECRET, container SECRET".to_owned();
@@ -196,7 +196,7 @@ mod tests {
             check(CanaryCheck::SmRate, CanaryVerdict::Contended, "process SECRET had the GPU"),
             check(CanaryCheck::HbmRead, CanaryVerdict::DegradedMemory, "70 % of its rate"),
         ];
-        // A louder check would be all that the page says of the run.
+        // The page would show only a more serious check, and not the result of the run.
         let checks = if end == CanaryEnd::Abandoned { checks } else { Vec::new() };
         PlaceView {
             gpu: gpu.clone(),

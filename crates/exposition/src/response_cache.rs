@@ -400,7 +400,7 @@ mod tests {
         cache.snapshots.publish(fixtures::node_taken(sequence, Mono::now()));
     }
 
-    /// Responses in memory.
+    /// Returns the number of responses in memory.
     fn cached(cache: &ResponseCache) -> usize {
         let of = |slot: &Arc<Slot>| lock(&slot.ready).responses.iter().flatten().count();
         cache.slots.iter().map(of).sum()

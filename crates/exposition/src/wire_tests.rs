@@ -1,4 +1,4 @@
-//! The two metric pages against each other, and OpenMetrics against its own rules.
+//! Compares the two metric formats, and checks the OpenMetrics output against the rules of OpenMetrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use model::catalog::schema::Entity;
 use model::catalog::{Kind, METRICS, Node};
 use model::snapshot::{Family, Histogram, Series, Snapshot, SubjectText, Value};
 
-/// A sample on the page.
+/// A sample line of a metrics page.
 type Sample = (String, BTreeMap<String, String>, String);
 
-/// Reads `name{label="value",...} number`.
+/// Parses `name{label="value",...} number`.
 fn sample(line: &str) -> Sample {
     let name_ends = line.find(['{', ' ']).unwrap();
     let (name, mut rest) = line.split_at(name_ends);
@@ -53,7 +53,7 @@ fn samples(page: &str) -> BTreeSet<Sample> {
     seen
 }
 
-/// Fails where the page breaks a rule of OpenMetrics 1.0 that Prometheus or other readers rely on.
+/// Panics if the page violates a rule of OpenMetrics 1.0 on which Prometheus or another parser relies.
 fn check_openmetrics(page: &str) {
     assert!(page.ends_with("# EOF\n"), "the last line is # EOF");
     assert_eq!(page.matches("# EOF").count(), 1);
@@ -186,7 +186,7 @@ fn help_is_the_catalogues_one_line() {
     }
 }
 
-/// Two GPUs' worth of any metrics with any label texts and values.
+/// Generates arbitrary metrics of two GPUs with arbitrary label texts and values.
 fn any_snapshot() -> impl Strategy<Value = Snapshot> {
     let text = prop_oneof!["[a-zA-Z0-9 .:-]{0,12}", "[\\\\\"\n{},=é🦀 ]{0,8}", any::<String>()];
     let value = prop_oneof![(0u32..1_000_000).prop_map(f64::from), 0.0..1e18f64, prop::num::f64::POSITIVE];
@@ -210,7 +210,7 @@ fn any_snapshot() -> impl Strategy<Value = Snapshot> {
                 Kind::Gauge | Kind::Counter => Value::Number(value),
             };
             let values = def.entity.labels().iter().map(|_| Arc::from(text.as_str())).collect();
-            // Which subject it is plays no part on the wire, only the texts of its labels.
+            // The encoded subject depends only on its label texts.
             let subject = Arc::new(SubjectText { subject: Node {}.subject(), values });
             let series = Series { subject, labels: fixtures::labels_of(def, pick, &text), value };
             let key = series.label_pairs(def).map(|(_, v)| v.to_owned()).collect();

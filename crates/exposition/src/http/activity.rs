@@ -245,7 +245,7 @@ impl AsyncWrite for ClientStream {
 mod tests {
     use super::*;
 
-    /// Seconds from the moment the socket took nothing to the deadline; its client took some bytes after 25 s.
+    /// Returns the seconds from the first rejected write to the deadline, for a client that read some bytes after 25 s.
     fn deadline(activity: &ConnectionActivity) -> u64 {
         let since = Instant::now();
         let moved = since + Duration::from_secs(25);

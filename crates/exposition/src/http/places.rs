@@ -247,7 +247,7 @@ mod tests {
         !lock(&place.places.table).open.contains_key(&place.id)
     }
 
-    /// What a connection waits for since so many seconds.
+    /// Returns a wait that began this number of seconds ago.
     fn since(waiting: WaitsFor, seconds: u64) -> Option<(WaitsFor, Instant)> {
         Some((waiting, Instant::now() - Duration::from_secs(seconds)))
     }
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn connections_leave_in_order_and_one_that_works_never() {
         let places = places(5);
-        // Two of an address are its share and one more: all of one address, as behind a proxy.
+        // An address may have one place without exceeding its share. Here all clients share one address, as behind a proxy.
         let mut open: Vec<ConnectionPlace> = (0..5).map(|_| places.acquire(from(1)).unwrap()).collect();
         open[0].set_waiting(since(WaitsFor::Client, 90));
         open[1].set_waiting(since(WaitsFor::Next, 50));

@@ -1,4 +1,4 @@
-//! The server against real clients on real sockets.
+//! Tests of the server with real clients and sockets.
 
 use std::collections::HashSet;
 use std::fs;
@@ -23,12 +23,12 @@ use model::catalog::HttpStatus;
 use model::clock::Mono;
 use model::snapshot_cell::SnapshotCell;
 
-/// What no test may take longer than.
+/// Time limit of a test.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Served {
     address: SocketAddr,
-    /// Of the listener that speaks as dcgm-exporter does.
+    /// Address of the listener that imitates dcgm-exporter.
     dcgm: SocketAddr,
     snapshots: Arc<SnapshotCell>,
     stats: Arc<HttpCounters>,
@@ -41,7 +41,7 @@ impl Served {
         TcpStream::connect(self.address).await.unwrap()
     }
 
-    /// Sends bytes, and returns all that comes until the server ends the connection.
+    /// Sends bytes, and returns all received bytes once the server has closed the connection.
     async fn exchange(&self, request: &str) -> String {
         self.exchange_at(self.address, request).await
     }
@@ -52,7 +52,7 @@ impl Served {
         String::from_utf8_lossy(&rest(&mut stream).await).into_owned()
     }
 
-    /// The response of the listener that speaks as dcgm-exporter does.
+    /// Returns the response of the listener that imitates dcgm-exporter.
     async fn ask_dcgm(&self, method: &str, path: &str, headers: &str) -> String {
         let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n");
         self.exchange_at(self.dcgm, &request).await
@@ -73,7 +73,7 @@ fn body(answer: &str) -> &str {
     answer.split_once("\r\n\r\n").unwrap().1
 }
 
-/// A node with so many events.
+/// Returns a node with this number of events.
 fn node_with_events(sequence: u64, count: u64) -> model::snapshot::Snapshot {
     use model::catalog::{FaultAction, Severity};
     use model::snapshot::{Event, EventKind};
@@ -86,7 +86,7 @@ fn node_with_events(sequence: u64, count: u64) -> model::snapshot::Snapshot {
     node
 }
 
-/// Reads until this text has come so many times.
+/// Reads until this text has been received this number of times.
 async fn read_until(stream: &mut TcpStream, text: &str, times: usize) -> String {
     let mut got = Vec::new();
     timeout(PATIENCE, async {
@@ -137,7 +137,7 @@ async fn a_stream_goes_on_where_it_was_and_leaves_room_for_scrapers() {
     stream.write_all(format!("{STREAM}Last-Event-ID: 3\r\n\r\n").as_bytes()).await.unwrap();
     let begun = read_until(&mut stream, "\ndata: ", 2).await;
     assert!(begun.contains("id: 4\n") && !begun.contains("id: 3\n"), "{begun}");
-    // Of four connections one may be a stream.
+    // One of four connections may be a stream.
     let refused = server.exchange(&format!("{STREAM}Connection: close\r\n\r\n")).await;
     assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("retry-after: 10"), "{refused}");
     assert!(server.get("/metrics", "").await.starts_with("HTTP/1.1 200 "));
@@ -158,7 +158,7 @@ async fn an_open_page_hears_of_each_publication_and_takes_a_place_among_the_stre
     let begun = read_until(&mut stream, "event: publication\ndata: 1\n\n", 1).await;
     assert!(begun.contains("content-type: text/event-stream\r\n"), "{begun}");
     read_until(&mut stream, ": no publication\n\n", 1).await;
-    // What came meanwhile is one event.
+    // The publications of the last interval are merged into one event.
     for sequence in [2, 3] {
         server.snapshots.publish(fixtures::node_taken(sequence, Mono::now()));
     }
@@ -206,7 +206,7 @@ async fn a_stream_ends_once_its_client_may_not_read_any_more() {
         let_in("alice");
         let mut stream = server.connect().await;
         stream.write_all(format!("{request}{credentials}").as_bytes()).await.unwrap();
-        // Longer than between two looks at the file.
+        // The wait is longer than the interval at which the server checks the file.
         read_until(&mut stream, part, if request == UPDATES { 2 } else { 1 }).await;
         let_in("bob");
         rest(&mut stream).await;
@@ -318,7 +318,7 @@ async fn the_second_listener_speaks_as_dcgm_exporter_does_and_no_other_way() {
     }
     let get = server.ask_dcgm("GET", "/metrics", "").await;
     assert_eq!(body(&get), body(&server.get("/dcgm/metrics", "").await), "the same page as on the first one");
-    // A scraper that prefers OpenMetrics gets what dcgm-exporter has.
+    // A scraper that prefers OpenMetrics receives the same response as from dcgm-exporter.
     let answer = server.ask_dcgm("GET", "/metrics", "Accept: application/openmetrics-text\r\n").await;
     assert!(answer.contains("content-type: text/plain; version=0.0.4"), "{answer}");
     let head = server.ask_dcgm("HEAD", "/metrics", "").await;
@@ -343,7 +343,7 @@ async fn both_listeners_share_the_places_and_the_end() {
     }
     assert_eq!(server.stats.connections(), LIMITS.max_connections);
     assert!(server.ask_dcgm("GET", "/health", "").await.starts_with("HTTP/1.1 200 "));
-    // The connection that was idle longest is that of the other listener.
+    // The connection that has been idle longest belongs to the other listener.
     rest(&mut open[0]).await;
     assert_eq!(server.stats.evicted(), 1);
     server.stop.send(true).unwrap();
@@ -474,7 +474,7 @@ async fn a_client_that_takes_nothing_is_dropped() {
     until(|| server.stats.connections() == 0).await;
 }
 
-/// Waits until the server's tasks, which share this thread, have made it so.
+/// Waits until the server's tasks, which run on this thread, have fulfilled the condition.
 async fn until(mut done: impl FnMut() -> bool) {
     timeout(PATIENCE, async {
         while !done() {
@@ -495,7 +495,7 @@ async fn past_the_limit_the_connection_that_waits_longest_goes() {
     kept.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     read_until(&mut kept, "alive\n", 1).await;
     until(|| connected.elapsed() > places::GRACE).await;
-    // One without a request goes before one that is idle for longer.
+    // A connection without a request is evicted before a connection that has been idle for longer.
     assert!(server.get("/livez", "").await.starts_with("HTTP/1.1 200 "));
     assert_eq!(rest(&mut silent).await, b"");
     kept.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
@@ -545,7 +545,7 @@ async fn a_response_ends_when_its_client_takes_it_too_slowly() {
     let server = served(Limits { write_timeout: Duration::from_millis(100), ..LIMITS });
     let mut slow = choking(&server).await;
     let connected = std::time::Instant::now();
-    // A kilobyte every few milliseconds is progress, and far too little.
+    // A kilobyte every few milliseconds counts as progress, but is far too slow.
     timeout(PATIENCE, async {
         while server.stats.connections() > 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -624,7 +624,7 @@ async fn a_part_of_the_events_has_a_tag_until_the_list_changes() {
         assert!(again.starts_with("HTTP/1.1 304 ") && again.ends_with("\r\n\r\n"), "{again}");
         tags.insert(tag);
     }
-    // since=2 is the same part as limit=3.
+    // since=2 selects the same events as limit=3.
     assert_eq!(tags.len(), 3, "{tags:?}");
     server.snapshots.publish(node_with_events(3, 6));
     let changed = server.get("/api/v1/events?limit=2", "").await;
@@ -689,7 +689,7 @@ async fn a_scrape_gets_the_newest_snapshot() {
     }
 }
 
-/// A client that is being sent more than the sockets hold, and takes nothing.
+/// Connects a client that reads nothing of a response that exceeds the socket buffers.
 async fn choking(server: &Served) -> TcpStream {
     let mut stream = server.connect().await;
     stream.write_all("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n".repeat(400).as_bytes()).await.unwrap();

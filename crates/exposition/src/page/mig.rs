@@ -116,7 +116,7 @@ mod tests {
         {
             rows.entity(&gpu).record(metric, (), value).unwrap();
         }
-        // The second comes first on the board, and has no compute instance.
+        // The second instance has the first placement on the GPU, and no compute instance.
         for (gpu_instance, start) in [(3, 3.0), (5, 0.0)] {
             let (uuid, profile) = (gpu.uuid.clone(), "1g.6gb".into());
             let instance = GpuInstance { gpu: gpu.gpu, uuid, gpu_instance, profile };

@@ -1,4 +1,4 @@
-//! The page of the hand-made node.
+//! Tests of the status page with the node of the fixtures.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn page(snapshot: &Snapshot) -> String {
     out
 }
 
-/// With an hour of values that no two GPUs share.
+/// Adds an hour of values that differ between all GPUs.
 fn with_history(mut snapshot: Snapshot) -> Snapshot {
     let mut noise = 1u32;
     let mut points = || -> Box<[f32]> {
@@ -36,7 +36,7 @@ fn with_history(mut snapshot: Snapshot) -> Snapshot {
     snapshot
 }
 
-/// The tags that are open where each ends; panics where one closes that is not open.
+/// Panics if an element is not closed, or if elements overlap.
 fn assert_well_formed(page: &str) {
     const VOID: [&str; 4] = ["meta", "link", "wbr", "!DOCTYPE"];
     let mut open: Vec<&str> = Vec::new();
@@ -58,7 +58,7 @@ fn assert_well_formed(page: &str) {
     }
     for target in page.split("href=\"#").skip(1).chain(page.split("aria-labelledby=\"").skip(1)) {
         let target = target.split('"').next().unwrap_or_default();
-        // The script makes the heading of the charts.
+        // The script adds the heading of the charts.
         assert!(known.contains(target) || target == "history", "nothing is named {target}");
     }
 }
@@ -183,7 +183,7 @@ fn nothing_is_inline_and_nothing_comes_from_another_host() {
     assert_eq!(page.matches("<script").count(), 1);
     assert!(!CONTENT_SECURITY_POLICY.contains("unsafe") && !CONTENT_SECURITY_POLICY.contains("http"));
     for file in &PAGE_FILES {
-        // Those of comments and of the namespace of SVG are not loaded.
+        // A browser does not load addresses in comments or in the SVG namespace.
         for loading in ["url(", "@import", "src=\"http", "import("] {
             assert!(!file.text.contains(loading), "{} has {loading}", file.path);
         }
@@ -221,7 +221,8 @@ fn curves_are_drawn_where_there_is_a_history() {
     );
 }
 
-/// What a browser loads: the page with an hour of noise, style sheet, script and the points of the charts.
+/// Limits the total size of everything that a browser loads: a page with an hour of noise, the style sheet, the script
+/// and the points of the charts.
 #[test]
 fn all_of_the_page_is_below_60_kb_on_the_wire() {
     let gzip = |text: &str| {
