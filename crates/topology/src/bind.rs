@@ -13,15 +13,15 @@ use super::map::{Map, ShareHolder};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Binder {
-    /// `docker run`
+    /// A `docker run` command
     Docker,
     /// A drop-in file of a unit
     Systemd,
-    /// Lines of gres.conf
+    /// Lines for Slurm's gres.conf
     Slurm,
     /// Settings of the kubelet and the resources that a pod must request
     Kubernetes,
-    /// A command line
+    /// A `numactl` command line
     Numactl,
 }
 

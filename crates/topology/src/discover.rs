@@ -29,15 +29,12 @@ pub enum Origin {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Links(pub Vec<DeviceState>);
 
-/// Properties of one PCI device that can change while the machine runs.
+/// Properties of one PCI device that can change while the machine runs, with the meaning of the fields of [`Device`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceState {
     pub address: String,
-    /// Same as [`Device::link`].
     pub link: Option<Link>,
-    /// Same as [`Device::port`].
     pub port: Option<LinkCapability>,
-    /// Same as [`Device::network`].
     pub network: Option<Network>,
 }
 

@@ -1,4 +1,4 @@
-//! The whole picture: the machine, its GPUs as the driver knows them, where each sits, and whose CPUs are whose.
+//! The complete map: the machine, the GPUs that the driver lists, their locality, and the division of the CPUs among them.
 
 use serde::Serialize;
 
@@ -10,27 +10,27 @@ use model::topology::Topology;
 use model::topology::divide::{self, CpuShare};
 use model::topology::place::{self, GpuPlacement, NearestDevice};
 
-/// What the driver says of a GPU.
+/// A GPU as the driver reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DriverGpu {
     pub index: u32,
     pub uuid: String,
-    /// Name of the product; empty if unknown.
+    /// Product name; empty if unknown.
     pub model: String,
     /// PCI address, in any form.
     pub pci_address: String,
-    /// N of `/dev/nvidiaN`.
+    /// Minor number N of the device file `/dev/nvidiaN`.
     pub minor: Option<u32>,
-    /// MIG devices on it, in the order of their instances; the CPUs of the GPU are divided among them.
+    /// MIG devices of the GPU, in the order of their instances. The CPUs of the GPU are divided among them.
     pub slices: Vec<DriverMigDevice>,
 }
 
-/// What the driver says of a MIG device.
+/// A MIG device as the driver reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DriverMigDevice {
-    /// Its UUID, as CUDA_VISIBLE_DEVICES takes it.
+    /// UUID in the form that `CUDA_VISIBLE_DEVICES` accepts.
     pub uuid: String,
-    /// Its profile, as `3g.71gb` or `1c.3g.71gb`.
+    /// Profile, such as `3g.71gb` or `1c.3g.71gb`.
     pub profile: String,
     /// NVML's GPU instance id.
     pub gpu_instance: u32,
@@ -38,66 +38,63 @@ pub struct DriverMigDevice {
     pub compute_instance: u32,
 }
 
-/// The whole picture. As JSON it holds all of the topology, so that it serves as a declared one.
+/// The complete map. Its JSON contains the whole topology, so that the JSON can serve as a declared topology.
 #[derive(Clone, Debug, Serialize)]
 pub struct Map {
     #[serde(flatten)]
     pub topology: Topology,
-    /// Its GPUs in the order of the driver, then those the driver does not list.
+    /// GPUs in the order of the driver, followed by the GPUs that the driver does not list.
     pub gpus: Vec<MapGpu>,
-    /// CPUs that are near no GPU and so no share.
+    /// CPUs that are near no GPU and therefore in no share.
     pub left_over: CpuSet,
-    /// Latency of memory, where it was measured.
+    /// Memory latency, if it was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latency>,
 }
 
-/// A GPU in the picture.
+/// A GPU on the map.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MapGpu {
-    /// How it is called in the picture: its index, or `P1` for the first one in the PCI tree where the driver does
-    /// not tell.
+    /// Label on the map: the driver's index, or `P1`, `P2`, … for GPUs that the driver does not list.
     pub label: String,
     pub index: Option<u32>,
     pub uuid: Option<String>,
-    /// Name of the product; empty if unknown.
+    /// Product name; empty if unknown.
     pub model: String,
-    /// N of `/dev/nvidiaN`.
+    /// Minor number N of the device file `/dev/nvidiaN`.
     pub minor: Option<u32>,
     #[serde(flatten)]
     pub place: GpuPlacement,
-    /// Its share of the CPUs.
     pub share: CpuShare,
-    /// MIG devices on it.
     pub slices: Vec<MapMigDevice>,
 }
 
-/// A MIG device in the picture.
+/// A MIG device on the map.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MapMigDevice {
-    /// How it is called in the picture: index of the GPU, dot, its number from 1.
+    /// Label on the map: the label of the GPU, a dot and a number that starts at 1.
     pub label: String,
     #[serde(flatten)]
     pub device: DriverMigDevice,
-    /// Its share of the CPUs of the GPU.
+    /// Share of the GPU's CPUs.
     pub share: CpuShare,
 }
 
-/// Who gets a share: a GPU without MIG devices, or a MIG device.
+/// Holder of a share of the CPUs: a GPU without MIG devices, or a MIG device.
 #[derive(Clone, Copy, Debug)]
 pub struct ShareHolder<'a> {
     pub gpu: &'a MapGpu,
-    /// The MIG device on it.
+    /// MIG device of the GPU, or `None` if the GPU itself holds the share.
     pub slice: Option<&'a MapMigDevice>,
 }
 
 impl<'a> ShareHolder<'a> {
-    /// How it is called in the picture.
+    /// Returns the label on the map.
     pub fn label(&self) -> &'a str {
         self.slice.map_or(&self.gpu.label, |slice| &slice.label)
     }
 
-    /// Its UUID, if the driver gave it.
+    /// Returns the UUID, if the driver reported one.
     pub fn uuid(&self) -> Option<&'a str> {
         self.slice.map(|slice| &*slice.device.uuid).or(self.gpu.uuid.as_deref())
     }
@@ -106,7 +103,7 @@ impl<'a> ShareHolder<'a> {
         self.slice.map_or(&self.gpu.share, |slice| &slice.share)
     }
 
-    /// As `GPU 3 NVIDIA H200, MIG 3g.71gb`.
+    /// Returns a name such as `GPU 3 NVIDIA H200, MIG 3g.71gb`.
     pub fn name(&self) -> String {
         let slice = self.slice.map(|slice| format!(", MIG {}", slice.device.profile)).unwrap_or_default();
         format!("{}{slice}", self.gpu.name())
@@ -114,7 +111,7 @@ impl<'a> ShareHolder<'a> {
 }
 
 impl MapGpu {
-    /// As `GPU 3 NVIDIA H200`; by its address where the driver does not tell.
+    /// Returns a name such as `GPU 3 NVIDIA H200`, with the PCI address if the driver does not list the GPU.
     pub fn name(&self) -> String {
         let model = if self.model.is_empty() { String::new() } else { format!(" {}", self.model) };
         match self.index {
@@ -125,7 +122,7 @@ impl MapGpu {
 }
 
 impl Map {
-    /// Joins the machine with what the driver says of its GPUs, by PCI address.
+    /// Joins the machine with the GPUs that the driver reports, by PCI address.
     pub fn new(mut topology: Topology, known: &[DriverGpu]) -> Map {
         let mut rest = place::gpus(&topology);
         let mut joined: Vec<(Option<&DriverGpu>, GpuPlacement)> = Vec::new();
@@ -138,7 +135,7 @@ impl Map {
                 Some(at) => rest.remove(at),
                 None => {
                     let text =
-                        format!("GPU {} is not in the PCI tree: what is near it is not known", gpu.index);
+                        format!("GPU {} is not in the PCI tree, so its locality is unknown", gpu.index);
                     topology.notes.push(text);
                     nowhere(&topology, gpu)
                 }
@@ -177,7 +174,7 @@ impl Map {
         Map { topology, gpus, left_over, latency: None }
     }
 
-    /// All holders of a share, in order.
+    /// Returns all holders of a share, in the order of the GPUs.
     pub fn share_holders(&self) -> Vec<ShareHolder<'_>> {
         let of = |gpu| ShareHolder { gpu, slice: None };
         let each = self.gpus.iter().flat_map(|gpu| {
@@ -188,25 +185,26 @@ impl Map {
         each.collect()
     }
 
-    /// The nearest network device by its first name, and how near it is.
+    /// Formats the nearest network device with its nearness in parentheses.
     pub fn nic(&self, near: &NearestDevice) -> String {
         let device = self.topology.devices.iter().find(|device| device.address == near.address);
         let name = device.and_then(|device| device.names.first()).unwrap_or(&near.address);
         format!("{name} ({})", near.path.known())
     }
 
-    /// How the GPU at this PCI address is called.
+    /// Returns the name of the GPU at this PCI address.
     pub fn gpu_name(&self, address: &str) -> Option<String> {
         self.gpu(address).map(MapGpu::name)
     }
 
-    /// The GPU at this PCI address, as it is written in the topology.
+    /// Returns the GPU at this PCI address, which must be in the form that the topology uses.
     pub fn gpu(&self, address: &str) -> Option<&MapGpu> {
         self.gpus.iter().find(|gpu| gpu.place.address == address)
     }
 }
 
-/// The share of each, divided in the order of addresses, as the daemon does: it is the same however the GPUs are listed.
+/// Divides the CPUs among the GPUs in the order of their addresses, as the daemon does. The result does not depend on the
+/// order in which the driver lists the GPUs.
 fn shares(topology: &Topology, joined: &[(Option<&DriverGpu>, GpuPlacement)]) -> Vec<CpuShare> {
     let mut order: Vec<usize> = (0..joined.len()).collect();
     order.sort_by_key(|at| &joined[*at].1.address);
@@ -218,7 +216,7 @@ fn shares(topology: &Topology, joined: &[(Option<&DriverGpu>, GpuPlacement)]) ->
     shares
 }
 
-/// Where a GPU sits that no PCI tree shows.
+/// Returns the placement of a GPU that is not in the PCI tree: all CPUs count as near.
 fn nowhere(topology: &Topology, gpu: &DriverGpu) -> GpuPlacement {
     GpuPlacement {
         address: gpu.pci_address.clone(),

@@ -1,7 +1,9 @@
-//! The map as a picture: packages, NUMA nodes and caches as boxes around their cores, below each node the PCI tree with
-//! its GPUs and network devices, links written beside the lines; whose share a core is, by colour and by number.
+//! The map as an SVG picture. Packages, NUMA nodes and caches are boxes around their cores. The PCI tree of a node, with
+//! its GPUs, network devices and link labels, is below its cores. A colour and a number mark the share that a core
+//! belongs to.
 //!
-//! Readable in light and dark and without telling colours apart. It holds no script and loads nothing.
+//! The picture is readable on light and dark backgrounds and without colour vision. It contains no script and loads no
+//! resources.
 
 mod block;
 mod cores;
@@ -14,15 +16,15 @@ use super::tree::{self, Branch, BranchKind};
 use block::{Block, bold_width, escape, fit, label};
 use cores::Shares;
 
-/// Space inside a box and between boxes.
+/// Padding inside a box and gap between boxes, in pixels.
 const PAD: f64 = 10.0;
-/// Room for the label of a box.
+/// Height of the label of a box.
 const HEAD: f64 = 20.0;
-/// Widest content of a NUMA node before it is wrapped.
+/// Maximum width of the content of a NUMA node before it wraps.
 const WIDE: f64 = 560.0;
-/// Width of an entry.
+/// Width of a legend entry.
 const ENTRY_WIDTH: f64 = 520.0;
-/// Height of an entry.
+/// Height of a legend entry.
 const ENTRY_HEIGHT: f64 = 27.0;
 
 pub fn svg(map: &Map) -> String {
@@ -64,7 +66,7 @@ pub fn svg(map: &Map) -> String {
     )
 }
 
-/// Branches, all as wide as the widest of them; one alone at least as wide as `least`.
+/// Draws branches with the width of the widest branch. A single branch other than a cache is at least `least` wide.
 fn alike(branches: &[Branch<'_>], shares: &Shares<'_>, least: f64) -> Vec<Block> {
     let natural = branches.iter().map(|branch| draw(branch, shares, 0.0).width);
     let alone = matches!(branches, [one] if !matches!(one.kind, BranchKind::L3(_)));
@@ -72,7 +74,7 @@ fn alike(branches: &[Branch<'_>], shares: &Shares<'_>, least: f64) -> Vec<Block>
     branches.iter().map(|branch| draw(branch, shares, least)).collect()
 }
 
-/// A package, NUMA node or cache with all that is in it, at least as wide as `least`.
+/// Draws a package, NUMA node or cache with its contents, at least `least` wide.
 fn draw(branch: &Branch<'_>, shares: &Shares<'_>, least: f64) -> Block {
     let mut rows = Vec::new();
     if !branch.branches.is_empty() {
@@ -87,7 +89,7 @@ fn draw(branch: &Branch<'_>, shares: &Shares<'_>, least: f64) -> Block {
     }
     let content = Block::column(rows, PAD);
     let (class, names) = names(branch, shares);
-    // The longest form of the label that fits; a cache is made wide enough for its size.
+    // The longest form of the label that fits. The box of a cache is always wide enough to show the cache's size.
     let shortest = if class == "cache" { names.len().checked_sub(2) } else { None };
     let shortest = shortest.and_then(|at| names.get(at)).or(names.last());
     let needed = shortest.map_or(0.0, |name| bold_width(name, 12.0));
@@ -96,7 +98,7 @@ fn draw(branch: &Branch<'_>, shares: &Shares<'_>, least: f64) -> Block {
     Block::named(class, name.map_or("", String::as_str), content, room)
 }
 
-/// Class of the box, and its label in forms from the longest to the shortest.
+/// Returns the CSS class of a box and its label in several forms, ordered from the longest to the shortest.
 fn names(branch: &Branch<'_>, shares: &Shares<'_>) -> (&'static str, Vec<String>) {
     let forms = |parts: &[String]| -> Vec<String> {
         (1..=parts.len()).rev().map(|many| parts[..many].join(" · ")).collect()
@@ -122,7 +124,8 @@ fn names(branch: &Branch<'_>, shares: &Shares<'_>) -> (&'static str, Vec<String>
     }
 }
 
-/// Below the machine: who gets which CPUs and memory in as many columns as there is room for, and how to read the picture.
+/// Draws the legend below the machine: the CPUs and memory of every share holder, in as many columns as fit, and the
+/// explanation of the symbols.
 fn legend(shares: &Shares<'_>, width: f64) -> Block {
     let head = |text: &str| Block { width: 0.0, height: 18.0, body: label("h3", 0.0, 14.0, text) };
     let line = |text: &str| Block {

@@ -1,4 +1,4 @@
-//! The map for a terminal: the machine as a tree, then who gets which CPUs.
+//! The map as text for a terminal: the machine as a tree, followed by the table of CPU shares.
 
 use super::format;
 use super::map::{Map, ShareHolder};
@@ -7,8 +7,8 @@ use host::terminal::{Colour, Painter, fit, printable, wrap};
 use model::cpus::CpuSet;
 use model::topology::{Device, DeviceKind, Topology};
 
-/// All of it, in lines of so many columns; only lists of CPUs may be longer, as half a list would be wrong advice.
-/// `None`: nothing is cut.
+/// Formats the map in lines of at most `columns` columns, or without a limit if it is `None`. CPU lists may exceed the
+/// limit, because a truncated list would be wrong advice.
 pub fn text(map: &Map, colours: bool, columns: Option<usize>) -> String {
     let paint = Painter::new(colours);
     let mut out = String::new();
@@ -31,7 +31,7 @@ pub fn text(map: &Map, colours: bool, columns: Option<usize>) -> String {
     out
 }
 
-/// What there is, in one line.
+/// Summarizes the machine in one line.
 pub fn title(topology: &Topology) -> String {
     let of = |kind| topology.devices.iter().filter(|device| device.kind == kind).count();
     let mut parts = vec![
@@ -57,14 +57,14 @@ struct TreeWriter<'a> {
     out: &'a mut String,
 }
 
-/// A line of the tree and what is below it.
+/// A line of the tree with the subtree below it.
 enum Item<'a> {
     Branch(&'a Branch<'a>),
     Pci(&'a Pci<'a>),
 }
 
 impl TreeWriter<'_> {
-    /// What is in a branch.
+    /// Writes the contents of a branch.
     fn inside(&mut self, branch: &Branch<'_>, before: &str) {
         let mut items: Vec<Item<'_>> = branch.branches.iter().map(Item::Branch).collect();
         items.extend(branch.pci.iter().map(Item::Pci));
@@ -156,11 +156,11 @@ fn count_cores(branch: &Branch<'_>) -> usize {
     branch.cores.len() + branch.branches.iter().map(count_cores).sum::<usize>()
 }
 
-/// Columns of the table of shares before the CPUs: title, and width where a line has a bound.
+/// Columns of the share table before the CPU column: title, and width if the line length is limited.
 const TABLE: [(&str, usize); 6] =
     [("GPU", 6), ("device", 24), ("node", 6), ("memory", 8), ("L3", 9), ("nearest NIC", 23)];
 
-/// Who gets which CPUs.
+/// Appends the table of shares.
 fn shares(out: &mut String, paint: Painter, map: &Map, columns: Option<usize>) {
     if map.gpus.is_empty() {
         *out += "\nNo GPU was found.\n";

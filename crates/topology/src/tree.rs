@@ -1,48 +1,50 @@
-//! The machine as a tree, for those who draw it: what holds which CPUs, and what is below which bridge.
+//! The machine as a tree for the text and SVG drawings: packages, NUMA nodes and caches by their CPUs, and PCI devices by
+//! their bridges.
 
 use super::format::is_narrow;
 use model::cpus::CpuSet;
 use model::topology::{Device, DeviceKind, L3Group, NumaNode, Package, Topology, place};
 
-/// What a branch is.
+/// Level of a branch in the machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum BranchKind<'a> {
     Machine,
     Package(&'a Package),
     Node(&'a NumaNode),
-    /// A last-level cache.
     L3(&'a L3Group),
 }
 
-/// Something with CPUs, what is in it, and the devices near it.
+/// A part of the machine with CPUs, its inner parts and the devices near it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Branch<'a> {
     pub kind: BranchKind<'a>,
     pub cpus: CpuSet,
-    /// What is in it, in the order of first CPUs, those without CPUs last.
+    /// Inner parts, ordered by their first CPU. Parts without CPUs are last.
     pub branches: Vec<Branch<'a>>,
-    /// Cores that are in none of its branches.
+    /// Cores that are in none of the branches.
     pub cores: Vec<&'a CpuSet>,
-    /// Devices whose NUMA node it is; of a package, those near all of its nodes; of the machine, those of unknown place.
+    /// Devices near this part. A package has the devices near all of its nodes, and the machine has the devices of unknown
+    /// locality.
     pub pci: Vec<Pci<'a>>,
 }
 
 /// A part of the PCI tree.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Pci<'a> {
-    /// A bridge that several devices or bridges are below.
+    /// A bridge with several devices or bridges below it.
     Bridge {
-        /// Whether the first one is the root port.
+        /// True if the first address is that of a root port.
         root: bool,
-        /// Addresses from above: of switches that of the upstream port. More than one where nothing else is between.
+        /// PCI addresses, ordered from the root down; for a switch, the address of its upstream port. A chain of bridges
+        /// without other devices in between is one entry with several addresses.
         addresses: Vec<&'a str>,
         below: Vec<Pci<'a>>,
     },
-    /// A device, or several that differ in nothing but their address, as the NVSwitches of a baseboard.
+    /// A device, or several devices that differ only in their addresses, such as the NVSwitches of a baseboard.
     Devices(Vec<&'a Device>),
 }
 
-/// Where a device is drawn.
+/// Part of the machine that a device is drawn in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Machine,
@@ -56,7 +58,8 @@ pub fn build(topology: &Topology) -> Branch<'_> {
     let nodes = topology.numa_nodes.iter().map(|node| (BranchKind::Node(node), &node.cpus));
     let groups = topology.l3_groups.iter().map(|group| (BranchKind::L3(group), &group.cpus));
     let mut parts: Vec<(BranchKind<'_>, &CpuSet)> = packages.chain(nodes).chain(groups).collect();
-    // The widest first; of the same CPUs the package holds the node, the node the cache. Memory alone comes last.
+    // The widest part is inserted first. The sort is stable, so with equal CPUs a package contains a node and a node
+    // contains a cache. Nodes without CPUs are last.
     parts.sort_by_key(|(_, cpus)| (cpus.is_empty(), std::cmp::Reverse(cpus.len()), cpus.iter().next()));
     for (part, cpus) in parts {
         root.insert(part, cpus);
@@ -84,7 +87,7 @@ fn branch(part: BranchKind<'_>, cpus: CpuSet) -> Branch<'_> {
 impl<'a> Branch<'a> {
     fn insert(&mut self, part: BranchKind<'a>, cpus: &CpuSet) {
         let holds = |branch: &Branch<'_>| match part {
-            // Memory alone is in its package, if that is known.
+            // A node without CPUs belongs to its package, if the package is known.
             BranchKind::Node(node) if cpus.is_empty() => branch.has_package(node.package),
             _ => !cpus.is_empty() && cpus.is_within(&branch.cpus),
         };
@@ -106,7 +109,7 @@ impl<'a> Branch<'a> {
         }
     }
 
-    /// Puts a device where its place is.
+    /// Inserts a device at its place. Returns false if the place is not in this branch.
     fn insert_device(&mut self, device: &'a Device, place: Place) -> bool {
         let here = match self.kind {
             BranchKind::Machine => place == Place::Machine,
@@ -131,7 +134,7 @@ impl<'a> Branch<'a> {
         }
     }
 
-    /// Every core in it, in hwloc's logical order: from the left to the right of the tree.
+    /// Returns all cores in hwloc's logical order, which is the order of the leaves of the tree.
     pub fn logical_cores(&self) -> Vec<&'a CpuSet> {
         let mut cores: Vec<&CpuSet> = self.branches.iter().flat_map(Branch::logical_cores).collect();
         cores.extend(&self.cores);
@@ -139,7 +142,8 @@ impl<'a> Branch<'a> {
     }
 }
 
-/// The root port and the upstream ports of the switches above a device; their downstream ports lead to it alone.
+/// Returns the root port and the upstream ports of the switches above a device. A downstream port is omitted because it
+/// leads to a single device.
 fn upstream(device: &Device) -> Vec<&str> {
     let all = device.bridges.iter().map(String::as_str).enumerate();
     all.filter(|(at, _)| *at == 0 || at % 2 == 1).map(|(_, address)| address).collect()
@@ -169,7 +173,7 @@ fn insert_pci<'a>(among: &mut Vec<Pci<'a>>, above: &[&'a str], device: &'a Devic
     among.push(Pci::Bridge { root, addresses: vec![first], below });
 }
 
-/// Makes one of a bridge with nothing but another bridge below it.
+/// Merges a bridge with the bridge below it if nothing else is below it.
 fn merge(pci: &mut Pci<'_>) {
     let Pci::Bridge { addresses, below, .. } = pci else { return };
     for pci in below.iter_mut() {

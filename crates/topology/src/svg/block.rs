@@ -1,8 +1,8 @@
-//! Drawn parts with their sizes, placed next to and below each other.
+//! Drawn SVG parts with their sizes, arranged in rows and columns.
 
 use super::{HEAD, PAD};
 
-/// A drawn part, from its upper left corner.
+/// SVG fragment with its size in pixels. Its origin is the upper left corner.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Block {
     pub width: f64,
@@ -11,19 +11,19 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// Its SVG with the corner there.
+    /// Returns the SVG with its upper left corner at this point.
     pub fn at(&self, x: f64, y: f64) -> String {
         format!("<g transform=\"translate({x:.1} {y:.1})\">{}</g>\n", self.body)
     }
 
-    /// Adds another with its corner there.
+    /// Adds another block with its upper left corner at this point.
     pub fn place(&mut self, other: &Block, x: f64, y: f64) {
         self.body.push_str(&other.at(x, y));
         self.width = self.width.max(x + other.width);
         self.height = self.height.max(y + other.height);
     }
 
-    /// One below the other.
+    /// Places blocks below one another.
     pub fn column(blocks: Vec<Block>, gap: f64) -> Block {
         let mut all = Block::default();
         for block in &blocks {
@@ -33,7 +33,7 @@ impl Block {
         all
     }
 
-    /// Places blocks next to each other, in rows no wider than this if they can be.
+    /// Places blocks next to one another. A row wraps before it exceeds `widest`.
     pub fn flow(blocks: Vec<Block>, widest: f64, gap: f64) -> Block {
         let mut all = Block::default();
         let (mut x, mut y) = (0.0, 0.0);
@@ -47,7 +47,7 @@ impl Block {
         all
     }
 
-    /// In a box with a name, with room for content of this width at least.
+    /// Places content in a box with a name. The inside of the box is at least `least` wide.
     pub fn named(class: &str, name: &str, content: Block, least: f64) -> Block {
         let width = content.width.max(least) + 2.0 * PAD;
         let height = HEAD + content.height + 1.5 * PAD;
@@ -55,7 +55,7 @@ impl Block {
         Block { width, height, body: body + &content.at(PAD, HEAD + 0.5 * PAD) }
     }
 
-    /// So many in a row.
+    /// Places blocks in rows of `columns` blocks.
     pub fn table(blocks: Vec<Block>, columns: usize, gap: f64) -> Block {
         let row = |row: &[Block]| Block::flow(row.to_vec(), f64::INFINITY, gap);
         Block::column(blocks.chunks(columns.max(1)).map(row).collect(), gap)
@@ -68,27 +68,28 @@ pub fn rect(class: &str, x: f64, y: f64, width: f64, height: f64, round: f64) ->
     )
 }
 
-/// A line of text; the text is escaped.
+/// Returns a text element. The text is escaped.
 pub fn label(class: &str, x: f64, y: f64, text: &str) -> String {
     format!("<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{}</text>", escape(text))
 }
 
-/// About how wide text of this size is drawn. Generous: fonts differ.
+/// Returns the estimated width of text at this font size. The estimate is generous because fonts differ.
 pub fn width_of(text: &str, size: f64) -> f64 {
     text.chars().count() as f64 * size * 0.56
 }
 
-/// Likewise of bold text.
+/// Returns the estimated width of bold text at this font size.
 pub fn bold_width(text: &str, size: f64) -> f64 {
     width_of(text, size) * 1.14
 }
 
-/// Text cut to about this width.
+/// Truncates text to about this width.
 pub fn fit(text: &str, size: f64, width: f64) -> String {
     host::terminal::fit(text, (width / (size * 0.56)).max(1.0) as usize)
 }
 
-/// Text escaped for XML, in an element or an attribute. Characters that XML has no form for are left out.
+/// Escapes text for an XML element or attribute. Control characters become spaces, and characters that XML cannot represent
+/// are removed.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,11 +1,11 @@
-//! Cores as squares, in the colour and with the number of those whose share they are.
+//! Cores as squares with the colour and the number of the share holder.
 
 use super::block::{Block, escape, rect};
 use crate::map::{Map, ShareHolder};
 use model::cpus::CpuSet;
 
-/// Colours that also those can tell apart who do not see red and green as others do (Okabe and Ito), and a grey; each
-/// with the colour of text on it.
+/// Fill colours with their text colours. The fills are the palette of Okabe and Ito, which remains distinguishable with
+/// red-green colour blindness, and a grey.
 const COLOURS: [(&str, &str); 8] = [
     ("#e69f00", "#000"),
     ("#56b4e9", "#000"),
@@ -16,31 +16,31 @@ const COLOURS: [(&str, &str); 8] = [
     ("#cc79a7", "#000"),
     ("#aaaaaa", "#000"),
 ];
-/// Sides of a core.
+/// Width and height of a core in pixels.
 const CORE: (f64, f64) = (28.0, 22.0);
 const GAP: f64 = 3.0;
 
-/// Whose share is what.
+/// The map with its numbered share holders.
 pub(crate) struct Shares<'a> {
     pub map: &'a Map,
     share_holders: Vec<ShareHolder<'a>>,
 }
 
 impl<'a> Shares<'a> {
-    /// Of all in the map.
+    /// Numbers all share holders of the map.
     pub fn new(map: &'a Map) -> Shares<'a> {
         Shares { map, share_holders: map.share_holders() }
     }
 
-    /// All holders of a share, with its number.
+    /// Returns all share holders with their numbers.
     pub fn share_holders(&self) -> impl Iterator<Item = (usize, &ShareHolder<'a>)> {
         self.share_holders.iter().enumerate()
     }
 
-    /// Cores in rows no wider than this.
+    /// Draws cores in rows at most `widest` wide.
     pub fn grid(&self, cores: &[&CpuSet], widest: f64) -> Block {
         let fitting = ((widest / (CORE.0 + GAP)) as usize).max(1);
-        // Rows of eight where that comes out even, as caches often have.
+        // Rows of eight or sixteen cores are often full, because most caches have a multiple of eight cores.
         let columns = match cores.len() {
             many if many <= 8 => many.max(1),
             many if many <= 32 => 8,
@@ -75,7 +75,7 @@ impl<'a> Shares<'a> {
         body.push_str(&match owners.as_slice() {
             [] => String::new(),
             [(number, holder)] => text(holder.label(), colour(*number).1),
-            // On a plate of its own: stripes of many colours are behind it.
+            // A white plate keeps the text readable on stripes of several colours.
             many => {
                 let plate = "<rect x=\"4\" y=\"4\" width=\"20\" height=\"14\" rx=\"3\" fill=\"#fff\"/>";
                 plate.to_owned() + &text(&format!("÷{}", many.len()), "#000")
@@ -85,7 +85,7 @@ impl<'a> Shares<'a> {
         Block { width, height, body }
     }
 
-    /// A square in the colour of a holder, with its number.
+    /// Draws a square with the colour and the label of a share holder.
     pub fn mark(&self, number: usize, label: &str) -> Block {
         let (width, height) = CORE;
         let (fill, on) = colour(number);

@@ -1,4 +1,4 @@
-//! The PCI tree: bridges and devices one below the other, joined by lines with what the links do.
+//! The PCI tree: bridges and devices in rows, connected by lines that are labelled with the state of the links.
 
 use super::block::{Block, bold_width, fit, label, rect, width_of};
 use super::cores::Shares;
@@ -8,15 +8,15 @@ use crate::map::MapGpu;
 use crate::tree::Pci;
 use model::topology::{Device, DeviceKind};
 
-/// How far what is below a bridge is moved to the right.
+/// Indentation of the devices below a bridge, in pixels.
 const STEP: f64 = 22.0;
-/// Room for the words about a link on the line to a device.
+/// Length of the line to a device, which carries the link label.
 const LINK: f64 = 104.0;
 const GAP: f64 = 6.0;
-/// Height of a row of one line.
+/// Height of a row with one line of text.
 const ROW: f64 = 22.0;
 
-/// The tree below a NUMA node.
+/// Draws the PCI tree of a NUMA node.
 pub fn draw(pci: &[Pci<'_>], shares: &Shares<'_>) -> Block {
     let mut all = Block::default();
     let x = STEP * 0.3;
@@ -25,13 +25,13 @@ pub fn draw(pci: &[Pci<'_>], shares: &Shares<'_>) -> Block {
     all
 }
 
-/// Devices of which the machine does not tell the node.
+/// Draws the devices whose NUMA node is unknown.
 pub fn unplaced(pci: &[Pci<'_>], shares: &Shares<'_>, least: f64) -> Block {
     let name = "The machine does not tell which NUMA node these are near";
     Block::named("node", name, draw(pci, shares), bold_width(name, 12.0).max(least - 2.0 * PAD))
 }
 
-/// Items below one another; where the line to the last of them is.
+/// Draws items below one another. Returns the vertical position of the line to the last item.
 fn items(all: &mut Block, pci: &[Pci<'_>], shares: &Shares<'_>, x: f64) -> f64 {
     let mut last = 0.0;
     for item in pci {
@@ -74,7 +74,7 @@ fn bridge(root: bool, addresses: &[&str], x: f64) -> Block {
     Block { width, height: ROW, body }
 }
 
-/// The row of a device, and where in it the line to it ends.
+/// Draws the row of a device. Also returns the vertical position, within the row, of the line to the device.
 fn device(same: &[&Device], shares: &Shares<'_>, x: f64) -> (Block, f64) {
     let device = same[0];
     if let Some(gpu) = shares.map.gpu(&device.address) {
@@ -96,7 +96,7 @@ fn device(same: &[&Device], shares: &Shares<'_>, x: f64) -> (Block, f64) {
     (Block { width, height: ROW, body }, ROW / 2.0)
 }
 
-/// A GPU with its share, or those of its MIG devices.
+/// Draws a GPU with its share or the shares of its MIG devices.
 fn card(gpu: &MapGpu, shares: &Shares<'_>, widest: f64) -> Block {
     let name = match gpu.index {
         Some(_) => format!("{} · {}", gpu.name(), short(&gpu.place.address)),
@@ -124,7 +124,7 @@ fn card(gpu: &MapGpu, shares: &Shares<'_>, widest: f64) -> Block {
     Block { width, height, body }
 }
 
-/// An address without the domain that nearly all have.
+/// Removes the domain from an address if it is `0000`, as on nearly all machines.
 fn short(address: &str) -> &str {
     address.strip_prefix("0000:").unwrap_or(address)
 }
