@@ -1,14 +1,16 @@
 //! The HTTP server and its responses: `/metrics` in two formats, JSON documents, the status page, rules and dashboards.
 //!
-//! - [`http`]: connections and routes
-//! - [`paths`]: list of all HTTP paths
-//! - [`response_cache`]: cache of encoded responses
-//! - [`format`]: formats and their negotiation
-//! - [`openmetrics`], [`text`]: metrics
-//! - [`api`]: JSON documents
-//! - [`page`]: status page
-//! - [`assets`]: embedded rules and dashboards
-//! - [`docs`]: METRICS.md
+//! | module | content |
+//! |---|---|
+//! | [`http`] | connections and routes |
+//! | [`paths`] | list of all HTTP paths |
+//! | [`response_cache`] | cache of encoded responses |
+//! | [`format`] | formats and their negotiation |
+//! | [`openmetrics`], [`text`] | metrics |
+//! | [`api`] | JSON documents |
+//! | [`page`] | status page |
+//! | [`assets`] | embedded rules and dashboards |
+//! | [`docs`] | METRICS.md |
 
 #![forbid(unsafe_code)]
 
