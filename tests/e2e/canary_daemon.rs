@@ -273,7 +273,7 @@ fn one_failure_is_tried_again_and_two_are_a_fault() {
     let node = start();
     node.wait_metrics("a run", |m| last_run(m, "0") > 0.0);
     node.sim().open_gate("once").unwrap();
-    node.wait_said(&["tried once more"]);
+    node.wait_said(&["running the canary once more"]);
     let m = node.wait_metrics("more runs", |m| runs(m, "finished") >= 4.0);
     assert_eq!((runs(&m, "driver_fault"), m.value("gpu_healthy", &[("gpu", "0")])), (0.0, Some(1.0)));
     node.sim().open_gate("sick").unwrap();
@@ -305,7 +305,7 @@ fn a_failure_is_tried_again_also_where_the_driver_lists_the_canary_under_another
         m.value("gpu_processes", &[("gpu", "0"), ("type", "compute")]) == Some(1.0)
     });
     node.sim().open_gate("once").unwrap();
-    node.wait_said(&["tried once more"]);
+    node.wait_said(&["running the canary once more"]);
     node.sim().close_gate("slow").unwrap();
     let m = node.wait_metrics("the second try is well", |m| verdict(m, "0", "launch", "ok") == Some(1.0));
     assert_eq!((runs(&m, "driver_fault"), m.value("gpu_healthy", &[("gpu", "0")])), (0.0, Some(1.0)));

@@ -214,11 +214,11 @@ pub enum Pattern {
     Constant = 1,
     /// `a + 8 * i`, which is the word's own address if `a` is the buffer's.
     Address = 2,
-    /// Complement of [`Pattern::Address`].
+    /// Complement of the word of [`Pattern::Address`].
     NotAddress = 3,
     /// `splitmix64(a + i)`, a pseudorandom number.
     Random = 4,
-    /// Complement of [`Pattern::Random`].
+    /// Complement of the word of [`Pattern::Random`].
     NotRandom = 5,
 }
 

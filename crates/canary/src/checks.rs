@@ -180,7 +180,7 @@ pub enum CheckFigures {
 
 impl CheckFigures {
     fn of_another_check() -> Sample {
-        Sample::discarded(CanaryVerdict::Skipped, "the figures are of another check".into())
+        Sample::discarded(CanaryVerdict::Skipped, "the figures belong to another check".into())
     }
 }
 

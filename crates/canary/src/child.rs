@@ -52,7 +52,7 @@ pub fn run() -> io::Result<()> {
     let watch = match NvmlWatch::start(target, pid::pids(), table) {
         Ok(watch) => watch,
         Err(error) => {
-            let text = format!("no thread to watch the GPU: {error}");
+            let text = format!("failed to start the thread that watches the GPU: {error}");
             return unable(&mut reports, CanarySkip::Environment, text);
         }
     };

@@ -92,7 +92,7 @@ pub fn conditions(facts: &GateFacts, idle_for: Duration) -> Vec<RunCondition> {
     add("compute mode default", compute_mode);
     let persistence = reported(&facts.persistence, |on| match on {
         true => yes("on"),
-        false => no(CanarySkip::PersistenceOff, "off: each run would initialise the GPU and tear it down"),
+        false => no(CanarySkip::PersistenceOff, "off; every run would initialise the GPU and shut it down"),
     });
     add("persistence mode on", persistence);
     let utilization = reported(&facts.utilization, |ratio| match *ratio > BUSY {
@@ -140,7 +140,7 @@ fn fresh(facts: &GateFacts) -> Finding {
 fn healthy(facts: &GateFacts) -> Finding {
     match &facts.unhealthy {
         None => no(CanarySkip::Unread, "not known now"),
-        Some(reasons) if reasons.is_empty() => yes("nothing is known against it"),
+        Some(reasons) if reasons.is_empty() => yes("no health problem is known"),
         Some(reasons) => no(CanarySkip::Unhealthy, reasons.join(", ")),
     }
 }
@@ -169,13 +169,13 @@ fn processes(facts: &GateFacts) -> Finding {
     match &facts.processes {
         GateValue::Value(0) => yes("none"),
         GateValue::Value(n) => no(CanarySkip::Processes, n.to_string()),
-        GateValue::Unsupported => no(CanarySkip::Unread, "the driver does not report them"),
+        GateValue::Unsupported => no(CanarySkip::Unread, "the driver does not report processes"),
         GateValue::Unread => no(CanarySkip::Unread, "not known now"),
     }
 }
 
 fn without_work(facts: &GateFacts, idle_for: Duration) -> Finding {
-    let Some(idle) = facts.idle else { return unchecked("only the daemon watches for how long") };
+    let Some(idle) = facts.idle else { return unchecked("only the daemon measures idle time") };
     let found = format!("for {}", format_seconds(idle));
     if idle < idle_for { no(CanarySkip::Busy, found) } else { yes(found) }
 }

@@ -1,6 +1,6 @@
-//! The canary's lock files, held by flock(2). A run holds the interlock, and an administrator may hold it instead. The
-//! process of a run holds the lock of its GPU as well, so that the kernel releases that one when the process has ended,
-//! whatever became of the parent: no second canary starts beside one that hangs.
+//! Lock files of the canary, locked with flock(2). A run holds the interlock, and an administrator may hold it instead.
+//! The process of a run also holds the lock of its GPU. The kernel releases that lock when the process exits, even if
+//! the parent no longer exists, so that no second canary starts while one is hung.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
@@ -12,21 +12,21 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::libc::O_NONBLOCK;
 
-/// All users may open the file, and so hold its lock.
+/// Mode with which all users may open the file and therefore lock it.
 const MODE: u32 = 0o644;
 const FOLDER_MODE: u32 = 0o755;
 
-/// A lock, held until this is dropped.
+/// A lock that is released on drop.
 pub type HeldLock = Flock<File>;
 
 /// Acquires a lock and creates its file if it does not exist. Never waits. The error names the holder, or the reason why
 /// locking failed.
 pub fn acquire(path: &Path) -> Result<HeldLock, String> {
-    let named = |error: io::Error| format!("{} cannot be opened: {error}", path.display());
+    let named = |error: io::Error| format!("failed to open {}: {error}", path.display());
     let file = open(path).map_err(named)?;
     let identity = file.metadata().map_err(named)?;
     if !identity.is_file() {
-        return Err(format!("{} is no plain file", path.display()));
+        return Err(format!("{} is not a regular file", path.display()));
     }
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => Ok(lock),
@@ -34,7 +34,7 @@ pub fn acquire(path: &Path) -> Result<HeldLock, String> {
             Some(holder) => format!("{} is locked by {holder}", path.display()),
             None => format!("{} is locked by another process", path.display()),
         }),
-        Err((_, error)) => Err(format!("{} cannot be locked: {error}", path.display())),
+        Err((_, error)) => Err(format!("failed to lock {}: {error}", path.display())),
     }
 }
 
@@ -56,7 +56,7 @@ pub fn gpu_holder(interlock: &Path) -> Option<String> {
         let identity = file.metadata().ok();
         if let Err((_, Errno::EWOULDBLOCK)) = Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             let holder = identity.and_then(|identity| holder(&identity));
-            return Some(holder.unwrap_or_else(|| "a process of another container".to_owned()));
+            return Some(holder.unwrap_or_else(|| "a process in another container".to_owned()));
         }
     }
     None
@@ -80,7 +80,7 @@ fn open(path: &Path) -> io::Result<File> {
             file.set_permissions(Permissions::from_mode(MODE))?;
             Ok(file)
         }
-        // Made by another process in the meantime.
+        // Another process created the file in the meantime.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => reading(),
         Err(error) => Err(error),
     }
@@ -119,7 +119,7 @@ mod tests {
         assert!(acquire(dir.path()).is_err());
         let fifo = dir.path().join("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert!(acquire(&fifo).unwrap_err().contains("no plain file"));
+        assert!(acquire(&fifo).unwrap_err().contains("is not a regular file"));
         assert!(acquire(Path::new("/proc/nowhere/lock")).unwrap_err().contains("cannot be opened"));
     }
 

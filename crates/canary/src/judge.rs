@@ -1,10 +1,10 @@
 //! Verdicts on canary runs, and the samples to keep. The judge is pure arithmetic on reports: it reads no clock, file or
 //! driver.
 //!
-//! How causes differ: each multiprocessor counts its cycles and its time, so work per cycle says what
-//! it did and the clock how fast it was let. A low clock has a reason or none; work per cycle is low on one
-//! multiprocessor or on all; memory is slow at full clocks or because of them; a link is narrow or the host is
-//! slow. Who was seen on the GPU meanwhile makes a sample worthless.
+//! Causes differ in their figures. The multiprocessors count their cycles and their time, so work per cycle shows how
+//! efficiently they worked, and the clock shows how fast they were allowed to run. A low clock may or may not have a
+//! reason. Work per cycle is low on one multiprocessor or on all. Memory is slow at full clocks or because of low clocks.
+//! Either the link is narrow or the host is slow. Another process on the GPU invalidates a sample.
 
 mod confirmation;
 mod endings;
@@ -31,21 +31,19 @@ use model::canary::{Judged, Outcome, Place};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{CanaryCheck, CanarySkip, CanaryVerdict};
 
-/// Wall time beyond the time in which kernels ran, from which on another process must have had the GPU in between:
-/// half as much again, and more than a busy host takes to notice the end of some launches.
+/// Wall time beyond the time of the kernels that proves that another process used the GPU in between. It is a factor of
+/// 1.5, plus more than the delay after which a busy host notices the ends of launches.
 const SLICED: (f64, f64) = (1.5, 0.010);
 
-/// The outcome of a run, and what it adds to the baseline.
+/// Outcome of a run, and its contribution to the baseline.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunJudgement {
-    /// What became of the run.
     pub outcome: Outcome,
-    /// For [`BaselineStore::apply`].
+    /// Input of [`BaselineStore::apply`] with the results of this run.
     pub update: BaselineUpdate,
 }
 
-/// Judges a run at a place by its history and its siblings, at this time (seconds since
-/// 1970).
+/// Judges a run at a place by its history and its siblings. `now` is in seconds since 1970.
 pub fn judge(
     place: &Place,
     run: &CanaryRun,
@@ -79,9 +77,9 @@ pub fn judge(
     for measured in &run.measured {
         let sample = match run.device {
             Some(_) => sample(&view, measured, &clock),
-            None => Sample::discarded(CanaryVerdict::Skipped, "the device was not reported".into()),
+            None => Sample::discarded(CanaryVerdict::Skipped, "the process did not report the device".into()),
         };
-        // A wrong result is wrong beside other processes too.
+        // A wrong result counts even if other processes used the GPU.
         conclude(measured.check, results::judge(&view, measured, sample), &measured.mismatches);
     }
     if let Some((check, verdict)) = failed {
@@ -132,11 +130,11 @@ pub fn confirm(outcome: &mut Outcome, again: &[Outcome]) {
     }
 }
 
-/// The clock in this run, by which rates that follow it are judged: of `sm_rate`, which measures it.
+/// Returns the clock of this run from `sm_rate`. Rates that follow the clock are judged by it.
 fn clock(view: &RunContext<'_>, run: &CanaryRun) -> Clock {
     let sm_rate = run.measured.iter().find(|measured| measured.check == CanaryCheck::SmRate);
     sm_rate.map(|measured| sm_rate::judge(view, measured).1).unwrap_or_else(|| {
-        // Without it there is NVML's word, which is rounded and a moment old.
+        // Without `sm_rate`, NVML's clock is used, which is rounded and slightly outdated.
         let lowest = run.measured.iter().filter(|measured| measured.around.sm_clock_hertz > 0.0);
         let lowest = lowest
             .min_by(|a, b| f64::total_cmp(&a.around.sm_clock_hertz, &b.around.sm_clock_hertz))
@@ -147,7 +145,7 @@ fn clock(view: &RunContext<'_>, run: &CanaryRun) -> Clock {
     })
 }
 
-/// What one check says by itself.
+/// Judges one check by itself.
 fn sample(view: &RunContext<'_>, measured: &Measurement, clock: &Clock) -> Sample {
     if let Some(why) = contention(measured) {
         return Sample::discarded(CanaryVerdict::Contended, why);
@@ -163,14 +161,14 @@ fn sample(view: &RunContext<'_>, measured: &Measurement, clock: &Clock) -> Sampl
     sample
 }
 
-/// Other processes on the GPU meanwhile.
+/// Returns a description of other processes that used the GPU during the check.
 fn contention(measured: &Measurement) -> Option<String> {
     let others = &measured.around.others;
     if !others.is_empty() {
         let text = format!("process {} used the GPU meanwhile; thrown away", listed(others));
         return Some(text);
     }
-    // Copies and checks of results on the host take wall time of their own.
+    // Copies, and checks of results on the host, add wall time of their own.
     let timed = checks::by_name(measured.check).is_some_and(|check| check.back_to_back);
     let (wall, gpu) = (measured.wall_seconds, measured.gpu_seconds);
     let (times, beyond) = SLICED;
@@ -180,7 +178,7 @@ fn contention(measured: &Measurement) -> Option<String> {
     })
 }
 
-/// The verdict on a check after this sample.
+/// Returns the verdict on a check after this sample.
 fn conclude(view: &RunContext<'_>, check: CanaryCheck, sample: &Sample, mismatches: &Mismatches) -> Judged {
     let RunContext { key, configuration, baseline, now, .. } = *view;
     let recent = baseline.recent(key, configuration, check, now);
@@ -210,8 +208,8 @@ fn conclude(view: &RunContext<'_>, check: CanaryCheck, sample: &Sample, mismatch
     }
 }
 
-/// Adds the sample to the update. A check that is not well adds nothing to the baseline: it
-/// must not follow a GPU that decays.
+/// Adds the sample to the update. A check with a finding adds nothing to the baseline, because the baseline must not
+/// follow a GPU that degrades.
 fn remember(update: &mut BaselineUpdate, judged: &Judged, sample: &Sample) {
     if !is_valid(judged.sample) {
         return;

@@ -1,16 +1,17 @@
-//! Canary kernels: small CUDA programs, run now and then on an idle GPU or on command, that tell a healthy GPU from one that is
-//! throttled, degraded, wrong or dying.
+//! Canary kernels are small CUDA programs that run occasionally on an idle GPU, or on command. They distinguish a
+//! healthy GPU from a throttled, degraded or failing GPU, and from a GPU that computes wrong results.
 //!
-//! - [`checks`]: the table of checks, one file each
-//! - [`abi`]: the shapes shared with the kernels · [`code`]: their machine code · [`mod@reference`]: their results on the CPU
-//! - [`child`]: the process of a run, the only one that loads libcuda · [`report`]: its messages · [`session`]: a GPU ready
-//!   for checks, and the driver
-//! - [`runner`]: one run · [`parent`]: starts, watches and ends its process
-//! - [`gate`]: whether a run may start now · [`interlock`]: the lock files · [`schedule`]: when it is due
-//! - [`roofline`]: what the hardware can do · [`baseline`]: what the GPU did before · [`sample`]: one check against both ·
-//!   [`judge`]: the verdicts of a run
+//! - [`checks`]: the table of checks, with one file per check
+//! - [`abi`]: the shapes shared with the kernels · [`code`]: their machine code · [`mod@reference`]: their results on
+//!   the CPU
+//! - [`child`]: the process of a run, the only process that loads libcuda · [`report`]: its messages · [`session`]: a
+//!   GPU that is ready for checks, and the driver
+//! - [`runner`]: one run · [`parent`]: starts, monitors and ends the process of a run
+//! - [`gate`]: the conditions for a run · [`interlock`]: the lock files · [`schedule`]: the times of the runs
+//! - [`roofline`]: the hardware's upper bounds · [`baseline`]: the GPU's history · [`sample`]: comparison of one check
+//!   with both · [`judge`]: the verdicts of a run
 //!
-//! `unsafe` is in `abi`, `session/cuda` and its modules.
+//! Only `abi`, `session/cuda` and its modules contain `unsafe` code.
 
 #![deny(unsafe_code)]
 

@@ -1,5 +1,6 @@
-//! The process of one run as its parent sees it: started, read, abandoned when it makes no progress, and asked to
-//! end. Nothing here waits for the process: one that does not end is handed back as [`DetachedChild`].
+//! The parent's view of one run's process. The parent starts the process, reads its reports, requests its end, and
+//! abandons the run if the process makes no progress. Nothing here waits for the process. A process that does not end
+//! is returned as a [`DetachedChild`].
 
 mod detached;
 mod environment;
@@ -27,82 +28,83 @@ pub use detached::{ChildCheck, DetachedChild};
 use environment::EmptyFolder;
 use transcript::Transcript;
 
-/// Time without progress after which the log says so.
+/// Time without progress after which a warning is logged.
 const SLOW: Duration = Duration::from_secs(10);
-/// How long a process may take from its last report to its end before the run is over without it.
+/// Maximum time from the last report to the end of the process. After that, the run ends without waiting for the
+/// process.
 const GOING: Duration = Duration::from_secs(2);
-/// How long a process that was asked to end has for its last reports and its end.
+/// Time for the last reports and the end of a process after a request to end.
 const ASKED: Duration = Duration::from_secs(3);
-/// How long the rest of the reports of an ended process are waited for.
+/// Maximum time to wait for the remaining reports of an ended process.
 const REST: Duration = Duration::from_secs(1);
-/// Time between two looks.
+/// Time between two checks of the process.
 const LOOK: Duration = Duration::from_millis(50);
-/// A look that comes so much later: this process itself was asleep.
+/// Delay of a check after which this process itself must have been suspended.
 const ASLEEP: Duration = Duration::from_secs(5);
-/// Longest request: a pipe takes so much without a reader, however small the kernel made it.
+/// Maximum length of a request. A pipe accepts this much without a reader, even if the kernel made it small.
 const MAX_REQUEST: usize = 4096;
-/// Reports kept while they are not taken; then the process waits.
+/// Maximum number of unread reports. The child blocks when the buffer is full.
 const KEPT: usize = 64;
 
-/// What all runs have in common.
+/// Settings shared by all runs.
 #[derive(Clone, Debug)]
 pub struct RunSettings {
-    /// The NVML library; empty for the loader's own search.
+    /// Path of the NVML library; empty for the loader's own search.
     pub nvml_library: PathBuf,
-    /// The CUDA driver library; empty for the loader's own search.
+    /// Path of the CUDA driver library; empty for the loader's own search.
     pub cuda_library: PathBuf,
-    /// The lock file of all canaries; beside it are those of the GPUs.
+    /// Lock file of all canaries. The lock files of the GPUs are in the same directory.
     pub lock_file: PathBuf,
     pub memory_mib: u32,
-    /// Longest time without progress.
+    /// Maximum time without progress.
     pub hung_after: Duration,
-    /// How long a process that was asked to end may take before it is killed, even inside the driver.
+    /// Time after a request to end after which the process is killed, even inside a driver call.
     pub kill_after: Duration,
-    /// How long a process that is done, or was asked to end, is waited for.
+    /// Maximum time to wait for a process that is done or was requested to end.
     pub linger: Duration,
-    /// Whether a run ends when another process comes to the device.
+    /// True if a run ends when another process uses the device.
     pub yields: bool,
     pub stderr: Stderr,
-    /// The children whose cost is counted together.
+    /// Children whose costs are counted together.
     pub children: Arc<ChildSet>,
 }
 
-/// What the reader of the child's frames delivers.
+/// Message from the reader of the child's frames.
 type ReceivedReport = Result<Option<ChildReport>, FrameError>;
 
-/// A run under way.
+/// A run in progress.
 #[derive(Debug)]
 pub struct ActiveRun {
     child: Supervised,
     folder: EmptyFolder,
     reports: Receiver<ReceivedReport>,
-    /// Whether the stream has ended.
+    /// True if the stream has ended.
     stream_over: bool,
     transcript: Transcript,
     began: f64,
     hung_after: Duration,
     kill_after: Duration,
-    /// When the process last came further, and its newest CUDA call then.
+    /// Time of the last progress, and the newest CUDA call at that time.
     moved: Mono,
     call: Option<(u64, Mono)>,
     said_slow: bool,
-    /// When the last report came.
+    /// Time of the last report.
     done: Option<Mono>,
-    /// When the process had ended.
+    /// Time at which the process had ended.
     ended: Option<(Mono, ExitStatus)>,
     asked: Option<(Mono, String)>,
     looked: Mono,
 }
 
 impl ActiveRun {
-    /// Starts the process and sends its request. A run that cannot even begin is given at once.
+    /// Starts the process and sends its request. Returns the finished run at once if it cannot begin.
     pub fn start(
         program: &Path,
         request: &RunRequest,
         settings: &RunSettings,
     ) -> Result<ActiveRun, Box<CanaryRun>> {
         ActiveRun::try_start(program, request, settings).map_err(|error| {
-            let text = format!("the canary's process cannot be started: {error}");
+            let text = format!("failed to start the canary process: {error}");
             Box::new(CanaryRun::unable(unix_seconds(), CanarySkip::Environment, text))
         })
     }
@@ -110,7 +112,7 @@ impl ActiveRun {
     fn try_start(program: &Path, request: &RunRequest, settings: &RunSettings) -> io::Result<ActiveRun> {
         let began = unix_seconds();
         if frame::encode(request).map_err(io::Error::other)?.len() > MAX_REQUEST {
-            return Err(io::Error::other(format!("its request has more than {MAX_REQUEST} bytes")));
+            return Err(io::Error::other(format!("the request has more than {MAX_REQUEST} bytes")));
         }
         let folder = EmptyFolder::make()?;
         let launch = Launch {
@@ -148,17 +150,17 @@ impl ActiveRun {
         self.child.pid()
     }
 
-    /// The step it is in.
+    /// Returns the current step.
     pub fn step(&self) -> CanaryStep {
         self.transcript.step()
     }
 
-    /// The driver call it is in.
+    /// Returns the current driver call.
     pub fn call(&self) -> Option<InCall> {
         detached::call(&self.child.views())
     }
 
-    /// Asks the process to end after the kernel it is in. The first reason counts.
+    /// Requests the process to end after the current kernel. The first reason counts.
     pub fn ask_to_end(&mut self, why: &str) {
         if self.asked.is_none() {
             self.asked = Some((Mono::now(), why.to_owned()));
@@ -166,12 +168,13 @@ impl ActiveRun {
         }
     }
 
-    /// Waits a while for reports. Gives how the run ended once that is known; then [`ActiveRun::over`] is next.
+    /// Waits up to `wait` for reports. Returns how the run ended once that is certain. The caller then calls
+    /// [`ActiveRun::over`].
     pub fn poll(&mut self, wait: Duration, on: &mut dyn FnMut(&ChildReport)) -> Option<RunEnd> {
         let broken = self.receive(wait, on).err();
         let now = Mono::now();
         if now.since(self.looked) > wait + ASLEEP {
-            // This process was stopped or asleep, and perhaps the whole machine.
+            // This process was stopped or suspended, perhaps together with the whole machine.
             self.moved = now;
         }
         self.looked = now;
@@ -182,7 +185,7 @@ impl ActiveRun {
         self.judge(now)
     }
 
-    /// Takes in the reports that come within `wait`, and all that have come.
+    /// Reads the reports that arrive within `wait`, and all that have already arrived.
     fn receive(&mut self, wait: Duration, on: &mut dyn FnMut(&ChildReport)) -> Result<(), String> {
         if self.stream_over {
             Stop::default().wait_until(Mono::now() + wait.min(LOOK));
@@ -222,7 +225,7 @@ impl ActiveRun {
 
     fn judge(&mut self, now: Mono) -> Option<RunEnd> {
         if let Some((at, status)) = self.ended {
-            // A process that the child started may hold its end of the pipe open.
+            // A process that the child started may keep the child's end of the pipe open.
             let all_heard = self.stream_over || now.since(at) > REST;
             return all_heard.then(|| self.ended_with(status));
         }
@@ -251,15 +254,16 @@ impl ActiveRun {
         (still > self.hung_after).then(|| self.no_progress(still.as_secs_f64()))
     }
 
-    /// No progress is the driver's fault only inside one of its calls: else the process was stopped or starved.
+    /// Attributes a lack of progress to the driver only inside one of its calls. Otherwise the process was stopped or
+    /// starved.
     fn no_progress(&self, seconds: f64) -> RunEnd {
         if self.child.all_stopped() {
             return self.broken("the process was stopped by a signal".into());
         }
-        // Another thread asks NVML now and then: such a call has only just begun.
+        // Another thread calls NVML periodically, and such a call has only just begun.
         match self.call().filter(|call| Mono::now().since(call.since) > self.hung_after / 2) {
             Some(call) => RunEnd::Hung { step: self.step(), call: Some(call.name), seconds },
-            None => self.broken(format!("no progress for {seconds:.0} s, in no driver call that lasts")),
+            None => self.broken(format!("no progress for {seconds:.0} s outside of driver calls")),
         }
     }
 
@@ -280,7 +284,7 @@ impl ActiveRun {
         self.with_reason(end.unwrap_or(RunEnd::Abandoned { text: String::new(), pids: Vec::new() }))
     }
 
-    /// One that was asked to end says no more than that; we know why.
+    /// Adds the reason. A process that was requested to end does not report why.
     fn with_reason(&self, end: RunEnd) -> RunEnd {
         match (end, &self.asked) {
             (RunEnd::Abandoned { pids, .. }, Some((_, why))) if pids.is_empty() => {
@@ -290,7 +294,7 @@ impl ActiveRun {
         }
     }
 
-    /// The run is over: gives what was reported, and the process if it has not ended. It is asked to.
+    /// Ends the run. Returns the reports, and the process if it is still running, after requesting its end.
     pub fn over(mut self, end: RunEnd) -> (CanaryRun, Option<DetachedChild>) {
         self.child.ask_to_end();
         let now = Mono::now();

@@ -1,5 +1,6 @@
-//! What the CPU expects of the kernels, bit for bit: the arithmetic of `kernels/*.cu` once more, in Rust. FMA
-//! is defined by IEEE 754 and everything else is integers, so there is one right answer on every GPU.
+//! Expected results of the kernels, computed bit for bit on the CPU. This module repeats the arithmetic of
+//! `kernels/*.cu` in Rust. FMA is defined by IEEE 754 and everything else uses integers, so every GPU must return the
+//! same results.
 
 mod sdc;
 
@@ -9,16 +10,17 @@ use crate::abi::{
     OVERLAP_A, OVERLAP_B, Pattern, SM_RATE_A, SM_RATE_B, SM_RATE_CHAIN_FMA, SM_RATE_CHAINS, TensorShape,
 };
 
-/// The chains of a thread of `sm_rate`.
+/// Chains of one thread of `sm_rate`.
 type Chains = [f32; SM_RATE_CHAINS as usize];
 
-/// The bits of all chains of a thread of `sm_rate` after the turns; the same for every thread.
+/// Returns the concatenated bits of all chains of a thread of `sm_rate` after the turns. All threads have the same
+/// result.
 pub fn sm_rate(seed: u32, turns: u32) -> u64 {
     let start = std::array::from_fn(|chain| 1.0 + chain as f32 / 16.0 + (seed & 0xffff) as f32 / 1_048_576.0);
     joined(stepped(start, u64::from(turns) * u64::from(SM_RATE_CHAIN_FMA)))
 }
 
-/// The chains so many steps on.
+/// Returns the chains after this many steps.
 fn stepped(mut chains: Chains, steps: u64) -> Chains {
     for _ in 0..steps {
         for x in &mut chains {
@@ -28,23 +30,23 @@ fn stepped(mut chains: Chains, steps: u64) -> Chains {
     chains
 }
 
-/// The chains' bits side by side: what is wrong in one cannot make up for what is wrong in another.
+/// Concatenates the bits of the chains, so that an error in one chain cannot cancel an error in another.
 fn joined(chains: Chains) -> u64 {
     chains.iter().fold(0, |joined, x| joined << u32::BITS | u64::from(x.to_bits()))
 }
 
-/// Turns of `tensor` up to which its sums are exact: integers of 24 bits.
+/// Returns the maximum number of turns for which the sums of `tensor` are exact, which are integers of 24 bits.
 pub fn tensor_turns_at_most(shape: &TensorShape, a: u32, b: u32) -> u32 {
     let turn = u64::from(a) * u64::from(b) * u64::from(shape.depth);
     u32::try_from((1_u64 << 24).checked_div(turn).unwrap_or(0)).unwrap_or(u32::MAX)
 }
 
-/// FMA of one block of `tensor` in one turn.
+/// Returns the FMA operations of one block of `tensor` in one turn.
 pub fn tensor_fma(shape: &TensorShape) -> u64 {
     u64::from(shape.fma_high) << 32 | u64::from(shape.fma_low)
 }
 
-/// First number of the generator SplitMix64 whose state is `x`.
+/// Returns the first number of the generator SplitMix64 whose state is `x`.
 pub(crate) fn splitmix64(x: u64) -> u64 {
     let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -52,7 +54,7 @@ pub(crate) fn splitmix64(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// What 64-bit word `i` of a buffer holds.
+/// Returns 64-bit word `i` of a buffer.
 pub fn pattern(kind: Pattern, i: u64, a: u64, b: u64) -> u64 {
     match kind {
         Pattern::Arithmetic => a.wrapping_add(i.wrapping_mul(b)),
@@ -64,27 +66,28 @@ pub fn pattern(kind: Pattern, i: u64, a: u64, b: u64) -> u64 {
     }
 }
 
-/// Sum modulo 2^64 of `words` 64-bit words of [`Pattern::Arithmetic`], each read `passes` times: of all
-/// blocks of `hbm_read` or `l2` together. `words` here counts 8 bytes each, not 16.
+/// Returns the sum modulo 2^64 over all blocks of `hbm_read` or `l2`, which read `words` words of
+/// [`Pattern::Arithmetic`] `passes` times. A word has 8 bytes here, not 16.
 pub fn arithmetic_sum(a: u64, b: u64, words: u64, passes: u32) -> u64 {
     let pairs = u128::from(words) * u128::from(words.saturating_sub(1)) / 2;
-    // Modulo 2^64 is what is wanted.
+    // The arithmetic is intentionally modulo 2^64.
     let once = words.wrapping_mul(a).wrapping_add((pairs as u64).wrapping_mul(b));
     once.wrapping_mul(u64::from(passes))
 }
 
-/// What `overlap` makes of an element.
+/// Returns the result of `overlap` for one element.
 pub fn overlap(x: f32, turns: u32) -> f32 {
     (0..turns).fold(x, |x, _| x.mul_add(OVERLAP_A, OVERLAP_B))
 }
 
-/// What `transform` should make of an element: in double precision, against which both results are measured.
+/// Returns the exact result of `transform` for one element in double precision. Both measured results are compared with
+/// it.
 pub fn transform(x: f32) -> f64 {
     let x = f64::from(x);
     x.sqrt() * x.sin() / (x + 1.0).ln()
 }
 
-/// What one thread of the CPU makes of it in single precision.
+/// Returns the result of one CPU thread in single precision.
 pub fn transform_single(x: f32) -> f32 {
     x.sqrt() * x.sin() / (x + 1.0).ln()
 }
@@ -95,7 +98,7 @@ mod tests {
 
     use super::*;
 
-    // Known answers are those of the kernels' own sources, compiled for a CPU.
+    // The known answers were computed by the kernels' own sources, compiled for a CPU.
     #[test]
     fn rates_bits_are_known_and_go_on_changing() {
         assert_eq!(sm_rate(7, 1200), 0x3f7d_a870_3f86_d438);
@@ -110,11 +113,12 @@ mod tests {
         different.dedup();
         assert_eq!(different.len(), some.len(), "{some:x?}");
         assert_ne!(sm_rate(1, 100), sm_rate(2, 100));
-        // Only the lower half of the seed counts, as in the kernel.
+        // Only the lower half of the seed is used, as in the kernel.
         assert_eq!(sm_rate(1, 100), sm_rate(0x1_0001, 100));
     }
 
-    /// The bits of which nothing is seen so many steps after each flipped in all chains at once.
+    /// Returns the bits that have no effect on the result this many steps after they were flipped in all chains at
+    /// once.
     fn unseen(right: Chains, steps: u64) -> Vec<u32> {
         let expected = joined(stepped(right, steps));
         let flipped = |bit: u32| right.map(|x| f32::from_bits(x.to_bits() ^ 1 << bit));
@@ -123,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_bit_that_flips_in_all_chains_at_once_is_seen() {
-        // Values swing between two; of the last bits of the small one, a step to the large one leaves nothing.
+        // Values alternate between two magnitudes. A step from the small one to the large one loses its last bits.
         let large: Chains = [1.0, 1.0625];
         let small = stepped(large, 1);
         assert!(small.iter().all(|x| (0.125..0.25).contains(x)), "{small:?}");
@@ -183,7 +187,7 @@ mod tests {
 
         #[test]
         fn rates_values_stay_normal(seed: u32, turns in 0_u32..200) {
-            // Between the largest start and what it swings to around 0.617.
+            // Between the largest start and the value that it alternates to, about 0.617.
             let last = overlap(1.0 + (seed & 0xffff) as f32 / 1_048_576.0 + 7.0 / 16.0, turns);
             prop_assert!(last.is_normal() && (-0.3..1.6).contains(&last));
         }

@@ -1,5 +1,5 @@
-//! The reports of the canary's process to its parent, as frames ([`host::frame`]). A report before each step names the step, so
-//! that a hang has a place.
+//! Reports of the canary process to its parent, as frames ([`host::frame`]). The process names a step before it begins,
+//! so that a hang can be attributed to the step.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,48 +9,49 @@ pub use crate::session::tally::{Mismatch, Mismatches};
 pub use crate::stats::Sm;
 use model::catalog::{CanarySkip, CanaryStep};
 
-/// What the process reports.
+/// Report of the canary process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChildReport {
     Begin(CanaryStep),
-    /// A step ended well, after this wall time.
+    /// A step succeeded after this wall time.
     End {
         step: CanaryStep,
         seconds: f64,
     },
-    /// After the context was made.
+    /// Sent after the context was created.
     Device(Box<CudaDevice>),
-    /// Before the end of the check's step.
+    /// Sent before the end of the check's step.
     Measured(Box<Measurement>),
-    /// A fault, of which no driver call follows, only `Done`; or that the run cannot be made here or was abandoned, of which
-    /// only `Destroy` and `Done` follow.
+    /// The run ended early. After a fault, no driver call and only `Done` follows. If the run is impossible or was
+    /// abandoned, only `Destroy` and `Done` follow.
     Ended(RunEnd),
-    /// Everything has been given back; the process ends.
+    /// All resources are released, and the process exits.
     Done {
         gpu_seconds: f64,
     },
 }
 
-/// All that was reported of one run, and how it ended.
+/// All reports of one run, and how the run ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CanaryRun {
-    /// In seconds since 1970.
+    /// Start of the run, in seconds since 1970.
     pub began: f64,
-    /// When it ended or was abandoned, likewise.
+    /// End of the run or time of its abandonment, in seconds since 1970.
     pub ended: f64,
-    /// Steps that ended well, with their wall time in seconds.
+    /// Steps that succeeded, with their wall time in seconds.
     pub steps: Vec<(CanaryStep, f64)>,
-    /// `None` if the run ended before.
+    /// `None` if the run ended before it identified the device.
     pub device: Option<CudaDevice>,
     pub measured: Vec<Measurement>,
-    /// Time in which kernels or copies ran, seconds; without the process's own figure, the sum over the checks.
+    /// Time in which kernels or copies ran, in seconds. If the process did not report it, this is the sum over the
+    /// checks.
     pub gpu_seconds: f64,
     pub end: RunEnd,
 }
 
 impl CanaryRun {
-    /// A run that was not begun.
+    /// Returns a run that was not started.
     pub fn unable(now: f64, reason: CanarySkip, text: String) -> CanaryRun {
         CanaryRun {
             began: now,
@@ -68,30 +69,32 @@ impl CanaryRun {
 #[serde(rename_all = "snake_case")]
 pub enum RunEnd {
     Finished,
-    /// Stopped between two kernels: on request, or for these other processes.
+    /// The run stopped between two kernels, on request or because of these other processes.
     Abandoned {
         text: String,
         pids: Vec<u32>,
     },
-    /// The driver's error in a step: CUresult, its name as `CUDA_ERROR_LAUNCH_FAILED`, and the driver function.
+    /// A driver error in a step, with the CUresult, its name such as `CUDA_ERROR_LAUNCH_FAILED`, and the driver
+    /// function.
     Fault {
         step: CanaryStep,
         code: u32,
         name: String,
         call: String,
     },
-    /// The run cannot be made here, for no fault of the GPU.
+    /// The run is impossible here, which is not a fault of the GPU.
     Unable {
         reason: CanarySkip,
         text: String,
     },
-    /// No progress for so many seconds, in a driver function if `call` is known. The process may still live.
+    /// The run made no progress for this many seconds, in a driver function if `call` is set. The process may still
+    /// exist.
     Hung {
         step: CanaryStep,
         call: Option<String>,
         seconds: f64,
     },
-    /// The process ended too early, or its pipe carried an invalid report.
+    /// The process ended too early, or sent an invalid report.
     Broken {
         text: String,
     },

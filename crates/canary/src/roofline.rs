@@ -1,20 +1,21 @@
-//! What the hardware can do at most, from what the device reports: no table of models that rots.
+//! Upper bounds of the hardware, computed from the properties that the device reports, so that no table of models
+//! becomes outdated.
 //!
-//! Nothing is claimed where it is not known: a 0 in the report, a part of a GPU where the share of the whole
-//! is not known, and boards that share their memory or host link in another way.
+//! No bound is returned if it is unknown. This applies to properties reported as 0, to a MIG device whose share of the
+//! GPU is unknown, and to boards that share their memory or host link in another way.
 
 use crate::device::CudaDevice;
 use sampler::watch::Around;
 
-/// Gigatransfers a second of one PCIe lane, by generation, from 1.
+/// Gigatransfers per second of one PCIe lane, by generation, starting at 1.
 const LANE_GIGATRANSFERS: [f64; 6] = [2.5, 5.0, 8.0, 16.0, 32.0, 64.0];
 
-/// Names of boards whose GPU shares memory or link with its host's processor (NVLink-C2C, one memory for both):
-/// neither the bus nor PCIe bounds them.
+/// Names of boards whose GPU shares memory or link with the host's processor (NVLink-C2C, one memory for both). Neither
+/// the memory bus nor PCIe limits them.
 const COHERENT: [&str; 6] = ["GH200", "GB200", "GB300", "GB10", "Thor", "Orin"];
 
-/// Bytes a second of the device memory: two transfers in each cycle of its clock, over the width of its bus.
-/// `whole` says that it is a whole GPU: how much a MIG device has of the bus is not known.
+/// Returns the maximum bytes per second of the device memory. `whole` is true for a whole GPU. A MIG device's share of
+/// the bus is unknown.
 pub fn memory(device: &CudaDevice, around: &Around, whole: bool) -> Option<f64> {
     if !whole || is_coherent(device) {
         return None;
@@ -23,12 +24,12 @@ pub fn memory(device: &CudaDevice, around: &Around, whole: bool) -> Option<f64> 
     positive(memory_rate(device, clock))
 }
 
-/// Two transfers in each cycle of the memory clock, over the width of the bus: bytes a second.
+/// Returns bytes per second, at two transfers per cycle of the memory clock over the width of the bus.
 pub fn memory_rate(device: &CudaDevice, hertz: f64) -> f64 {
     2.0 * hertz * f64::from(device.bus_width_bytes)
 }
 
-/// Bytes a second one way of the widest and fastest link that GPU and slot can do together.
+/// Returns the bytes per second in one direction of the widest and fastest link that both GPU and slot support.
 pub fn link(device: &CudaDevice) -> Option<f64> {
     if is_coherent(device) {
         return None;
@@ -36,8 +37,8 @@ pub fn link(device: &CudaDevice) -> Option<f64> {
     pcie(device.max_link_generation, device.max_link_width)
 }
 
-/// Bytes a second one way of a PCIe link, before its protocol: the lanes' rate less their line code (8b/10b to
-/// generation 2, 128b/130b to 5, and 242 of 256 bytes of a flit from 6 on).
+/// Returns the bytes per second in one direction of a PCIe link before protocol overhead. This is the rate of the lanes
+/// minus the line code (8b/10b up to generation 2, 128b/130b up to 5, and 242 of 256 bytes of a flit from 6 on).
 pub fn pcie(generation: u32, lanes: u32) -> Option<f64> {
     let index = usize::try_from(generation.checked_sub(1)?).ok()?;
     let transfers = LANE_GIGATRANSFERS.get(index)?;

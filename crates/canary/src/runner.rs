@@ -1,6 +1,6 @@
-//! One run of the canary: a process, and a second one after a failure that may have another cause than the GPU. The
-//! daemon and the command make their runs here; each has its own reasons to end one, and keeps the process that does
-//! not end.
+//! One run of the canary. A failure that may have another cause than the GPU is repeated in a second process. Both the
+//! daemon and the command use this module. They have different reasons to end a run, and they keep the process if it
+//! does not end.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,24 +14,25 @@ use model::canary::Place;
 use model::catalog::CanaryCheck;
 use model::clock::Mono;
 
-/// Time between two looks at a run and at what may end it.
+/// Time between two checks of a run and of the reasons to end it.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Where a run is made, and what it checks.
+/// Place and checks of a run.
 #[derive(Clone, Debug)]
 pub struct RunTarget {
     pub place: Place,
-    /// PCI address of the GPU, as NVML gives it.
+    /// PCI address of the GPU in NVML's form.
     pub pci_address: String,
     /// The other end of copies between two GPUs.
     pub peer: Option<Place>,
     pub checks: Vec<CanaryCheck>,
-    /// All inputs follow from it.
+    /// Seed from which all inputs are derived.
     pub seed: u64,
 }
 
 impl RunTarget {
-    /// A target whose checks fit: without a peer no copies between two GPUs, without those no peer.
+    /// Creates a consistent target. Without a peer, copies between GPUs are dropped from the checks; without such
+    /// copies, the peer is dropped.
     pub fn new(
         place: Place,
         pci_address: String,
@@ -45,7 +46,7 @@ impl RunTarget {
         RunTarget { place, pci_address, peer, checks, seed }
     }
 
-    /// The lock files of the GPUs that a run here uses.
+    /// Returns the lock files of the GPUs that the run uses.
     pub fn locks(&self, lock_file: &Path) -> Vec<PathBuf> {
         let places = [&self.place].into_iter().chain(&self.peer);
         places.map(|place| host::flock::gpu_lock(lock_file, &place.gpu.uuid)).collect()
@@ -68,18 +69,18 @@ impl RunTarget {
     }
 }
 
-/// The caller's part in a run under way.
+/// Callbacks of a run in progress.
 pub trait RunObserver {
-    /// A process has started.
+    /// Called when a process has started.
     fn started(&mut self, pid: i32);
     fn reported(&mut self, _report: &ChildReport) {}
-    /// Why the run has to end now, if it has to. Called at each look.
+    /// Returns the reason to end the run now, if there is one. Called at every check.
     fn why_end(&mut self) -> Option<String>;
-    /// Whether a second process may be started after a failure.
+    /// Returns true if a second process may be started after a failure.
     fn may_retry(&mut self) -> bool;
 }
 
-/// Makes a run. Gives what was reported, and the process, if it has not ended.
+/// Makes a run. Returns the reports, and the process if it has not ended.
 pub fn run(
     settings: &RunSettings,
     target: &RunTarget,
@@ -90,7 +91,11 @@ pub fn run(
     if !worth_another_try(&run) || detached.is_some() || !observer.may_retry() {
         return (run, detached);
     }
-    tracing::info!(place = %target.place, end = ?run.end, "a canary failed and is tried once more");
+    let error = match &run.end {
+        RunEnd::Fault { name, .. } => Some(name),
+        _ => None,
+    };
+    tracing::info!(place = %target.place, error, "a canary run failed; running the canary once more");
     let (mut again, detached) = run_once(settings, &request, observer);
     again.gpu_seconds += run.gpu_seconds;
     (again, detached)

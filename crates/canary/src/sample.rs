@@ -1,4 +1,4 @@
-//! What a check's figures are judged with, and what they say.
+//! The sample of a check: its figures, their comparisons and the verdict.
 
 pub mod clocks;
 pub mod reasons;
@@ -9,7 +9,7 @@ use crate::format::percent;
 use model::canary::{Place, Rate};
 use model::catalog::{BadSmKind, CanaryVerdict, RateAgainst};
 
-/// Largest ratio that is reported; above, the figures make no sense.
+/// Maximum ratio that is reported. Above it, the figures are implausible.
 const LARGEST_RATIO: f64 = 100.0;
 
 pub(crate) struct RunContext<'a> {
@@ -19,28 +19,27 @@ pub(crate) struct RunContext<'a> {
     pub configuration: &'a str,
     pub baseline: &'a BaselineStore,
     pub siblings: &'a Siblings,
-    /// When the run ended, seconds since 1970.
+    /// End of the run, in seconds since 1970.
     pub now: f64,
 }
 
-/// What one check's figures say.
+/// Evaluation of one check's figures.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Sample {
     pub verdict: CanaryVerdict,
-    /// Figures first, then what is wrong, then what to do.
+    /// Sentences about the figures, then about problems, then about actions.
     pub text: Vec<String>,
     pub rate: Option<Rate>,
     pub ratios: Vec<(RateAgainst, f64)>,
     pub sm_clock_hertz: Option<f64>,
     pub bad_sms: Vec<(u32, BadSmKind)>,
-    /// Figures that are valid.
     pub figures: Vec<(Quantity, f64)>,
-    /// Of these, those that must not enter the baseline.
+    /// Valid figures that must not be added to the baseline.
     pub unusual: Vec<Quantity>,
 }
 
 impl Sample {
-    /// Nothing wrong so far.
+    /// Returns a sample without any problem.
     pub fn new() -> Sample {
         Sample {
             verdict: CanaryVerdict::Ok,
@@ -54,12 +53,12 @@ impl Sample {
         }
     }
 
-    /// A sample that is thrown away, and why.
+    /// Returns a sample that is discarded for this reason.
     pub fn discarded(verdict: CanaryVerdict, why: String) -> Sample {
         Sample { verdict, text: vec![why], ..Sample::new() }
     }
 
-    /// Sets the verdict unless there is one already, and says why. The cause comes first.
+    /// Sets the verdict unless one is set already, and adds the reason. The first cause takes precedence.
     pub fn find(&mut self, verdict: CanaryVerdict, why: String) {
         if self.verdict == CanaryVerdict::Ok {
             self.verdict = verdict;
@@ -71,14 +70,14 @@ impl Sample {
         self.text.push(text);
     }
 
-    /// Notes a comparison, if it is a number that makes sense.
+    /// Records a comparison if its ratio is plausible.
     pub fn compare(&mut self, against: RateAgainst, ratio: f64) {
         if ratio.is_finite() && ratio > 0.0 && ratio <= LARGEST_RATIO {
             self.ratios.push((against, ratio));
         }
     }
 
-    /// Notes the ratios of a comparison.
+    /// Records the ratios of a comparison.
     pub fn note_ratios(&mut self, comparison: &Comparison) {
         let ratios =
             [(RateAgainst::Baseline, comparison.baseline), (RateAgainst::Siblings, comparison.siblings)];
@@ -94,21 +93,21 @@ impl Sample {
     }
 }
 
-/// A figure against its reference and the siblings.
+/// Comparison of a figure with its reference and the siblings.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Comparison {
-    /// Its share of the baseline.
+    /// Figure as a share of the baseline.
     pub baseline: Option<f64>,
-    /// Its share of the siblings' median.
+    /// Figure as a share of the siblings' median.
     pub siblings: Option<f64>,
-    /// The reason, if it is below its reference or far below the siblings.
+    /// The reason, if the figure is below its reference or far below the siblings.
     pub low: Option<String>,
 }
 
 impl RunContext<'_> {
-    /// Whether the GPU holds its highest clock unless NVML reports a reason. GPUs with a compute capability of their own for
-    /// the data centre do; others move their clocks with temperature and voltage, and never reach the highest clock that
-    /// they report.
+    /// Returns true if the GPU runs at its highest clock unless NVML reports a reason. This applies to GPUs with a
+    /// compute capability of their own for the data centre. Other GPUs change their clocks with temperature and
+    /// voltage, and never reach the highest clock that they report.
     pub fn steady(&self) -> bool {
         matches!(self.device.compute_capability, (7, 0) | (8, 0) | (9, 0) | (10, 0) | (10, 3))
     }
@@ -140,7 +139,7 @@ impl RunContext<'_> {
         Comparison { baseline: reference.map(|reference| reference.ratio(value)), siblings: of_siblings, low }
     }
 
-    /// Compares a figure, notes its ratios in the sample, and gives what is low about it.
+    /// Compares a figure, records its ratios in the sample, and returns the reason if it is low.
     pub fn compare(&self, sample: &mut Sample, quantity: Quantity, value: f64) -> Option<String> {
         let comparison = self.compared(quantity, value);
         sample.note_ratios(&comparison);

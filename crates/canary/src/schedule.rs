@@ -1,7 +1,7 @@
-//! When the canary is due, and where: pure, driven by the times it is given. One GPU at a time on the node is the
-//! caller's part; everything else is here: the interval and its jitter, the spread over the GPUs, runs soon after
-//! a job, soon again after a low sample, pauses that grow while nothing can be found out, instances by turns, and
-//! the budget of GPU time.
+//! Determines when and where the canary is due. The module is pure and uses the times that its caller passes. The
+//! caller ensures that only one GPU per node is tested at a time. This module handles everything else: the interval and
+//! its jitter, the distribution over GPUs, runs soon after a job, repetitions after a low sample, growing pauses while
+//! runs are inconclusive, rotation over instances, and the budget of GPU time.
 
 mod budget;
 pub mod rng;
@@ -15,28 +15,29 @@ use model::catalog::{CanaryEnd, CanaryMode, CanarySkip, CanaryVerdict, Gpu};
 use model::clock::Mono;
 use rng::Rng;
 
-/// A refused run is looked at again after this time.
+/// Time after which a refused run is considered again.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(10);
-/// How long after a job the GPU is left alone in mode `after_job`.
+/// Time after the end of a job before the run in mode `after_job`.
 pub const AFTER_JOB: Duration = Duration::from_secs(5);
-/// Shortest time to a repetition, unless the interval itself is shorter.
+/// Minimum time to a repetition, unless the interval itself is shorter.
 const SOONEST: Duration = Duration::from_secs(180);
-/// A run is moved by up to this share of the interval.
+/// Maximum random shift of a run, as a share of the interval.
 const JITTER: f64 = 0.2;
-/// Pauses grow to at most so many intervals.
+/// Maximum pause, in intervals.
 const MOST_PAUSE: u32 = 4;
-/// So many samples in a row that were low bring the next run forward: then three of the last four are known.
+/// Maximum number of consecutive low samples that bring the next run forward. After that, three of the last four are
+/// decided.
 const REPEATS: u32 = 3;
 
-/// How often, and how much.
+/// Frequency and limits of the runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScheduleSettings {
     pub mode: CanaryMode,
     /// Time between two runs on one GPU.
     pub interval: Duration,
-    /// How long the GPU must have been without work.
+    /// Time for which the GPU must have been idle.
     pub idle_for: Duration,
-    /// Largest share of a GPU's time.
+    /// Maximum share of a GPU's time.
     pub duty: f64,
 }
 
@@ -47,17 +48,17 @@ impl ScheduleSettings {
     }
 }
 
-/// A run that may be made now, if the gate lets it.
+/// A run that may be made now if the gate permits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Due {
-    /// Where: one of these, in the order of their turns. Empty: MIG mode without an instance.
+    /// Candidate places in the order of rotation. The list is empty in MIG mode without an instance.
     pub places: Vec<Place>,
     pub gpu: Gpu,
-    /// How long it must have been without work.
+    /// Time for which the GPU must have been idle.
     pub idle_for: Duration,
 }
 
-/// The plan of all GPUs.
+/// Plan of all GPUs.
 #[derive(Debug)]
 pub struct CanarySchedule {
     settings: ScheduleSettings,
@@ -65,24 +66,24 @@ pub struct CanarySchedule {
     plans: BTreeMap<Gpu, GpuPlan>,
 }
 
-/// The plan of one GPU.
+/// Plan of one GPU.
 #[derive(Debug, Default)]
 struct GpuPlan {
     due: Mono,
-    /// Not tried before: the run was refused just now.
+    /// Time before which a refused run is not attempted again.
     retry_at: Mono,
     places: Vec<Place>,
-    /// When each place had its last run.
+    /// Times of the last runs by place.
     turns: BTreeMap<Place, Mono>,
     last_run: Option<Mono>,
-    /// Runs in a row that found out nothing.
+    /// Number of consecutive inconclusive runs.
     inconclusive_runs: u32,
-    /// Runs in a row with a low sample.
+    /// Number of consecutive runs with a low sample.
     low_runs: u32,
     refused: Option<Refused>,
-    /// Places at work when last seen.
+    /// Places that were busy at the last update.
     working: BTreeSet<Place>,
-    /// A place that a job has left, and when it is due for that.
+    /// A place whose job has ended, and the time at which a run is due for that reason.
     job_left: Option<(Place, Mono)>,
     budget: Budget,
 }
@@ -91,18 +92,18 @@ struct GpuPlan {
 #[derive(Debug)]
 struct Refused {
     counted: BTreeSet<CanarySkip>,
-    /// When the reasons are counted again.
+    /// Time at which the reasons are counted again.
     until: Mono,
     rounds: u32,
 }
 
 impl CanarySchedule {
-    /// A plan for nothing yet. What is random follows from `seed`.
+    /// Creates an empty plan. `seed` determines all random numbers.
     pub fn new(settings: ScheduleSettings, seed: u64) -> CanarySchedule {
         CanarySchedule { settings, rng: Rng::new(seed), plans: BTreeMap::new() }
     }
 
-    /// Goes by other settings from now on. A GPU that would have its first run sooner by them has its next one then.
+    /// Applies other settings. If a GPU's first run would be earlier with them, its next run moves to that time.
     pub fn configure(&mut self, settings: ScheduleSettings, now: Mono) {
         self.settings = settings;
         let gpus: Vec<Gpu> = self.plans.keys().cloned().collect();
@@ -114,8 +115,8 @@ impl CanarySchedule {
         }
     }
 
-    /// Which GPUs there are, and where on each a run can be made. New ones are due some time after a quarter of
-    /// the interval; those that are gone are forgotten.
+    /// Sets the GPUs and their places. A new GPU is due at a random time after a quarter of the interval. A missing GPU
+    /// is dropped.
     pub fn devices(&mut self, now: Mono, devices: &BTreeMap<Gpu, Vec<Place>>) {
         self.plans.retain(|gpu, _| devices.contains_key(gpu));
         for (gpu, places) in devices {
@@ -130,15 +131,15 @@ impl CanarySchedule {
         }
     }
 
-    /// Where in the first interval a GPU has its turn: by its index, so that any number of them is spread evenly
-    /// (multiples of the golden ratio, less their whole part), and a little by chance.
+    /// Returns the position of a GPU in the first interval. It depends on the GPU's index, so that any number of GPUs
+    /// is distributed evenly (fractional parts of multiples of the golden ratio), with a small random shift.
     fn spread(&mut self, gpu: &Gpu) -> Duration {
         const GOLDEN: f64 = 0.618_033_988_749_895;
         let share = (f64::from(gpu.gpu) * GOLDEN).fract();
         self.settings.interval.mul_f64(0.9 * share + 0.1 * self.rng.unit())
     }
 
-    /// Whether a place is at work now. In mode `after_job` a run is due soon after the work has ended.
+    /// Sets if a place is busy. In mode `after_job`, a run is due soon after the place becomes idle.
     pub fn working(&mut self, now: Mono, place: &Place, works: bool) {
         let after_job = self.settings.mode == CanaryMode::AfterJob;
         let gap = self.settings.interval / 6;
@@ -152,7 +153,7 @@ impl CanarySchedule {
         }
     }
 
-    /// When the next run on this GPU is due.
+    /// Returns the time at which the next run on this GPU is due.
     pub fn next_due(&self, gpu: &Gpu) -> Option<Mono> {
         let plan = self.plans.get(gpu)?;
         self.scheduled().then(|| plan.job_left.as_ref().map_or(plan.due, |(_, at)| plan.due.min(*at)))
@@ -162,14 +163,14 @@ impl CanarySchedule {
         matches!(self.settings.mode, CanaryMode::Idle | CanaryMode::AfterJob)
     }
 
-    /// What is due and may be looked at now, the longest overdue first.
+    /// Returns the runs that are due and may be attempted now, the longest overdue first.
     pub fn due(&self, now: Mono) -> Vec<Due> {
         if !self.scheduled() {
             return Vec::new();
         }
         let mut due: Vec<(Mono, Due)> = Vec::new();
         for (gpu, plan) in self.plans.iter().filter(|(_, plan)| plan.retry_at <= now) {
-            // What a job has just left comes first: it is still warm.
+            // The place of a job that just ended comes first, because the GPU is still warm.
             let after_job = plan.job_left.as_ref().filter(|(_, at)| *at <= now);
             let (since, places, idle_for) = match after_job {
                 Some((place, at)) => (*at, vec![place.clone()], AFTER_JOB.min(self.settings.idle_for)),
@@ -182,13 +183,13 @@ impl CanarySchedule {
         due.into_iter().map(|(_, due)| due).collect()
     }
 
-    /// Until the GPU's budget has something again; `None`: it has.
+    /// Returns the time until the GPU's budget allows a run, or `None` if it does now.
     pub fn budget_wait(&self, gpu: &Gpu, now: Mono) -> Option<Duration> {
         self.plans.get(gpu)?.budget.wait(now)
     }
 
-    /// A run that was due was refused. Gives whether that counts: each reason once for each due time, and again
-    /// as the pause is over, while it lasts.
+    /// Records that a due run was refused. Returns true if the refusal counts. A reason counts once per due time, and
+    /// again after a pause if it persists.
     pub fn refused(&mut self, now: Mono, gpu: &Gpu, reason: CanarySkip) -> bool {
         let interval = self.settings.interval;
         let Some(plan) = self.plans.get_mut(gpu) else { return false };
@@ -216,7 +217,7 @@ impl CanarySchedule {
         plan.job_left = None;
     }
 
-    /// A run has ended: when is the next?
+    /// Records the end of a run and schedules the next one.
     pub fn ended(&mut self, now: Mono, outcome: &Outcome) {
         let settings = self.settings;
         let jitter = 1.0 - JITTER + 2.0 * JITTER * self.rng.unit();
@@ -229,7 +230,7 @@ impl CanarySchedule {
                 plan.low_runs = plan.low_runs.saturating_add(1);
                 if plan.low_runs <= REPEATS { settings.soon() } else { settings.interval }
             }
-            // The process that came keeps the gate shut while it is there.
+            // The process that interrupted the run keeps the gate closed while it exists.
             CanaryEnd::Abandoned => settings.soon(),
             CanaryEnd::Finished if samples().any(|sample| sample == CanaryVerdict::Contended) => {
                 settings.soon()
@@ -241,7 +242,7 @@ impl CanarySchedule {
             end => {
                 plan.inconclusive_runs = plan.inconclusive_runs.saturating_add(1);
                 match (plan.inconclusive_runs, end) {
-                    // After a fault once more soon, in a process of its own, and then ever less often.
+                    // After a fault, the run is repeated once soon, in a new process, and then at growing intervals.
                     (1, CanaryEnd::DriverFault) => settings.soon(),
                     (more, CanaryEnd::DriverFault) => settings.interval * pause(more - 2),
                     (runs, _) => settings.interval * pause(runs),
@@ -254,7 +255,7 @@ impl CanarySchedule {
 }
 
 impl GpuPlan {
-    /// The places, the one that has waited longest first.
+    /// Returns the places, starting with the one that has waited longest.
     fn by_turns(&self) -> Vec<Place> {
         let mut places = self.places.clone();
         places.sort_by_key(|place| self.turns.get(place).copied().unwrap_or_default());
@@ -262,12 +263,12 @@ impl GpuPlan {
     }
 }
 
-/// Intervals to wait after so many pauses.
+/// Returns the intervals to wait after this many pauses.
 fn pause(times: u32) -> u32 {
     1u32.checked_shl(times).unwrap_or(MOST_PAUSE).min(MOST_PAUSE)
 }
 
-/// Whether a sample is worth a second look soon.
+/// Returns true if a sample should be repeated soon.
 fn is_low(sample: CanaryVerdict) -> bool {
     use CanaryVerdict::*;
     match sample {

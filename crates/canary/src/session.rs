@@ -1,5 +1,5 @@
-//! A GPU ready for checks: its context, kernels and memory, and the ways in which checks use it. Each way looks
-//! first whether to go on, marks the time in which the GPU works, and adds up that time.
+//! A GPU that is ready for checks, with its context, kernels and memory, and the operations that checks use. Every
+//! operation first tests if the run may continue, and measures and accumulates the time in which the GPU works.
 
 pub mod cuda;
 pub mod device;
@@ -27,23 +27,23 @@ use model::clock::Mono;
 use poll::Poll;
 use tally::WrongResults;
 
-/// The least device memory with which checks make sense.
+/// Minimum device memory for meaningful checks, in bytes.
 const LEAST_MEMORY: u64 = 8 << 20;
-/// Where parts of the arena begin: no two share a line of a cache.
+/// Alignment of slices in the arena, so that no two share a cache line.
 const ALIGNMENT: u64 = 512;
-/// How long the end of work is polled for without sleep where a sleeper's waking would be most of the time.
+/// Time for which the end of work is polled without sleeping, because waking up would otherwise dominate a short time.
 const AWAKE: Duration = Duration::from_millis(2);
 
-/// All device memory of a run, in one piece that each check divides again: data from the front, results from the end.
+/// All device memory of a run in one allocation. Every check divides it again, with data from the start and results
+/// from the end.
 #[derive(Debug)]
 pub(crate) struct Arena {
     memory: DeviceMemory,
-    /// What is not taken.
     free: Range<u64>,
 }
 
 impl Arena {
-    /// As much as wanted, or less where there is less.
+    /// Allocates the wanted size, or less if less is available.
     pub fn new(cuda: &CudaDriver, device: &CudaDevice, request: &RunRequest) -> Try<Arena> {
         let mut bytes = wanted(request.memory_bytes, device.l2_bytes, cuda.free_memory()?);
         while bytes >= LEAST_MEMORY {
@@ -53,16 +53,16 @@ impl Arena {
                 Err(error) => return Err(error.into()),
             }
         }
-        let text = format!("less than {} MiB of device memory can be had", LEAST_MEMORY >> 20);
+        let text = format!("less than {} MiB of device memory is available", LEAST_MEMORY >> 20);
         Err(Ended::Unable(CanarySkip::NoMemory, text))
     }
 
-    /// Gives all back to the next check.
+    /// Frees all slices for the next check.
     pub fn clear(&mut self) {
         self.free = 0..self.memory.bytes;
     }
 
-    /// Bytes that are left.
+    /// Returns the number of bytes left.
     pub fn left(&self) -> u64 {
         self.free.end - self.free.start
     }
@@ -82,7 +82,7 @@ impl Arena {
         self.slice(begin, count)
     }
 
-    /// The bytes of so many, if there is room.
+    /// Returns the bytes of `count` elements, if there is room.
     fn room<T: Plain>(&self, count: usize) -> Try<u64> {
         let bytes = (count * size_of::<T>()) as u64;
         match bytes + ALIGNMENT <= self.left() || (bytes <= self.left() && bytes.is_multiple_of(ALIGNMENT)) {
@@ -96,14 +96,15 @@ impl Arena {
     }
 
     fn too_small(&self) -> Ended {
-        let text = format!("{} MiB of device memory are too few", self.memory.bytes >> 20);
+        let text = format!("{} MiB of device memory is not enough", self.memory.bytes >> 20);
         Ended::Unable(CanarySkip::NoMemory, text)
     }
 }
 
-/// How much memory to use: what is allowed, and where eight times the L2 cache need it up to twice that; never
-/// more than half of what is free. An L2 cache does not evict strictly by age: on an H200 some 5 % of what is read
-/// over and over are still there with 256 MiB (4.3 times the cache), 2 % with 512 MiB, nothing with 1 GiB.
+/// Returns the amount of memory to use. This is the allowed amount, or up to twice as much if eight times the L2 cache
+/// requires it, and at most half of the free memory. An L2 cache does not evict strictly by age. On an H200, about 5 %
+/// of repeatedly read data stays in the cache with 256 MiB (4.3 times the cache), 2 % with 512 MiB, and none with 1
+/// GiB.
 fn wanted(allowed: u64, l2: u64, free: u64) -> u64 {
     allowed.max((8 * l2).min(2 * allowed)).min(free / 2) & !0xffff
 }
@@ -111,17 +112,17 @@ fn wanted(allowed: u64, l2: u64, free: u64) -> u64 {
 /// Time that work took.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Spent {
-    /// By the GPU's clock, seconds.
+    /// Time by the GPU's clock, in seconds.
     pub gpu: f64,
-    /// The same with what passed while the GPU was not ours, as far as it is known, seconds.
+    /// The same time including known periods in which other processes used the GPU, in seconds.
     pub wall: f64,
-    /// When the newest launch whose blocks note it had ended, by the GPU's clock.
+    /// End of the newest launch that recorded stamps, by the GPU's clock.
     last_end_ns: Option<u64>,
 }
 
 pub(crate) type KernelsByName = BTreeMap<&'static str, CudaFunction>;
 
-/// A GPU ready for checks.
+/// A GPU that is ready for checks.
 pub(crate) struct Session<'a> {
     pub cuda: &'a CudaDriver,
     pub poll: Poll<'a>,
@@ -130,29 +131,28 @@ pub(crate) struct Session<'a> {
     pub limits: DeviceLimits,
     pub id: DeviceId,
     pub context: CudaContext,
-    /// Its kernels by name.
     pub kernels: KernelsByName,
-    /// The shape of `tensor`, which differs by architecture.
+    /// Shape of `tensor`, which differs between architectures.
     pub tensor_shape: TensorShape,
     pub arena: Arena,
-    /// The queue of all checks but those that need several.
+    /// Queue of all checks that do not need several queues.
     pub stream: CudaStream,
     pub events: (CudaEvent, CudaEvent),
     /// Time spent by this check.
     pub spent: Spent,
-    /// GPU time of the whole run, seconds.
+    /// GPU time of the whole run, in seconds.
     pub gpu_seconds: f64,
-    /// Whether its clock may still be on its way up from idle.
+    /// True while the clock may still be rising from idle.
     pub rising: bool,
 }
 
 impl Session<'_> {
-    /// Blocks that occupy each multiprocessor once.
+    /// Returns the number of blocks that occupy every multiprocessor once.
     pub fn multiprocessors(&self) -> u32 {
         self.device.multiprocessors.max(1)
     }
 
-    /// A kernel that a check of the table names.
+    /// Returns a kernel that a check in the table lists.
     pub fn kernel(&self, name: &str) -> Try<CudaFunction> {
         let missing = || Ended::Unable(CanarySkip::NoKernels, format!("the kernel {name} was not loaded"));
         self.kernels.get(name).copied().ok_or_else(missing)
@@ -165,7 +165,7 @@ impl Session<'_> {
         self.gpu_seconds += gpu;
     }
 
-    /// Does what keeps the GPU at work, unless the run is to end.
+    /// Starts GPU work, unless the run must end.
     fn working<T>(&self, work: impl FnOnce(&CudaDriver, &CudaStream) -> CudaResult<T>) -> Try<T> {
         self.poll.go_on()?;
         self.poll.watch.working(true);
@@ -174,7 +174,7 @@ impl Session<'_> {
         Ok(done?)
     }
 
-    /// Does work between the two events and waits for it. Gives the time between them.
+    /// Runs work between the two events and waits for it. Returns the time between the events.
     pub fn timed(&mut self, work: impl FnOnce(&CudaDriver, &CudaStream) -> CudaResult<()>) -> Try<f64> {
         let (begin, end) = (&self.events.0, &self.events.1);
         let seconds = self.working(|cuda, stream| {
@@ -188,12 +188,12 @@ impl Session<'_> {
         Ok(seconds)
     }
 
-    /// Runs a kernel and waits for it. Gives its time.
+    /// Runs a kernel and waits for it. Returns its time.
     pub fn run<A: Copy>(&mut self, kernel: CudaFunction, grid: Grid, args: &A) -> Try<f64> {
         self.timed(|cuda, stream| cuda.launch(kernel, grid, stream, args))
     }
 
-    /// Queues work and polls for its end: awake at first, then asleep. Gives the host's time.
+    /// Queues work and polls for its end, at first without sleeping. Returns the time on the host.
     pub fn awake(&mut self, work: impl FnOnce(&CudaDriver, &CudaStream) -> CudaResult<()>) -> Try<f64> {
         let took = self.working(|cuda, stream| {
             let began = Mono::now();
@@ -210,8 +210,8 @@ impl Session<'_> {
         Ok(took)
     }
 
-    /// Runs a kernel whose blocks note where and when they ran, and waits for it. Its time is what they say:
-    /// what others had of the GPU meanwhile is in the wall time alone.
+    /// Runs a kernel whose blocks record where and when they ran, and waits for it. The GPU time comes from these
+    /// stamps. Time that other processes used on the GPU is only part of the wall time.
     pub fn stamped<A: Copy>(
         &mut self,
         kernel: CudaFunction,
@@ -229,8 +229,9 @@ impl Session<'_> {
         let mut read = self.cuda.copy_out(stamps)?;
         read.retain(|stamp| stamp.threads > 0);
         let span = stats::span(&read);
-        // A process that had the GPU in between made the host wait, and shows on the GPU's own clock since the launch
-        // before. A host that is late shows in the first alone, and one that did something else in the second.
+        // If another process used the GPU in between, both the host's time and the time on the GPU's clock since the
+        // previous launch are long. If the host was late, only the first is long; if the host was busy with something
+        // else before, only the second is.
         let passed = stats::since(self.spent.last_end_ns, &read).unwrap_or(span);
         self.spent.last_end_ns = stats::last_end(&read);
         self.spend(span, wall.min(passed).max(span));
@@ -243,7 +244,7 @@ impl Session<'_> {
         self.run(self.kernel("fill")?, self.walk_grid(), &args)
     }
 
-    /// Reads a pattern back. Gives what was wrong.
+    /// Reads a pattern back. Returns the wrong words.
     pub fn check(
         &mut self,
         (data, bad): (DeviceSlice<u64>, DeviceSlice<BadWords>),
@@ -256,13 +257,13 @@ impl Session<'_> {
         Ok(WrongResults::of_words(&self.cuda.copy_one(bad)?, unit))
     }
 
-    /// Threads for `fill` and `check`.
+    /// Returns the grid for `fill` and `check`.
     pub fn walk_grid(&self) -> Grid {
         Grid { blocks: 4 * self.multiprocessors(), threads: WALK_THREADS, shared: 0 }
     }
 
-    /// A grid of one block a multiprocessor: each takes more than half of its shared memory, at least `least`
-    /// bytes of it dynamic.
+    /// Returns a grid of one block per multiprocessor. A block uses more than half of the multiprocessor's shared
+    /// memory, of which at least `least` bytes are dynamic.
     pub fn one_each(&self, kernel: CudaFunction, threads: u32, least: u32) -> Try<Grid> {
         let fixed = self.cuda.static_shared(kernel)?;
         let DeviceLimits { shared_of_multiprocessor, shared_of_block, .. } = self.limits;
@@ -272,7 +273,6 @@ impl Session<'_> {
     }
 }
 
-/// Arguments of `check`.
 pub fn check_args(
     data: DeviceSlice<u64>,
     bad: DeviceSlice<BadWords>,

@@ -1,4 +1,4 @@
-//! Medians and spreads of samples that may hold a few wild ones, rates of multiprocessors, lengths of launches.
+//! Medians and spreads that tolerate outliers, rates of multiprocessors, and lengths of launches.
 
 use std::collections::BTreeMap;
 
@@ -7,26 +7,27 @@ use serde::{Deserialize, Serialize};
 use crate::abi::SmStamp;
 use crate::reference;
 
-/// What a robust sigma is of the median of absolute deviations, for normally distributed samples.
+/// Ratio of a robust sigma to the median of absolute deviations, for normally distributed samples.
 const SIGMA_OF_MAD: f64 = 1.4826;
 
-/// Smallest sigma, as a share of the median: what work per cycle was seen to repeat to (0.001 %). Samples that
-/// are all alike would otherwise have none.
+/// Minimum sigma as a share of the median, from the measured repeatability of work per cycle (0.001 %). Identical
+/// samples would otherwise have a sigma of zero.
 const SIGMA_FLOOR: f64 = 1e-5;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Spread {
     pub median: f64,
-    /// 1.4826 x the median of absolute deviations from it, and at least a hundred-thousandth of it.
+    /// The median of absolute deviations from the median, times 1.4826, and at least a hundred-thousandth of the
+    /// median.
     pub sigma: f64,
 }
 
-/// The median of what is finite and above 0; `None` if nothing is.
+/// Returns the median of the values that are finite and above 0, or `None` if there are none.
 pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     middle(values.into_iter().filter(|value| value.is_finite() && *value > 0.0).collect())
 }
 
-/// Median and spread of what is finite and above 0; `None` if nothing is.
+/// Returns the median and spread of the values that are finite and above 0, or `None` if there are none.
 pub(crate) fn spread(values: &[f64]) -> Option<Spread> {
     let valid: Vec<f64> = values.iter().copied().filter(|value| value.is_finite() && *value > 0.0).collect();
     let median = middle(valid.clone())?;
@@ -40,12 +41,12 @@ fn middle(mut values: Vec<f64>) -> Option<f64> {
     let upper = *values.get(at)?;
     match values.len() % 2 {
         1 => Some(upper),
-        // Halves first: the sum of two large values could pass the largest number there is.
+        // The values are halved first, because the sum of two large values could overflow.
         _ => Some(values.get(at.checked_sub(1)?)? / 2.0 + upper / 2.0),
     }
 }
 
-/// The median of finite numbers of either sign; 0 of none.
+/// Returns the median of finite numbers of either sign, or 0 if there are none.
 pub fn median_or_zero(values: &[f64]) -> f64 {
     middle(values.iter().copied().filter(|value| value.is_finite()).collect()).unwrap_or(0.0)
 }
@@ -53,54 +54,53 @@ pub fn median_or_zero(values: &[f64]) -> f64 {
 /// One multiprocessor in a rate check.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sm {
-    /// `%smid`.
     pub smid: u32,
-    /// FMA a cycle.
+    /// FMA operations per cycle.
     pub work_per_cycle: f64,
-    /// Cycles over time, Hz.
+    /// Cycles divided by time, in Hz.
     pub clock_hertz: f64,
 }
 
-/// Cycles of a block; `None` if its clock stood still or went back.
+/// Returns the cycles of a block, or `None` if its clock did not advance.
 fn cycles(stamp: &SmStamp) -> Option<f64> {
     stamp.end_cycles.checked_sub(stamp.begin_cycles).filter(|cycles| *cycles > 0).map(|cycles| cycles as f64)
 }
 
-/// Its seconds, likewise.
+/// Returns the seconds of a block, or `None` if its timer did not advance.
 fn seconds(stamp: &SmStamp) -> Option<f64> {
     stamp.end_ns.checked_sub(stamp.begin_ns).filter(|ns| *ns > 0).map(|ns| ns as f64 / 1e9)
 }
 
-/// From the first block's begin to the last one's end, seconds.
+/// Returns the seconds from the start of the first block to the end of the last.
 pub fn span(stamps: &[SmStamp]) -> f64 {
     let begin = stamps.iter().map(|stamp| stamp.begin_ns).min().unwrap_or(0);
     let end = stamps.iter().map(|stamp| stamp.end_ns).max().unwrap_or(0);
     end.saturating_sub(begin) as f64 / 1e9
 }
 
-/// When the last block ended, nanoseconds by the GPU's clock.
+/// Returns the time at which the last block ended, in nanoseconds of the GPU's clock.
 pub fn last_end(stamps: &[SmStamp]) -> Option<u64> {
     stamps.iter().map(|stamp| stamp.end_ns).max()
 }
 
-/// From the end of an earlier launch to the last block's end, seconds.
+/// Returns the seconds from the end of an earlier launch to the end of the last block.
 pub fn since(earlier: Option<u64>, stamps: &[SmStamp]) -> Option<f64> {
     Some(last_end(stamps)?.saturating_sub(earlier?) as f64 / 1e9)
 }
 
-/// The SM clock while these blocks ran, Hz: the median.
+/// Returns the median SM clock while these blocks ran, in Hz.
 pub fn clock(stamps: &[SmStamp]) -> f64 {
     let clocks: Vec<f64> = stamps.iter().filter_map(|stamp| Some(cycles(stamp)? / seconds(stamp)?)).collect();
     median_or_zero(&clocks)
 }
 
-/// Whether a clock is about as high as it gets; also if that is not known. Both in Hz.
+/// Returns true if a clock is close to the highest clock, or if the highest clock is unknown. Both are in Hz.
 pub fn has_risen(hertz: f64, highest: f64) -> bool {
     const ABOUT: f64 = 0.98;
     highest <= 0.0 || hertz >= ABOUT * highest
 }
 
-/// What launches of a rate kernel noted: of each, the work of one block, and the stamps of all.
+/// Records of the launches of a rate kernel, with the work and the clock by multiprocessor.
 #[derive(Debug, Default)]
 pub(crate) struct SmRates(BTreeMap<u32, (Vec<f64>, Vec<f64>)>);
 
@@ -120,7 +120,7 @@ impl SmRates {
         self.0.len()
     }
 
-    /// The median of each multiprocessor.
+    /// Returns the medians of every multiprocessor.
     pub fn sms(&self) -> Vec<Sm> {
         let sm = |(smid, (rates, clocks)): (&u32, &(Vec<f64>, Vec<f64>))| Sm {
             smid: *smid,
@@ -131,8 +131,8 @@ impl SmRates {
     }
 }
 
-/// Turns of a loop that take `seconds`, when each does `work` at `rate` a cycle and the clock is `hertz`.
-/// At least one, at most `most`.
+/// Returns the number of turns of a loop that take `seconds`, if one turn does `work`, at `rate` per cycle and a clock
+/// of `hertz`. The result is between one and `most`.
 pub fn turns(seconds: f64, hertz: f64, rate: f64, work: f64, most: u32) -> u32 {
     let turns = seconds * hertz * rate / work;
     match turns.is_finite() {
@@ -142,8 +142,8 @@ pub fn turns(seconds: f64, hertz: f64, rate: f64, work: f64, most: u32) -> u32 {
     }
 }
 
-/// How many turns to make so that they take `seconds`, after `made` took `took`. Never more than `most`, and
-/// no fewer than an eighth of it: a clock still rising must not make the next one too short to measure.
+/// Returns the number of turns that take `seconds`, if `made` turns took `took`. The result is at most `most` and at
+/// least an eighth of it, so that a rising clock does not make the next launch too short to measure.
 pub fn scaled(most: u32, made: u32, took: f64, seconds: f64) -> u32 {
     let turns = f64::from(made) * seconds / took;
     match turns.is_finite() && took > 0.0 {
@@ -152,18 +152,19 @@ pub fn scaled(most: u32, made: u32, took: f64, seconds: f64) -> u32 {
     }
 }
 
-/// Passes over `bytes` in one launch, so that it lasts about `seconds` at `bytes_per_second` (0: not known).
+/// Returns the number of passes over `bytes` for a launch of about `seconds` at `bytes_per_second` (0 if unknown).
 pub fn passes(bytes: u64, bytes_per_second: f64, seconds: f64, most: u32) -> u32 {
     turns(seconds, bytes_per_second, 1.0, bytes.max(1) as f64, most)
 }
 
-/// Dynamic shared memory that a block needs beside its static part so that no second one fits on the
-/// multiprocessor. All three in bytes: what a multiprocessor has, what a block may have, and the static part.
+/// Returns the dynamic shared memory that a block needs in addition to its static part, so that no second block fits on
+/// the multiprocessor. The arguments are in bytes: the memory of a multiprocessor, the maximum of a block, and the
+/// static part.
 pub fn whole_multiprocessor(of_multiprocessor: u32, of_block: u32, fixed: u32) -> u32 {
     (of_multiprocessor / 2 + 1024).saturating_sub(fixed).min(of_block.saturating_sub(fixed))
 }
 
-/// A number of the run's own, for one of its uses.
+/// Derives a number for one use from the run's seed.
 pub fn seed(seed: u64, of: u64) -> u64 {
     reference::splitmix64(seed.wrapping_add(of.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
 }
@@ -212,7 +213,7 @@ mod tests {
 
     #[test]
     fn no_two_blocks_fit_on_a_multiprocessor() {
-        // H200, T4, 8.6: shared memory of a multiprocessor and, at most, of a block.
+        // Shared memory of a multiprocessor and maximum of a block for H200, T4 and compute capability 8.6.
         for (all, block) in [(233_472, 232_448), (65_536, 65_536), (102_400, 101_376)] {
             for fixed in [0, 1024, 30_000] {
                 let dynamic = whole_multiprocessor(all, block, fixed);
@@ -225,7 +226,7 @@ mod tests {
 
     #[test]
     fn the_time_of_a_launch_follows_the_clock() {
-        // 8 chains of 64 FMA in 1024 threads at 128 a cycle: 4096 cycles a turn.
+        // 8 chains of 64 FMA in 1024 threads at 128 per cycle take 4096 cycles per turn.
         let most = turns(2.5e-3, 1.98e9, 128.0, 8.0 * 64.0 * 1024.0, u32::MAX);
         assert_eq!(most, 1208);
         assert_eq!(scaled(most, 300, 300.0 * 4096.0 / 1.98e9, 2.5e-3), most);

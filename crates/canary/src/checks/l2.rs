@@ -35,7 +35,7 @@ fn judge(view: &RunContext<'_>, measured: &Measurement, clock: &Clock) -> Sample
     if !(per_cycle.is_finite() && per_cycle > 0.0) {
         // Bytes per second follow the clock, so they mean nothing without the clock.
         sample.rate = Some(Rate::BytesPerSecond(speed));
-        sample.say(format!("{}; the clock is not known", bytes_per_second(speed)));
+        sample.say(format!("{}; the clock is unknown", bytes_per_second(speed)));
         return sample;
     }
     sample.rate = Some(Rate::BytesPerCycle(per_cycle));

@@ -30,14 +30,14 @@ fn judge(view: &RunContext<'_>, measured: &Measurement, clock: &Clock) -> Sample
     };
     let mut sample = Sample::new();
     sample.rate = Some(Rate::Seconds(median));
-    sample.say(format!("{} from launch to end seen", seconds(median)));
+    sample.say(format!("{} from the launch until the host noticed its end", seconds(median)));
     if let Some(low) = view.compare(&mut sample, Quantity::LAUNCH, median) {
         if !clock.is_fine() {
             let why = "not judged: the clock of the multiprocessors was low".to_owned();
             return Sample::discarded(CanaryVerdict::Skipped, why);
         }
-        let todo = "look for load on the host's processors first, then for Xid 119 and 120 in `dmesg`";
-        sample.find(CanaryVerdict::Slow, format!("launches take long (speed {low}); {todo}"));
+        let todo = "check the load of the host's CPUs first, then check `dmesg` for Xid 119 and 120";
+        sample.find(CanaryVerdict::Slow, format!("launches are slow (speed {low}); {todo}"));
     }
     sample
 }

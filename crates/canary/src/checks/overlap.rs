@@ -263,7 +263,7 @@ fn judge_overlap(found: &Overlap) -> Sample {
     let (rotating, separate) = (gain(found.rotating), gain(found.separate));
     // The bound assumes that kernels run sequentially, but rotating streams may run two small kernels at once.
     let (Some(bound), Some(separate_gain)) = (bound, separate) else {
-        return Sample::discarded(CanaryVerdict::Skipped, "not all times were measured".into());
+        return Sample::discarded(CanaryVerdict::Skipped, "some times were not measured".into());
     };
     let mut sample = Sample::new();
     sample.rate = Some(Rate::Seconds(found.separate));

@@ -68,14 +68,14 @@ impl Peer {
         let capability = device::capability(cuda, id)?;
         let (major, minor) = capability;
         let Some(code) = code::choose(capability) else {
-            let text = format!("no kernels were built for {uuid} with compute capability {major}.{minor}");
+            let text = format!("there are no kernels for {uuid} with compute capability {major}.{minor}");
             return Err(Ended::Unable(CanarySkip::NoKernels, text));
         };
         let context = cuda.retain(id)?;
         let module = cuda.load_module(code.image)?;
         let check = cuda.function(&module, "check")?;
         let memory = cuda.alloc(words as u64 * 8 + 4096)?;
-        let none = || Ended::Unable(CanarySkip::NoMemory, format!("no memory on {uuid}"));
+        let none = || Ended::Unable(CanarySkip::NoMemory, format!("not enough free memory on {uuid}"));
         let data = DeviceSlice::within(&memory, 0, words).ok_or_else(none)?;
         let bad = DeviceSlice::within(&memory, words as u64 * 8, 1).ok_or_else(none)?;
         Ok(Peer { id, context, check, data, bad })
@@ -109,7 +109,11 @@ fn judge(_: &RunContext<'_>, measured: &Measurement, _: &Clock) -> Sample {
     let Some((_, speed)) = reads::speed(*bytes, seconds) else { return reads::no_time() };
     let mut sample = Sample::new();
     sample.rate = Some(Rate::BytesPerSecond(speed));
-    let way = if *access { "directly" } else { "through the host: the two cannot reach each other's memory" };
+    let way = if *access {
+        "directly"
+    } else {
+        "through the host, because the GPUs cannot access each other's memory"
+    };
     sample.say(format!("{} to {peer}, {way}", bytes_per_second(speed)));
     sample
 }

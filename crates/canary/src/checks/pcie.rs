@@ -168,7 +168,7 @@ fn judge(view: &RunContext<'_>, measured: &Measurement, _: &Clock) -> Sample {
     } else if !low.is_empty() {
         sample.find(CanaryVerdict::Slow, slow(measured, &low.join("; "), *numa_node));
     } else if share.is_some_and(|share| share < EXPECTED) {
-        sample.say("less than hosts usually reach, as it always was here".into());
+        sample.say("less than usual, but not less than before on this host".into());
     }
     sample
 }
@@ -194,7 +194,7 @@ fn narrowed(view: &RunContext<'_>, (generation, width): (u32, u32), fastest: f64
 
 fn slow(measured: &Measurement, low: &str, numa_node: Option<u32>) -> String {
     let near = match numa_node {
-        Some(node) => format!("the buffer was asked from NUMA node {node}"),
+        Some(node) => format!("the buffer was requested on NUMA node {node}"),
         None => "the host does not report the GPU's NUMA node".to_owned(),
     };
     let cause = match measured.around.pcie_replays {

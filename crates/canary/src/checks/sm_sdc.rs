@@ -102,7 +102,7 @@ fn judge(view: &RunContext<'_>, measured: &Measurement, _: &Clock) -> Sample {
     let short = usize::try_from(all).is_ok_and(|all| done < all);
     sample.say(format!("right on {}", counted(done, "multiprocessor")));
     if short {
-        sample.say(format!("the others of {all} were not reached"));
+        sample.say(format!("the others of {all} were not tested"));
     }
     sample
 }

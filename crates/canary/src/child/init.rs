@@ -73,11 +73,13 @@ fn kept_away(
         return match error.kind() {
             io::ErrorKind::NotFound if unloaded => Some((
                 CanarySkip::Environment,
-                "the kernel module nvidia-uvm is not loaded: `nvidia-modprobe -u -c=0` loads it".to_owned(),
+                "the kernel module nvidia-uvm is not loaded; run `nvidia-modprobe -u -c=0`".to_owned(),
             )),
             io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => Some((
                 CanarySkip::NoPermission,
-                format!("/dev/{name} cannot be opened here: {error}; a container may have lost its access"),
+                format!(
+                    "failed to open /dev/{name}: {error}; the container may have lost access to the device"
+                ),
             )),
             // The device itself returned the error.
             _ => None,

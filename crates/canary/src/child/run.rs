@@ -109,7 +109,7 @@ impl<'a> RunSteps<'a> {
         self.poll.go_on()?;
         let file = library::find(&self.request.cuda_library)?;
         let cuda = CudaDriver::load(slot).map_err(|symbol| {
-            let text = format!("{} has no {symbol}: a driver before R535", file.display());
+            let text = format!("{} lacks {symbol}; install driver R535 or newer", file.display());
             Ended::Unable(CanarySkip::OldDriver, text)
         })?;
         Ok((cuda, facts))
@@ -120,7 +120,7 @@ impl<'a> RunSteps<'a> {
         let look = self.poll.watch.read();
         let seen = look.as_ref().is_some_and(|look| look.processes.is_some());
         if self.request.yields && !seen {
-            let text = "NVML does not report which processes are on the GPU".to_owned();
+            let text = "NVML does not report the processes on the GPU".to_owned();
             return Err(Ended::Unable(CanarySkip::Unread, text));
         }
         self.last = look.clone().map(|look| (look, Mono::now()));
@@ -229,7 +229,7 @@ impl<'a> RunSteps<'a> {
 fn load_kernels(cuda: &CudaDriver, mut device: CudaDevice) -> Try<(KernelsByName, TensorShape, CudaDevice)> {
     let (major, minor) = device.compute_capability;
     let code = code::choose((major, minor)).ok_or_else(|| {
-        let text = format!("no kernels were made for compute capability {major}.{minor}");
+        let text = format!("there are no kernels for compute capability {major}.{minor}");
         Ended::Unable(CanarySkip::NoKernels, text)
     })?;
     let module = cuda.load_module(code.image)?;

@@ -45,11 +45,11 @@ pub fn by_pod(standing: &KubeletStatus, claims: &Claims, place: &Place, minor: O
         return Claimed::By(format!("pod {}/{}, container {}", claim.namespace, claim.pod, claim.container));
     }
     match standing {
-        KubeletStatus::Answers => Claimed::No("the kubelet knows of none".into()),
+        KubeletStatus::Answers => Claimed::No("the kubelet reports none".into()),
         KubeletStatus::Absent => Claimed::No("there is no kubelet".into()),
-        KubeletStatus::Off => Claimed::Unasked("the kubelet is not asked (owners.kubelet_socket)".into()),
-        KubeletStatus::Unasked => Claimed::Unknown("the kubelet was not asked yet".into()),
-        KubeletStatus::Silent(why) => Claimed::Unknown(format!("the kubelet does not answer: {why}")),
+        KubeletStatus::Off => Claimed::Unasked("the kubelet is not queried (owners.kubelet_socket)".into()),
+        KubeletStatus::Unasked => Claimed::Unknown("the kubelet was not queried yet".into()),
+        KubeletStatus::Silent(why) => Claimed::Unknown(format!("the kubelet does not respond: {why}")),
     }
 }
 

@@ -15,7 +15,8 @@ use model::snapshot::{DriverState, GpuState, GpuView, Snapshot};
 use model::catalog::schema::KnownLabel;
 
 /// Reason for claims that only the daemon can check.
-const CALLER: &str = "only the daemon asks: in a prolog or a pod, the claim is that of who calls";
+const CALLER: &str =
+    "checked only by the daemon, because in a prolog or a pod the claim belongs to the caller";
 
 /// A value that the driver reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,7 +123,7 @@ impl GateFacts {
             age: values.age(gpu),
             fresh_for,
             unhealthy: values.unhealthy(gpu),
-            xid: Since::Unknown("only the daemon watches for them".into()),
+            xid: Since::Unknown("only the daemon watches for faults".into()),
             child: None,
             no_instance: false,
             processes: processes(values, place),
@@ -238,20 +239,20 @@ impl Values for Snapshot {
             DriverState::Up => match view(self, gpu).map(|view| &view.state) {
                 Some(GpuState::Up) => return None,
                 Some(GpuState::Stuck { call, .. }) => {
-                    (CanarySkip::Unhealthy, format!("a driver call on it does not return: {call}"))
+                    (CanarySkip::Unhealthy, format!("a driver call for this GPU hangs: {call}"))
                 }
                 Some(GpuState::Failing { text, .. }) => (CanarySkip::Unhealthy, text.clone()),
                 Some(GpuState::Paused) => (CanarySkip::Released, "the driver is released".into()),
                 Some(GpuState::Waiting | GpuState::Unread | GpuState::NoDriver) => {
-                    (CanarySkip::Unread, "nothing was read of it".into())
+                    (CanarySkip::Unread, "no value was read yet".into())
                 }
-                None => (CanarySkip::NoDevice, "it is gone".into()),
+                None => (CanarySkip::NoDevice, "the GPU is missing".into()),
             },
             DriverState::Paused { .. } => (CanarySkip::Released, "the driver is released".into()),
             DriverState::Stuck => (CanarySkip::Unhealthy, "the driver is stuck".into()),
-            DriverState::Waiting => (CanarySkip::Unread, "the driver was not reached yet".into()),
+            DriverState::Waiting => (CanarySkip::Unread, "the driver has not responded yet".into()),
             DriverState::Away { text } | DriverState::Mismatch { text } => {
-                (CanarySkip::Unread, format!("the driver is away: {text}"))
+                (CanarySkip::Unread, format!("the driver is unavailable: {text}"))
             }
         };
         Some((reason, text))

@@ -13,11 +13,11 @@ use host::Host;
 /// Returns the claim of a Slurm job on the GPUs of the host.
 pub fn claimed(host: &Host) -> Claimed {
     if !host.path("/sys/fs/cgroup").is_dir() {
-        return Claimed::Unasked("there are no control groups to look at".into());
+        return Claimed::Unasked("there are no control groups to check".into());
     }
     match job(host) {
-        Some(id) => Claimed::By(format!("maybe Slurm job {id}: a job's GPUs cannot be read")),
-        None => Claimed::No("Slurm has no job here".into()),
+        Some(id) => Claimed::By(format!("possibly Slurm job {id}; the GPUs of a job cannot be read")),
+        None => Claimed::No("Slurm has no job on this node".into()),
     }
 }
 
@@ -55,7 +55,7 @@ mod tests {
         write(dir.path(), "devices/devices.list", "a *:* rwm\n");
         assert!(matches!(claimed(&host), Claimed::No(_)));
         write(dir.path(), "cpuset/slurm_node7/uid_1000/job_42/tasks", "");
-        assert!(by(&host).unwrap().contains("maybe Slurm job 42"));
+        assert!(by(&host).unwrap().contains("possibly Slurm job 42"));
     }
 
     #[test]
@@ -74,6 +74,6 @@ mod tests {
             "system.slice/node7_slurmstepd.scope/job_10/cgroup.events",
             "populated 1\nfrozen 0\n",
         );
-        assert!(by(&host).unwrap().contains("maybe Slurm job 10"));
+        assert!(by(&host).unwrap().contains("possibly Slurm job 10"));
     }
 }

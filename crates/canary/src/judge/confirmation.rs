@@ -1,28 +1,29 @@
-//! The verdict after several runs: a low rate must last, a wrong result or a narrowed link need not.
+//! Verdict over several runs. A low rate must persist; a wrong result or a narrowed link counts at once.
 
 use crate::baseline::{self, RecentSample};
 use model::catalog::CanaryVerdict;
 
-/// How many of the last four must be low. By chance that is rarer than 4 p^3, if one is low with chance p: at six sigmas
-/// 4e-27 a run, at the clock's fifteen 3e-151; with a baseline of only twenty samples whose sigma came out at half
-/// of what it is 1.3e-8, one chance alarm in 4,000 years of a GPU at a run each half hour.
+/// Minimum number of low samples among the last four. If one sample is low by chance with probability p, this happens
+/// by chance with a probability below 4 p^3. That is 4e-27 per run at six sigmas, and 3e-151 at the clock's fifteen.
+/// With a baseline of only twenty samples whose sigma was estimated at half its true value, it is 1.3e-8, which is one
+/// false alarm in 4,000 GPU years at one run every half hour.
 const LOW: usize = 3;
-/// Seconds from the first low one to the last: three runs of one bad minute say nothing.
+/// Minimum number of seconds from the first low sample to the last. Three runs within one bad minute prove nothing.
 const LASTING: f64 = 600.0;
 
-/// Whether the verdict is about a rate, which other things than a defect can lower for a while.
+/// Returns true if the verdict is about a rate, which can be low for a while without any defect.
 pub fn is_rate(verdict: CanaryVerdict) -> bool {
     use CanaryVerdict::*;
     matches!(verdict, Throttled | UnexplainedClockCap | SlowSm | DegradedMemory | Slow)
 }
 
-/// Whether the sample was valid: it says something of the GPU.
+/// Returns true if the sample is valid evidence about the GPU.
 pub fn is_valid(sample: CanaryVerdict) -> bool {
     use CanaryVerdict::*;
     matches!(sample, Ok | NarrowedLink | WrongResultSuspected | WrongResult) || is_rate(sample)
 }
 
-/// The verdict on a check: of this run's `sample` at `now`, and the valid samples before it, oldest first.
+/// Returns the verdict on a check from this run's `sample` at `now` and the earlier valid samples, oldest first.
 pub fn verdict(recent: &[RecentSample], sample: CanaryVerdict, now: f64) -> CanaryVerdict {
     let mut window: Vec<RecentSample> = recent.to_vec();
     if is_valid(sample) {
@@ -35,7 +36,7 @@ pub fn verdict(recent: &[RecentSample], sample: CanaryVerdict, now: f64) -> Cana
     };
     match (is_rate(sample) || sample == CanaryVerdict::Ok, lasting) {
         (true, lasting) => lasting.unwrap_or(CanaryVerdict::Ok),
-        // A sample that was thrown away clears nothing.
+        // A discarded sample clears nothing.
         (false, Some(lasting)) if !is_valid(sample) => lasting,
         (false, _) => sample,
     }
@@ -93,7 +94,7 @@ mod tests {
                 let known = if nth >= 2 && at >= 600.0 { Slow } else { Ok };
                 assert_eq!(run(at, Slow), known, "run {nth}, each {interval} s");
             }
-            // Within ten minutes one good sample may end it.
+            // Within ten minutes, one good sample may clear the verdict.
             let after = run(f64::from(200 * interval), Ok);
             assert!(after == Slow || interval < 300, "each {interval} s");
             assert_eq!(run(f64::from(201 * interval), Ok), Ok, "each {interval} s");

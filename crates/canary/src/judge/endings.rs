@@ -1,4 +1,4 @@
-//! The ends of runs, other than well.
+//! Runs that ended early.
 
 use crate::checks::of_step;
 use crate::format::{self, seconds};
@@ -7,7 +7,7 @@ use model::canary::{Outcome, Place};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{CanaryCheck, CanaryEnd, CanaryVerdict};
 
-/// The outcome of a run before its checks are judged; and the check that ended it, with its verdict.
+/// Returns the outcome of a run before its checks are judged, and the check that ended the run, with its verdict.
 pub fn ending(place: &Place, run: &CanaryRun) -> (Outcome, Option<(CanaryCheck, CanaryVerdict)>) {
     let mut outcome = Outcome {
         place: place.clone(),
@@ -58,14 +58,14 @@ pub fn ending(place: &Place, run: &CanaryRun) -> (Outcome, Option<(CanaryCheck, 
         }
         RunEnd::Broken { text } => {
             outcome.end = CanaryEnd::Broken;
-            outcome.text = format!("the canary's own process failed: {text}");
+            outcome.text = format!("the canary process failed: {text}");
             Some((CanaryCheck::Init, CanaryVerdict::CouldNotRun))
         }
     };
     (outcome, failed)
 }
 
-/// The first thing to do after a CUDA error.
+/// Returns the first action after a CUDA error.
 fn after_fault(code: u32) -> &'static str {
     match code {
         214 => {
@@ -81,8 +81,8 @@ fn after_fault(code: u32) -> &'static str {
     }
 }
 
-/// Whether the driver failed in a way that can be the aftermath of another process's fault: worth one more try in
-/// a fresh process before it counts.
+/// Returns true if the driver failed in a way that may result from another process's fault. The run is then repeated in
+/// a new process before the failure counts.
 pub fn worth_another_try(run: &CanaryRun) -> bool {
     matches!(&run.end, RunEnd::Fault { code: 700 | 702 | 709 | 710 | 714..=719 | 721, .. })
 }

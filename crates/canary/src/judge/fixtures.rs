@@ -1,4 +1,4 @@
-//! Runs of a healthy H200 with the figures that were measured on one, for tests to spoil.
+//! Runs of a healthy H200 with measured figures, which tests modify.
 
 use crate::baseline::{BaselineStore, Siblings};
 use crate::checks;
@@ -16,7 +16,7 @@ pub fn place() -> Place {
     Place { gpu: Gpu { gpu: 0, uuid: "GPU-0".into() }, instance: None }
 }
 
-/// A MIG device on it.
+/// A MIG device on that GPU.
 pub fn part() -> Place {
     let instance = Instance {
         gpu_instance: 1,
@@ -27,7 +27,6 @@ pub fn part() -> Place {
     Place { instance: Some(instance), ..place() }
 }
 
-/// An H200.
 pub fn device() -> CudaDevice {
     CudaDevice {
         name: "NVIDIA H200".into(),
@@ -54,7 +53,7 @@ pub fn device() -> CudaDevice {
     }
 }
 
-/// Multiprocessors at this rate and clock, with the spread that was measured.
+/// Multiprocessors at this rate and clock, with the measured spread.
 pub fn sms(work: f64, hertz: f64) -> Vec<Sm> {
     let sm = |smid: u32| {
         let step = f64::from(smid % 7) - 3.0;
@@ -63,7 +62,7 @@ pub fn sms(work: f64, hertz: f64) -> Vec<Sm> {
     (0..132).map(sm).collect()
 }
 
-/// What NVML reports beside a check of a GPU that is well.
+/// NVML's readings around a check of a healthy GPU.
 pub fn around() -> Around {
     Around {
         sm_clock_hertz: 1980e6,
@@ -73,7 +72,7 @@ pub fn around() -> Around {
     }
 }
 
-/// A check with its findings.
+/// A measurement of a check with these figures.
 pub fn measured(check: CanaryCheck, found: CheckFigures) -> Measurement {
     let mismatches = Mismatches { compared: 1000, ..Mismatches::default() };
     Measurement { check, gpu_seconds: 0.0025, wall_seconds: 0.0026, found, mismatches, around: around() }
@@ -152,18 +151,18 @@ pub fn healthy() -> CanaryRun {
     }
 }
 
-/// The findings of a check in a run.
+/// The measurement of a check in a run.
 pub fn measurement_mut(run: &mut CanaryRun, check: CanaryCheck) -> &mut Measurement {
     run.measured.iter_mut().find(|measured| measured.check == check).unwrap()
 }
 
-/// A memory that has seen so many healthy runs, the last of them just before this time.
+/// A history with this many healthy runs, the last of them just before `now`.
 pub fn baseline(runs: usize, now: f64) -> BaselineStore {
     let mut baseline = BaselineStore::default();
     for nth in 0..runs {
         let at = now - INTERVAL * (runs - nth) as f64;
         let mut run = healthy();
-        // As much as rates move from run to run.
+        // Rates vary this much between runs.
         let moved = 1.0 + 1e-5 * ((nth % 5) as f64 - 2.0);
         for measured in &mut run.measured {
             if let CheckFigures::Sms(sms) = &mut measured.found {
@@ -181,12 +180,12 @@ pub fn baseline(runs: usize, now: f64) -> BaselineStore {
     baseline
 }
 
-/// Judges at this time without siblings.
+/// Judges a run at this time without siblings.
 pub fn judged(run: &CanaryRun, baseline: &BaselineStore, now: f64) -> RunJudgement {
     judge(&place(), run, baseline, &Siblings::default(), now)
 }
 
-/// What was judged of a check.
+/// The verdict on a check.
 pub fn verdict(judgement: &RunJudgement, check: CanaryCheck) -> &Judged {
     judgement.outcome.checks.iter().find(|judged| judged.check == check).unwrap()
 }

@@ -1,4 +1,4 @@
-//! Wrong results: what was computed, copied or kept is not what it should be.
+//! Detects wrong results of computations, copies and memory.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,10 @@ use crate::report::{Measurement, Mismatch};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{BadSmKind, CanaryCheck, CanaryVerdict};
 
-/// Multiprocessors that are named.
+/// Maximum number of multiprocessors to list.
 const NAMED: usize = 8;
 
-/// Looks for wrong results and sets the verdict.
+/// Checks for wrong results and sets the verdict.
 pub fn judge(view: &RunContext<'_>, measured: &Measurement, sample: Sample) -> Sample {
     let wrong = &measured.mismatches;
     if wrong.wrong == 0 {
@@ -55,10 +55,10 @@ pub fn judge(view: &RunContext<'_>, measured: &Measurement, sample: Sample) -> S
     }
 }
 
-/// A check that was wrong there within the last 30 days.
+/// Returns a check with a wrong result at this place within the last 30 days.
 fn earlier(view: &RunContext<'_>, this: CanaryCheck) -> Option<&'static str> {
     let wrong = view.baseline.wrong(view.key).iter().filter(|wrong| wrong.counts(view.now));
-    // This check first: it says most.
+    // The same check comes first, because it is the strongest evidence.
     let wrong = wrong.max_by_key(|wrong| wrong.check == this)?;
     Some(wrong.check.known())
 }

@@ -423,7 +423,7 @@ fn a_power_cap_that_was_set_is_reported_and_no_fault() {
     let judgement = judged(&run, &baseline, NOW);
     assert_eq!(samples(&judgement), vec![]);
     let found = verdict(&judgement, SmRate);
-    assert!(found.text.contains("low by choice: power cap (0x4)"), "{}", found.text);
+    assert!(found.text.contains("lowered on purpose: power cap (0x4)"), "{}", found.text);
     assert!(!judgement.update.clean.iter().any(|(quantity, _)| *quantity == Quantity::SM_RATE_CLOCK));
 }
 

@@ -1,4 +1,4 @@
-//! A canary's process that outlives its run: asked to end, watched, and reaped without ever waiting for it.
+//! A canary process that outlives its run. It is requested to end, monitored, and reaped without blocking.
 
 use std::time::Duration;
 
@@ -10,18 +10,18 @@ use model::clock::Mono;
 
 use super::environment::EmptyFolder;
 
-/// How long a process that is in no driver call gets to end by itself.
+/// Time for a process that is in no driver call to end by itself.
 const END_DEADLINE: Duration = Duration::from_secs(30);
-/// The same while we end ourselves.
+/// The same time while the parent itself is ending.
 const HURRIED_END_DEADLINE: Duration = Duration::from_secs(2);
 
-/// The driver call that a process is in, by its in-flight table: CUDA's first, else NVML's.
+/// Returns the current driver call of a process from its in-flight table, with CUDA calls before NVML calls.
 pub(super) fn call(views: &[SlotView]) -> Option<InCall> {
     let of = |slot| views.iter().find(|view| view.slot == slot)?.call.clone();
     of(NODE_SLOT).or_else(|| of(EVENTS_SLOT))
 }
 
-/// The number of the newest CUDA call, which rises with each.
+/// Returns the number of the newest CUDA call, which increases with every call.
 pub(super) fn moves(views: &[SlotView]) -> Option<(u64, Mono)> {
     let view = views.iter().find(|view| view.slot == NODE_SLOT)?;
     Some((view.call.as_ref().map_or(0, |call| call.sequence), view.expected))
@@ -33,18 +33,18 @@ pub struct DetachedChild {
     pub(super) child: Supervised,
     pub(super) _folder: EmptyFolder,
     pub(super) step: CanaryStep,
-    /// Whether the run was given up as hung.
+    /// True if the run was abandoned as hung.
     pub(super) hung: bool,
     pub(super) hung_after: Duration,
     pub(super) kill_after: Duration,
 }
 
-/// The result of one look at the process.
+/// Result of one check of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChildCheck {
-    /// Whether the process is still there.
+    /// True if the process still exists.
     pub alive: bool,
-    /// Whether it had to be killed at this look.
+    /// True if this check killed the process.
     pub killed: bool,
 }
 
@@ -53,7 +53,7 @@ impl DetachedChild {
         self.child.pid()
     }
 
-    /// Reaps the process if it has ended, kills it if that is due. Never waits.
+    /// Reaps the process if it has ended, or kills it if it is overdue. Never blocks.
     pub fn check(&mut self, now: Mono) -> ChildCheck {
         if self.child.ended().is_some() {
             return ChildCheck { alive: false, killed: false };
@@ -75,21 +75,22 @@ impl DetachedChild {
         Patience { outside, inside: Some(self.kill_after) }
     }
 
-    /// The driver call the process is in.
+    /// Returns the current driver call of the process.
     pub fn call(&self) -> Option<InCall> {
         call(&self.child.views())
     }
 
-    /// The step the process hangs in, if it does: the run was given up for that, or the process was asked to end and
-    /// has not for as long as a run may go without progress, being in a driver call or not even ended by a kill.
+    /// Returns the step in which the process hangs, if it does. The process hangs if its run was abandoned as hung. It
+    /// also hangs if it did not end within the maximum time without progress after a request, and is in a driver call
+    /// or did not end when it was killed.
     pub fn hangs(&self, now: Mono) -> Option<CanaryStep> {
         let overdue = self.child.asked().is_some_and(|asked| now.since(asked) > self.hung_after);
         let stuck = overdue && (self.child.is_unkillable(now) || self.child.in_call());
         (self.hung || stuck).then_some(self.step)
     }
 
-    /// Waits until the process has ended, until `deadline` at most, while our own process ends. A process in a driver
-    /// call is left behind: it ends when the call returns.
+    /// Waits until the process has ended, at most until `deadline`, while the parent itself is ending. A process in a
+    /// driver call is left behind and ends when the call returns.
     pub fn end_by(&mut self, deadline: Mono) -> ChildCheck {
         let patience = self.patience(HURRIED_END_DEADLINE);
         let killed = self.child.end_by(deadline, patience);

@@ -1,4 +1,4 @@
-//! The environment of a canary's process: one visible device, no MPS, no cache, none of our own variables for CUDA.
+//! The environment of a canary process: one visible device, no MPS, no cache, and no CUDA variables of the parent.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -9,18 +9,21 @@ use nix::unistd::mkdtemp;
 use crate::report::RunRequest;
 use host::child::Environment;
 
-/// An empty private folder, for as long as this lives: a CUDA program whose MPS pipes are there finds no MPS to connect
-/// to. A client of another user makes MPS end the server of all.
+/// An empty private directory that is removed on drop. A CUDA program that searches for MPS pipes there does not
+/// connect to any MPS server. A client of another user would make MPS shut down the server of all users.
 #[derive(Debug)]
 pub(crate) struct EmptyFolder(PathBuf);
 
 impl EmptyFolder {
     pub fn make() -> io::Result<EmptyFolder> {
-        // mkdtemp(3) makes it with mode 0700.
+        // mkdtemp(3) creates the directory with mode 0700.
         let folder = std::env::temp_dir();
         let made = mkdtemp(&folder.join("gpu-node-exporter-canary-XXXXXX"));
         made.map(EmptyFolder).map_err(|error| {
-            let text = format!("no folder in {}: {error}; name another one in TMPDIR", folder.display());
+            let text = format!(
+                "failed to create a directory in {}: {error}; set TMPDIR to another directory",
+                folder.display()
+            );
             io::Error::other(text)
         })
     }
@@ -38,16 +41,17 @@ impl Drop for EmptyFolder {
     }
 }
 
-/// The environment of a run: the device is chosen before CUDA looks, so that no other is initialised.
+/// Returns the environment of a run. It selects the device before CUDA starts, so that no other device is initialised.
 pub fn environment(request: &RunRequest, no_mps: &Path) -> Environment {
-    // The device, and behind it the peer of a copy between two.
+    // The device, followed by the peer for copies between two devices.
     let visible: Vec<&str> = [&request.device].into_iter().chain(&request.peer).map(String::as_str).collect();
     let mut with: Vec<(OsString, OsString)> = vec![
         ("CUDA_VISIBLE_DEVICES".into(), visible.join(",").into()),
         ("CUDA_MPS_PIPE_DIRECTORY".into(), no_mps.into()),
         ("CUDA_MPS_LOG_DIRECTORY".into(), no_mps.into()),
         ("CUDA_CACHE_DISABLE".into(), "1".into()),
-        // All kernels at once: else the driver loads each when it is first asked for, in the midst of a measurement.
+        // Load all kernels at once. Otherwise the driver loads a kernel on its first use, in the middle of a
+        // measurement.
         ("CUDA_MODULE_LOADING".into(), "EAGER".into()),
     ];
     if let Some(folder) = folder(&request.cuda_library) {
@@ -61,7 +65,7 @@ fn folder(library: &Path) -> Option<&Path> {
     library.parent().filter(|folder| !folder.as_os_str().is_empty())
 }
 
-/// The loader's search path: this folder first.
+/// Returns the loader's search path with this directory first.
 fn search_path(folder: &Path, before: Option<&OsStr>) -> OsString {
     let mut path = folder.as_os_str().to_owned();
     if let Some(before) = before.filter(|before| !before.is_empty()) {

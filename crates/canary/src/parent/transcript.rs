@@ -1,29 +1,29 @@
-//! What the process has reported so far, and whether that makes sense: a pure state machine. A report
-//! that does not is a broken protocol, never a finding about the GPU.
+//! A pure state machine that validates and collects the reports of the process. An invalid report means a broken
+//! protocol, and is never a finding about the GPU.
 
 use crate::report::{CanaryRun, ChildReport, CudaDevice, Measurement, RunEnd};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{CanaryCheck, CanaryStep};
 use model::clock::unix_seconds;
 
-/// More reports than any run makes: each step begins and ends once, and each check may report several tries.
+/// Maximum number of reports, more than any run makes. Every step begins and ends once, and a check may report several
+/// attempts.
 const MOST_REPORTS: usize = 512;
-/// No step takes longer, in seconds; a figure above is no time.
+/// Maximum duration of a step in seconds. A larger figure is invalid.
 const MOST_SECONDS: f64 = 7.0 * 24.0 * 3600.0;
 
 #[derive(Debug, Default)]
 pub(crate) struct Transcript {
-    /// Steps that ended well, with their wall time in seconds.
+    /// Steps that succeeded, with their wall time in seconds.
     pub steps: Vec<(CanaryStep, f64)>,
     pub device: Option<CudaDevice>,
     pub measured: Vec<Measurement>,
-    /// The step it is in.
     open: Option<CanaryStep>,
     /// The last step that began.
     last: Option<CanaryStep>,
-    /// How it said that it ends; only giving back what it holds may follow.
+    /// Reported end of the run. Only the release of resources may follow.
     ending: Option<RunEnd>,
-    /// GPU time by its own account, once it is done.
+    /// GPU time from the last report, in seconds.
     done: Option<f64>,
     reports: usize,
 }
@@ -36,7 +36,7 @@ impl Transcript {
             return Err(format!("more than {MOST_REPORTS} reports"));
         }
         if self.done.is_some() {
-            return Err("a report after the last one".into());
+            return Err("a report arrived after the last one".into());
         }
         match report {
             ChildReport::Begin(step) => self.begin(step),
@@ -73,10 +73,10 @@ impl Transcript {
     }
 
     fn measure(&mut self, measured: Measurement) -> Result<(), String> {
-        // The driver's own steps are the check `init`.
+        // The driver's own steps form the check `init`.
         let within = self.open.map(|step| step.known()) == Some(measured.check.known());
         if !within && measured.check != CanaryCheck::Init {
-            return Err(format!("a measurement of {} outside its step", measured.check.known()));
+            return Err(format!("{} was measured outside its step", measured.check.known()));
         }
         time(measured.gpu_seconds)?;
         time(measured.wall_seconds)?;
@@ -86,9 +86,9 @@ impl Transcript {
 
     fn end_run(&mut self, end: RunEnd) -> Result<(), String> {
         if matches!(end, RunEnd::Finished | RunEnd::Hung { .. } | RunEnd::Broken { .. }) {
-            return Err("an end that only the parent may record".into());
+            return Err("the process reported an end that only its parent may record".into());
         }
-        // Releasing resources fails after a fault: the first fault counts.
+        // Releasing resources fails after a fault, so the first fault counts.
         if self.ending.is_some() && !matches!(end, RunEnd::Fault { .. }) {
             return Err("the run ended twice".into());
         }
@@ -105,30 +105,30 @@ impl Transcript {
         Ok(())
     }
 
-    /// The step it is in, or else was in last.
+    /// Returns the current step, or otherwise the last one.
     pub fn step(&self) -> CanaryStep {
         self.open.or(self.last).unwrap_or(CanaryStep::Load)
     }
 
-    /// Whether the last report has come.
+    /// Returns true if the last report has arrived.
     pub fn done(&self) -> bool {
         self.done.is_some()
     }
 
-    /// How the run ended, as the process reported: all of it, or at least why there is not more.
+    /// Returns how the run ended according to the process, or at least why the reports are incomplete.
     pub fn reported_end(&self) -> Option<RunEnd> {
         self.ending.clone().or_else(|| self.done.map(|_| RunEnd::Finished))
     }
 
-    /// Time in which kernels or copies ran, seconds.
+    /// Returns the time in which kernels or copies ran, in seconds.
     pub fn gpu_seconds(&self) -> f64 {
         self.done.unwrap_or_else(|| self.measured.iter().map(|m| m.gpu_seconds).sum())
     }
 
-    /// All that was reported of a run that ended so, just now.
+    /// Builds the run from all reports, given how it ended just now.
     pub fn run(self, began: f64, end: RunEnd) -> CanaryRun {
         let gpu_seconds = self.gpu_seconds();
-        // The clock may have been set back meanwhile.
+        // The clock may have been set back during the run.
         let ended = unix_seconds().max(began);
         let Transcript { steps, device, measured, .. } = self;
         CanaryRun { began, ended, steps, device, measured, gpu_seconds, end }
@@ -139,7 +139,7 @@ fn time(seconds: f64) -> Result<f64, String> {
     if (0.0..MOST_SECONDS).contains(&seconds) {
         return Ok(seconds);
     }
-    Err(format!("{seconds} s is no time"))
+    Err(format!("{seconds} s is not a valid duration"))
 }
 
 #[cfg(test)]

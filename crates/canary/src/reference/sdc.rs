@@ -1,5 +1,5 @@
-//! `sm_sdc` on the CPU: one block, thread by thread. Each function is the one of the same purpose in
-//! `kernels/sm_sdc.cu`; a change there is a change here.
+//! `sm_sdc` on the CPU, for one block and thread by thread. Every function corresponds to the one with the same purpose
+//! in `kernels/sm_sdc.cu`. Change both together.
 
 use crate::abi::{SDC_COUNTERS, SDC_SHARED_WORDS, SDC_THREADS, SDC_UNITS};
 
@@ -9,7 +9,7 @@ const INT_STEPS: u32 = 160;
 const FP32_STEPS: u32 = 65;
 const FP64_STEPS: u32 = 33;
 
-/// The expected results of one block, `[unit][thread]`, the same in all blocks.
+/// Returns the expected results of one block as `[unit][thread]`. All blocks have the same results.
 pub fn sm_sdc(seed: u32, rounds: u32) -> Vec<u64> {
     let mut lanes: Vec<Lane> = (0..SDC_THREADS as u32).map(|thread| Lane::new(seed, thread)).collect();
     let mut sums = vec![[0_i32; 4]; SDC_THREADS];
@@ -51,7 +51,7 @@ pub fn sm_sdc(seed: u32, rounds: u32) -> Vec<u64> {
     results
 }
 
-/// What one thread has.
+/// State of one thread.
 struct Lane {
     a: u32,
     b: u32,
@@ -59,7 +59,7 @@ struct Lane {
     y: [f64; 2],
     shared: u64,
     shuffled: u64,
-    /// What it gives to others in this round.
+    /// Values that the thread passes to others in this round.
     exchanged: (u32, u32),
     counted: u64,
 }
@@ -112,7 +112,7 @@ impl Lane {
     }
 
     fn results(&self, sums: &[i32; 4]) -> [u64; SDC_UNITS] {
-        // Sums begin at 1/512 and count 1/256; so far they are exact in FP32.
+        // Sums start at 1/512 and count in 1/256, so they are exact in FP32 up to this size.
         let [d0, d1, d2, d3] = sums.map(|sum| ((2 * sum + 1) as f32 / 512.0).to_bits());
         [
             join(self.a, self.b),
@@ -130,14 +130,14 @@ fn join(high: u32, low: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
-/// The last steps of MurmurHash3.
+/// Applies the final steps of MurmurHash3.
 fn mix32(x: u32) -> u32 {
     let x = (x ^ (x >> 16)).wrapping_mul(0x85eb_ca6b);
     let x = (x ^ (x >> 13)).wrapping_mul(0xc2b2_ae35);
     x ^ (x >> 16)
 }
 
-/// A number for one use by one thread in one round.
+/// Returns the pseudorandom number for one use by one thread in one round.
 fn draw(seed: u32, who: u32, round: u32, usage: u32) -> u32 {
     let which = who.wrapping_add(round.wrapping_mul(0x1_0000)).wrapping_add(usage.wrapping_mul(0x100_0000));
     mix32(seed ^ mix32(which))
@@ -155,7 +155,7 @@ fn shared_word(at: u32, key: u32) -> u32 {
     at.wrapping_mul(0x9e37_79b1) ^ key
 }
 
-/// The two halves of a pair that `half_pair_of` makes, in sixteenths: 16 to 31, of either sign.
+/// Returns the two halves of a pair from `half_pair_of` in sixteenths: 16 to 31, of either sign.
 fn sixteenths(random: u32) -> [i32; 2] {
     [random, random >> 16].map(|half| {
         let size = 16 + (half >> 6 & 15) as i32;
@@ -163,7 +163,7 @@ fn sixteenths(random: u32) -> [i32; 2] {
     })
 }
 
-/// One product of a warp; which lane has which element is said in `kernels/device.h`. Sums in 1/256.
+/// Adds one product of a warp, in 1/256. `kernels/device.h` documents which lane has which element.
 fn products(sums: &mut [[i32; 4]], seed: u32, first: u32, round: u32) {
     let mut left = [[0; 8]; 16];
     let mut right = [[0; 8]; 8];
@@ -184,7 +184,7 @@ fn products(sums: &mut [[i32; 4]], seed: u32, first: u32, round: u32) {
     }
 }
 
-/// Exchange within a warp.
+/// Exchanges values within a warp.
 fn exchange(lanes: &mut [Lane], round: u32) {
     let given: Vec<(u32, u32)> = lanes.iter().map(|lane| lane.exchanged).collect();
     for (i, lane) in lanes.iter_mut().enumerate() {
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn results_are_those_of_the_kernel() {
-        // Of each unit, joined over its threads; got from the kernel's own source, compiled for a CPU.
+        // Combined results of every unit over its threads, computed by the kernel's own source, compiled for a CPU.
         let known = [
             0xeb0b_69aa_77a2_322f,
             0xee3c_5f08_d877_c7e4,
@@ -246,14 +246,14 @@ mod tests {
             assert!(lane.x.iter().all(|x| x.is_normal() && x.abs() < 16.0), "{:?}", lane.x);
             assert!(lane.y.iter().all(|y| y.is_normal() && y.abs() < 16.0), "{:?}", lane.y);
         }
-        // The largest sum: eight products of 31 * 31 a round, counted twice, and one.
+        // The largest sum has eight products of 31 * 31 per round, counted twice, plus one.
         const { assert!(2 * 8 * 31 * 31 * SDC_MAX_ROUNDS + 1 < 1 << 24) };
     }
 
     proptest! {
         #[test]
         fn halves_are_those_of_the_bits(random: u32) {
-            // The pair as the kernel makes it, read as IEEE 754 halves of normal size.
+            // The pair as the kernel builds it, read as IEEE 754 halves of normal size.
             let pair = (random & 0x83c0_83c0) | 0x3c00_3c00;
             for (i, sixteenths) in sixteenths(random).into_iter().enumerate() {
                 let half = pair >> (16 * i) & 0xffff;

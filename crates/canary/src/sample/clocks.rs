@@ -1,4 +1,4 @@
-//! Whether the clock of the multiprocessors is what it should be, and if not, what holds it down.
+//! Judges the clock of the multiprocessors, and finds the reason for a low clock.
 
 use super::RunContext;
 use super::reasons::Reasons;
@@ -7,33 +7,34 @@ use crate::format::{megahertz, percent};
 use model::catalog::CanaryVerdict;
 use sampler::watch::Around;
 
-/// Share of the highest clock below which a GPU that holds it is low without any baseline.
+/// Share of the highest clock below which the clock is low without any baseline, on GPUs that normally run at their
+/// highest clock.
 const STEADY_FLOOR: f64 = 0.95;
-/// The same for GPUs that never reach the highest clock they report.
+/// The same share for GPUs that never reach the highest clock that they report.
 const MOVING_FLOOR: f64 = 0.75;
 
-/// The state of the clock.
+/// Judgement of the clock.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Clock {
-    /// As it should be, or nothing is known to compare it with.
+    /// The clock is as expected, or there is nothing to compare it with.
     Fine,
-    /// Low because the GPU had been idle and its clocks had not risen yet: the sample says nothing.
+    /// The clock is low because the GPU was idle before and its clocks had not risen yet. The sample is not judged.
     Unramped,
-    /// Low on purpose, and why.
+    /// The clock is low on purpose, for this reason.
     Chosen(String),
-    /// Low, with the verdict and the reason.
+    /// The clock is low, with the verdict and the reason.
     Low(CanaryVerdict, String),
 }
 
 impl Clock {
-    /// Whether rates that follow the clock can be judged.
+    /// Returns true if rates that follow the clock can be judged.
     pub fn is_fine(&self) -> bool {
         *self == Clock::Fine
     }
 }
 
-/// Judges a clock. `quantity` is what it is compared as; `absolute`: also with the highest clock the device
-/// reports.
+/// Judges a clock by its history as `quantity`. If `absolute` is set, the clock is also compared with the highest clock
+/// that the device reports.
 pub fn judge(
     view: &RunContext<'_>,
     around: &Around,
@@ -41,12 +42,12 @@ pub fn judge(
     hertz: f64,
     absolute: bool,
 ) -> Clock {
-    // Without NVML's word on reasons, a low clock could have any.
+    // Without NVML's reasons, a low clock could have any cause.
     let Some(reasons) = Reasons::seen(view.device, around) else { return Clock::Fine };
     let highest = view.device.max_sm_clock_hertz;
     let share = hertz / highest;
     let floor = if view.steady() { STEADY_FLOOR } else { MOVING_FLOOR };
-    // A power cap is how many boards work at their best: only a baseline can show that it is too low.
+    // Many boards reach the power cap at their best performance, so only a baseline can show that a clock is too low.
     let sure = absolute && (reasons.none() || reasons.distress());
     let below = sure && share.is_finite() && share < floor;
     let low = view.compared(quantity, hertz).low;
@@ -56,7 +57,7 @@ pub fn judge(
         return Clock::Unramped;
     }
     if reasons.by_choice() {
-        let words = format!("the clock is low by choice: {}; {low}", reasons.words());
+        let words = format!("the clock was lowered on purpose: {}; {low}", reasons.words());
         return Clock::Chosen(words);
     }
     if reasons.none() {

@@ -1,4 +1,4 @@
-//! Why clocks were low, in NVML's words.
+//! Reasons for low clocks, as reported by NVML.
 
 use crate::device::CudaDevice;
 use sampler::watch::{Around, IDLE};
@@ -12,31 +12,32 @@ const HW_THERMAL: u64 = 0x40;
 const HW_BRAKE: u64 = 0x80;
 const DISPLAY: u64 = 0x100;
 
-/// What each bit means, and the first thing to do about it.
+/// Meaning of the bits, and the first action for them.
 const WORDS: [(u64, &str, &str); 8] = [
     (HW_BRAKE, "hardware power brake (0x80)", "check the power supplies and the rack's power feed"),
     (HW_THERMAL, "hardware thermal slowdown (0x40)", "check fans, airflow and the GPU's heat sink now"),
     (HW_SLOWDOWN, "hardware slowdown (0x8)", "check cooling and power: `nvidia-smi -q -d PERFORMANCE,POWER`"),
     (SW_THERMAL, "software thermal slowdown (0x20)", "check cooling: `nvidia-smi -q -d TEMPERATURE`"),
-    (POWER_CAP, "power cap (0x4)", "see what draws the power: `nvidia-smi -q -d POWER`"),
+    (POWER_CAP, "power cap (0x4)", "check the power draw with `nvidia-smi -q -d POWER`"),
     (APPLICATION_CLOCKS, "application clocks (0x2)", "`nvidia-smi -rac` and `-rgc` reset them"),
-    (SYNC_BOOST, "sync boost group (0x10)", "look at the other GPUs of its group"),
+    (SYNC_BOOST, "sync boost group (0x10)", "check the other GPUs of the sync boost group"),
     (DISPLAY, "display clock (0x100)", "nothing: a display holds it"),
 ];
 
-/// The reasons of a moment or a span of time.
+/// Reasons at one moment or over a span of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reasons {
     bits: u64,
-    /// The power limit in force is below the vendor's default: the limit was set on purpose.
+    /// True if the enforced power limit is below the vendor's default, so that the limit was lowered on purpose.
     limited: bool,
 }
 
 impl Reasons {
-    /// All that were seen, and those of which the driver's own counters of time moved, which sees what falls
-    /// between two looks. `None` if NVML reported nothing at all, which is not the same as no reason.
+    /// Returns all reasons that were observed, including those whose time counters in the driver increased, which
+    /// detects reasons between two readings. Returns `None` if NVML reported nothing at all, which differs from
+    /// reporting no reason.
     pub fn seen(device: &CudaDevice, around: &Around) -> Option<Reasons> {
-        // What is no number is not known either.
+        // A clock that is not a number is unknown as well.
         if around.sm_clock_hertz.is_nan() || around.sm_clock_hertz <= 0.0 {
             return None;
         }
@@ -47,34 +48,34 @@ impl Reasons {
         Some(Reasons { bits, limited: limit > 0 && limit < default })
     }
 
-    /// Nothing but that the GPU was idle.
+    /// Returns true if the GPU was idle and there is no other reason.
     pub fn only_idle(self) -> bool {
         self.bits == IDLE
     }
 
-    /// No reason at all.
+    /// Returns true if there is no reason at all.
     pub fn none(self) -> bool {
         self.bits & !IDLE == 0
     }
 
-    /// Heat, a brake, or a slowdown of the hardware: never on purpose.
+    /// Returns true for heat, a power brake, or a hardware slowdown, which never occur on purpose.
     pub fn distress(self) -> bool {
         self.bits & (HW_SLOWDOWN | SW_THERMAL | HW_THERMAL | HW_BRAKE) != 0
     }
 
-    /// Lower clocks were chosen, and nothing else keeps them down.
+    /// Returns true if lower clocks were chosen and nothing else limits them.
     pub fn by_choice(self) -> bool {
         let chosen = APPLICATION_CLOCKS | SYNC_BOOST | DISPLAY | if self.limited { POWER_CAP } else { 0 };
         self.bits & chosen != 0 && self.bits & !(chosen | IDLE) == 0
     }
 
-    /// Whether clocks under these reasons say what is usual: they were neither held down by heat or brake nor by
-    /// choice. A power cap belongs to the configuration.
+    /// Returns true if clocks with these reasons are representative, because neither heat, a power brake nor a chosen
+    /// limit lowered them. A power cap belongs to the configuration.
     pub fn usual(self) -> bool {
         !self.distress() && self.bits & (APPLICATION_CLOCKS | SYNC_BOOST | DISPLAY) == 0
     }
 
-    /// As text, gravest first.
+    /// Formats the reasons as text, the most severe first.
     pub fn words(self) -> String {
         let read = WORDS.iter().filter(|(bit, ..)| self.bits & bit != 0);
         let mut words: Vec<String> = read.map(|(_, words, _)| (*words).to_owned()).collect();
@@ -89,7 +90,7 @@ impl Reasons {
         words.join(", ")
     }
 
-    /// The first thing to do about the gravest.
+    /// Returns the first action for the most severe reason.
     pub fn first_thing(self) -> &'static str {
         let read = WORDS.iter().find(|(bit, ..)| self.bits & bit != 0);
         read.map_or("`nvidia-smi -q -d PERFORMANCE,CLOCK` shows the state", |(.., thing)| thing)

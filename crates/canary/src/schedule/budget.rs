@@ -1,5 +1,6 @@
-//! The budget of GPU time of one GPU: it fills at the rate that is allowed, and a run may begin while something is
-//! in it. A run may overdraw it; the next waits until that is made good, so the share holds however long a run is.
+//! Budget of GPU time of one GPU. The budget fills at the allowed rate, and a run may begin while it is not empty. A
+//! run may overdraw the budget, and the next run waits until the deficit is recovered. The allowed share is therefore
+//! kept for runs of any length.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use model::clock::Mono;
 /// The budget, in GPU-seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Budget {
-    /// GPU-seconds a second.
+    /// Rate in GPU-seconds per second.
     rate: f64,
     most: f64,
     left: f64,
@@ -16,13 +17,13 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// A full one, of one interval's share.
+    /// Creates a full budget with one interval's share.
     pub fn new(rate: f64, interval: Duration, now: Mono) -> Budget {
         let most = rate * interval.as_secs_f64();
         Budget { rate, most, left: most, at: now }
     }
 
-    /// Fills at another rate from now on, up to one interval's share.
+    /// Changes the rate. The budget has at most one interval's share.
     pub fn allow(&mut self, rate: f64, interval: Duration, now: Mono) {
         let left = self.left_at(now);
         *self = Budget { left: left.min(rate * interval.as_secs_f64()), ..Budget::new(rate, interval, now) };
@@ -32,7 +33,7 @@ impl Budget {
         (self.left + self.rate * now.since(self.at).as_secs_f64()).min(self.most)
     }
 
-    /// Until something is in it; `None`: something is.
+    /// Returns the time until the budget is not empty, or `None` if it is not empty now.
     pub fn wait(&self, now: Mono) -> Option<Duration> {
         let left = self.left_at(now);
         if left > 0.0 {
@@ -42,7 +43,7 @@ impl Budget {
         Some(wait.max(Duration::from_millis(1)))
     }
 
-    /// A run has used so much.
+    /// Subtracts the GPU time of a run.
     pub fn spend(&mut self, gpu_seconds: f64, now: Mono) {
         let spent = if gpu_seconds.is_finite() { gpu_seconds.max(0.0) } else { 0.0 };
         self.left = self.left_at(now) - spent;
@@ -69,7 +70,7 @@ mod tests {
             for (pause, cost) in runs {
                 now = now + Duration::from_secs(pause);
                 if budget.wait(now).is_none() {
-                    // All but the newest run fit into the share and what was in it at first.
+                    // All runs except the newest fit into the share and the initial budget.
                     let allowed = rate * (now.since(start).as_secs_f64() + interval.as_secs_f64());
                     prop_assert!(spent <= allowed + 1e-6, "{spent} of {allowed}");
                     budget.spend(cost, now);

@@ -1,4 +1,4 @@
-//! Random numbers that follow from a seed (splitmix64, Vigna 2015).
+//! Random numbers derived from a seed (splitmix64, Vigna 2015).
 
 use crate::reference::splitmix64;
 
@@ -6,7 +6,7 @@ use crate::reference::splitmix64;
 pub struct Rng(u64);
 
 impl Rng {
-    /// Rng that fall as the seed says.
+    /// Creates a generator from a seed.
     pub fn new(seed: u64) -> Rng {
         Rng(seed)
     }
@@ -17,7 +17,7 @@ impl Rng {
         number
     }
 
-    /// A number from 0 up to 1, without it.
+    /// Returns a number from 0 up to but not including 1.
     pub fn unit(&mut self) -> f64 {
         (self.number() >> 11) as f64 / (1u64 << 53) as f64
     }

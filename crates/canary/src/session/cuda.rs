@@ -1,8 +1,8 @@
-//! The CUDA driver as the canary uses it: every call is noted in the in-flight table, and errors name
-//! the call that gave them. All of the canary's `unsafe` is here, in `cuda/memory` and in `functions`.
+//! The canary's interface to the CUDA driver. Every call is recorded in the in-flight table, and errors name the call
+//! that returned them. All `unsafe` code of the canary's driver interface is here, in `cuda/memory` and in `functions`.
 //!
-//! Handles are valid from the call that gives them to the one that takes them back; each is taken by value
-//! there.
+//! Handles are valid from the call that returns them to the call that releases them. The releasing call consumes the
+//! handle.
 
 #![allow(unsafe_code)]
 
@@ -26,22 +26,22 @@ use crate::abi::Plain;
 use functions::Functions;
 use host::inflight::SlotWriter;
 
-/// How long a call may take before it looks stuck; the slowest (the first initialisation) takes some seconds.
+/// Time after which a call looks hung. The slowest call, the first initialisation, takes several seconds.
 const ALLOWED: Duration = Duration::from_secs(10);
 
 pub(crate) type CudaResult<T> = Result<T, CudaError>;
 
-/// The driver. For one thread.
+/// The driver, for use by one thread.
 pub(crate) struct CudaDriver {
     f: Functions,
     slot: SlotWriter,
-    /// The fault after which no call is made any more.
+    /// The fault after which no further call is made.
     dead: Cell<Option<CudaError>>,
-    /// Devices whose contexts were made and not given back.
+    /// Devices whose contexts were created and not released.
     held: RefCell<Vec<DeviceId>>,
 }
 
-/// A device by its ordinal among those this process sees.
+/// A device by its ordinal among the devices that this process can access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceId(c_int);
 
@@ -59,34 +59,35 @@ pub(crate) struct CudaFunction(*mut c_void);
 #[derive(Debug)]
 pub(crate) struct CudaStream(*mut c_void);
 
-/// A place in a queue of work, with the time it was reached.
+/// A position in a queue of work, with the time at which it was reached.
 #[derive(Debug)]
 pub(crate) struct CudaEvent(*mut c_void);
 
-/// How many threads run a kernel, and with how much dynamic shared memory.
+/// Number of threads that run a kernel, and the size of their dynamic shared memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grid {
     pub blocks: u32,
-    /// Threads of a block.
+    /// Number of threads in a block.
     pub threads: u32,
-    /// Dynamic shared memory of a block, bytes.
+    /// Dynamic shared memory of a block, in bytes.
     pub shared: u32,
 }
 
-/// The value that a call writes.
+/// Returns the value that a call writes.
 fn written<T: Default>(call: impl FnOnce(&mut T) -> CudaResult<()>) -> CudaResult<T> {
     let mut value = T::default();
     call(&mut value)?;
     Ok(value)
 }
 
-/// 0 for what is negative.
+/// Returns 0 for a negative value.
 fn unsigned(value: c_int) -> u32 {
     u32::try_from(value).unwrap_or(0)
 }
 
 impl CudaDriver {
-    /// The driver's functions; the name of one that it lacks otherwise. The library must be present.
+    /// Loads the driver's functions. Returns the name of the first missing function as an error. The library must be
+    /// present.
     pub fn load(slot: SlotWriter) -> Result<CudaDriver, &'static str> {
         slot.enter("dlsym", ALLOWED);
         let f = Functions::load();
@@ -94,7 +95,7 @@ impl CudaDriver {
         Ok(CudaDriver { f: f?, slot, dead: Cell::new(None), held: RefCell::default() })
     }
 
-    /// Does what may hang like a driver call, noted like one.
+    /// Runs work that may hang like a driver call, and records it in the in-flight table.
     pub fn noting<T>(&self, what: &str, f: impl FnOnce() -> T) -> T {
         self.slot.enter(what, ALLOWED);
         let done = f();
@@ -113,7 +114,7 @@ impl CudaDriver {
             return Ok(());
         }
         let error = CudaError { code, call };
-        // A driver that does not initialise may be asked again; after any later fault all is over.
+        // A driver that does not initialise may be called again; any later fault is final.
         if skip(code).is_none() && call != "cuInit" {
             self.dead.set(Some(error));
         }
@@ -125,13 +126,13 @@ impl CudaDriver {
         unsafe { self.cuInit(0) }
     }
 
-    /// CUDA version of the driver, as 13000.
+    /// Returns the CUDA version of the driver, such as 13000.
     pub fn driver_version(&self) -> CudaResult<u32> {
         // SAFETY: writes one int.
         written(|version| unsafe { self.cuDriverGetVersion(version) }).map(unsigned)
     }
 
-    /// A device by its ordinal.
+    /// Returns a device by its ordinal.
     pub fn device(&self, ordinal: i32) -> CudaResult<DeviceId> {
         // SAFETY: writes one int.
         written(|device| unsafe { self.cuDeviceGet(device, ordinal) }).map(DeviceId)
@@ -144,32 +145,33 @@ impl CudaDriver {
         Ok(String::from_utf8_lossy(text.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned())
     }
 
-    /// Its UUID; of a MIG device its own.
+    /// Returns the UUID of a device; for a MIG device, its own UUID.
     pub fn device_uuid(&self, device: DeviceId) -> CudaResult<[u8; 16]> {
         // SAFETY: writes 16 bytes.
         written(|uuid| unsafe { self.cuDeviceGetUuid_v2(uuid, device.0) })
     }
 
-    /// Its memory in bytes.
+    /// Returns the memory of a device in bytes.
     pub fn device_memory(&self, device: DeviceId) -> CudaResult<u64> {
         // SAFETY: writes one size.
         written(|bytes| unsafe { self.cuDeviceTotalMem_v2(bytes, device.0) }).map(|bytes| bytes as u64)
     }
 
-    /// One of its attributes; 0 for what is negative.
+    /// Returns an attribute of a device, or 0 if it is negative.
     pub fn attribute(&self, device: DeviceId, attribute: Attribute) -> CudaResult<u32> {
         // SAFETY: writes one int.
         written(|value| unsafe { self.cuDeviceGetAttribute(value, attribute as c_uint, device.0) })
             .map(unsigned)
     }
 
-    /// Whether a device can reach the memory of another.
+    /// Returns true if a device can access the memory of another.
     pub fn can_access(&self, device: DeviceId, peer: DeviceId) -> CudaResult<bool> {
         // SAFETY: writes one int.
         written(|can| unsafe { self.cuDeviceCanAccessPeer(can, device.0, peer.0) }).map(|can| can != 0)
     }
 
-    /// Makes the device's primary context, in which waiting for work sleeps, and makes it this thread's.
+    /// Creates the device's primary context and makes it current. Threads sleep while they wait for work in this
+    /// context.
     pub fn retain(&self, device: DeviceId) -> CudaResult<CudaContext> {
         const BLOCKING_SYNC: c_uint = 4;
         // SAFETY: no pointers.
@@ -181,24 +183,24 @@ impl CudaDriver {
         Ok(CudaContext(context))
     }
 
-    /// Makes a context this thread's.
+    /// Makes a context the current one of this thread.
     pub fn make_current(&self, context: CudaContext) -> CudaResult<()> {
         // SAFETY: the context is retained until the device is released.
         unsafe { self.cuCtxSetCurrent(context.0) }
     }
 
-    /// Lets the current context reach the memory of another.
+    /// Enables access from the current context to the memory of another.
     pub fn enable_peer(&self, peer: CudaContext) -> CudaResult<()> {
         // SAFETY: as in `make_current`.
         unsafe { self.cuCtxEnablePeerAccess(peer.0, 0) }
     }
 
-    /// Devices whose contexts are to be given back.
+    /// Returns the devices whose contexts must still be released.
     pub fn held(&self) -> Vec<DeviceId> {
         self.held.borrow().clone()
     }
 
-    /// Destroys the device's primary context, and with it all that was made there.
+    /// Destroys the device's primary context and everything that was created in it.
     pub fn release(&self, device: DeviceId) -> CudaResult<()> {
         self.held.borrow_mut().retain(|held| *held != device);
         // SAFETY: no context.
@@ -207,15 +209,15 @@ impl CudaDriver {
         unsafe { self.cuDevicePrimaryCtxRelease_v2(device.0) }
     }
 
-    /// Loads machine code, or PTX, into the current context.
+    /// Loads machine code or PTX into the current context.
     pub fn load_module(&self, image: &[u8]) -> CudaResult<CudaModule> {
-        // PTX is text and ends at a zero; to machine code one more byte is nothing.
+        // PTX is text that ends with a zero byte; an additional byte does not affect machine code.
         let image = [image, &[0]].concat();
         // SAFETY: the image lives over the call, which copies it; writes one pointer.
         written(|module| unsafe { self.cuModuleLoadData(module, image.as_ptr().cast()) }).map(CudaModule)
     }
 
-    /// A kernel by its name.
+    /// Returns a kernel by its name.
     pub fn function(&self, module: &CudaModule, name: &str) -> CudaResult<CudaFunction> {
         const CALL: &str = "cuModuleGetFunction";
         let name = CString::new(name).map_err(|_| CudaError { code: 500, call: CALL })?;
@@ -224,7 +226,7 @@ impl CudaDriver {
             .map(CudaFunction)
     }
 
-    /// A global of a module, by its name.
+    /// Reads a global of a module by its name.
     pub fn global<T: Plain>(&self, module: &CudaModule, name: &str) -> CudaResult<T> {
         const CALL: &str = "cuModuleGetGlobal_v2";
         let name = CString::new(name).map_err(|_| CudaError { code: 500, call: CALL })?;
@@ -236,14 +238,14 @@ impl CudaDriver {
         self.copy_one(slice)
     }
 
-    /// Static shared memory of a block of a kernel, bytes.
+    /// Returns the static shared memory of a kernel's block, in bytes.
     pub fn static_shared(&self, function: CudaFunction) -> CudaResult<u32> {
         let attribute = FunctionAttribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES as c_uint;
         // SAFETY: a kernel of a loaded module; writes one int.
         written(|value| unsafe { self.cuFuncGetAttribute(value, attribute, function.0) }).map(unsigned)
     }
 
-    /// Lets a block of a kernel have this much dynamic shared memory.
+    /// Permits a kernel's blocks to use this much dynamic shared memory.
     pub fn allow_shared(&self, function: CudaFunction, bytes: u32) -> CudaResult<()> {
         let attribute = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as c_uint;
         let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
@@ -251,8 +253,8 @@ impl CudaDriver {
         unsafe { self.cuFuncSetAttribute(function.0, attribute, bytes) }
     }
 
-    /// Queues a kernel. Its arguments are one structure; all addresses in it are of memory that lives until
-    /// the stream was waited for.
+    /// Queues a kernel. Its arguments are one structure. All addresses in it must refer to memory that lives until the
+    /// stream has been waited for.
     pub fn launch<A: Copy>(
         &self,
         function: CudaFunction,
@@ -280,26 +282,25 @@ impl CudaDriver {
         }
     }
 
-    /// A new queue, independent of all others but for copies and fills without one, which wait for it and for
-    /// which it waits.
+    /// Creates a queue that is independent of all others, except that it synchronizes with copies and fills outside of
+    /// any queue.
     pub fn stream(&self) -> CudaResult<CudaStream> {
         // SAFETY: writes one pointer.
         written(|stream| unsafe { self.cuStreamCreate(stream, 0) }).map(CudaStream)
     }
 
-    /// Gives a queue back.
     pub fn destroy_stream(&self, stream: CudaStream) -> CudaResult<()> {
         // SAFETY: taken by value, so it is destroyed once.
         unsafe { self.cuStreamDestroy_v2(stream.0) }
     }
 
-    /// Waits, asleep, until all that is queued was done.
+    /// Sleeps until all queued work is done.
     pub fn wait(&self, stream: &CudaStream) -> CudaResult<()> {
         // SAFETY: a stream that was not destroyed.
         unsafe { self.cuStreamSynchronize(stream.0) }
     }
 
-    /// Whether all that is queued was done.
+    /// Returns true if all queued work is done.
     pub fn idle(&self, stream: &CudaStream) -> CudaResult<bool> {
         const NOT_READY: u32 = 600;
         // SAFETY: a stream that was not destroyed.
@@ -310,31 +311,30 @@ impl CudaDriver {
         }
     }
 
-    /// Lets a queue wait for a place in another.
+    /// Makes a queue wait for an event of another queue.
     pub fn wait_for(&self, stream: &CudaStream, event: &CudaEvent) -> CudaResult<()> {
         // SAFETY: neither was destroyed.
         unsafe { self.cuStreamWaitEvent(stream.0, event.0, 0) }
     }
 
-    /// A new event with a time.
+    /// Creates an event that records its time.
     pub fn event(&self) -> CudaResult<CudaEvent> {
         // SAFETY: writes one pointer.
         written(|event| unsafe { self.cuEventCreate(event, 0) }).map(CudaEvent)
     }
 
-    /// Gives an event back.
     pub fn destroy_event(&self, event: CudaEvent) -> CudaResult<()> {
         // SAFETY: taken by value, so it is destroyed once.
         unsafe { self.cuEventDestroy_v2(event.0) }
     }
 
-    /// Puts an event at the end of a queue.
+    /// Adds an event to the end of a queue.
     pub fn record(&self, event: &CudaEvent, stream: &CudaStream) -> CudaResult<()> {
         // SAFETY: neither was destroyed.
         unsafe { self.cuEventRecord(event.0, stream.0) }
     }
 
-    /// Seconds between two events that were reached.
+    /// Returns the seconds between two events that were reached.
     pub fn elapsed(&self, begin: &CudaEvent, end: &CudaEvent) -> CudaResult<f64> {
         // SAFETY: neither was destroyed; writes one float.
         let milliseconds = written(|ms: &mut f32| unsafe { self.cuEventElapsedTime(ms, begin.0, end.0) })?;

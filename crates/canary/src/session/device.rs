@@ -1,4 +1,4 @@
-//! Who the device is, and what it can do at most.
+//! Identity of the device, and its limits.
 
 use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
 
@@ -8,21 +8,21 @@ use crate::device::CudaDevice;
 use model::catalog::CanarySkip;
 use sampler::watch::DeviceFacts;
 
-/// The oldest driver that is asked: R535, which has CUDA 12.2.
+/// CUDA version of the oldest supported driver, R535.
 pub const OLDEST: u32 = 12_020;
 
-/// What kernels need to know of the device beside what is reported.
+/// Limits of the device that kernels need and that are not reported.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DeviceLimits {
-    /// Shared memory of a multiprocessor, bytes.
+    /// Shared memory of a multiprocessor, in bytes.
     pub shared_of_multiprocessor: u32,
-    /// Most shared memory of a block, bytes.
+    /// Maximum shared memory of a block, in bytes.
     pub shared_of_block: u32,
-    /// Highest SM clock, Hz.
+    /// Highest SM clock, in Hz.
     pub clock_hertz: f64,
 }
 
-/// The device of this ordinal, if it is the requested one.
+/// Returns the device with this ordinal, if it is the requested one.
 pub fn find(cuda: &CudaDriver, ordinal: i32, requested: &str) -> Try<DeviceId> {
     let device = cuda.device(ordinal)?;
     let uuid = uuid(requested, cuda.device_uuid(device)?);
@@ -34,7 +34,7 @@ pub fn find(cuda: &CudaDriver, ordinal: i32, requested: &str) -> Try<DeviceId> {
     Ok(device)
 }
 
-/// A UUID as text, with the prefix of the kind of device that was requested: the bytes lack it.
+/// Formats a UUID with the prefix for the requested kind of device, which the bytes lack.
 fn uuid(requested: &str, bytes: [u8; 16]) -> String {
     let prefix = if requested.starts_with("MIG-") { "MIG" } else { "GPU" };
     let hex: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -49,7 +49,7 @@ pub fn check_version(version: u32) -> Try<()> {
     }
     let shown = |version: u32| format!("{}.{}", version / 1000, version % 1000 / 10);
     let text = format!(
-        "the driver has CUDA {}; the canary needs {} or newer (driver R535)",
+        "the driver supports CUDA {}; the canary requires CUDA {} or newer (driver R535)",
         shown(version),
         shown(OLDEST)
     );
@@ -64,7 +64,7 @@ pub fn capability(cuda: &CudaDriver, device: DeviceId) -> Try<(u32, u32)> {
     ))
 }
 
-/// All that is known of the device before its context is made.
+/// Returns all properties of the device that are available before its context is created.
 pub fn describe(
     cuda: &CudaDriver,
     device: DeviceId,
@@ -109,8 +109,8 @@ pub fn describe(
     Ok((device, shape))
 }
 
-/// FP32 FMA of one multiprocessor in a cycle, by compute capability (CUDA C++ Programming Guide, arithmetic
-/// instructions).
+/// Returns the FP32 FMA operations of one multiprocessor per cycle, by compute capability (CUDA C++ Programming Guide,
+/// arithmetic instructions).
 fn fp32_lanes(capability: (u32, u32)) -> u32 {
     match capability {
         (7, _) | (8, 0) => 64,
@@ -118,9 +118,9 @@ fn fp32_lanes(capability: (u32, u32)) -> u32 {
     }
 }
 
-/// Dense half-precision FMA of the tensor cores of one multiprocessor in a cycle, with FP32 sums, by compute
-/// capability. From the peak rates NVIDIA prints, divided by multiprocessors and clock; 0 where the
-/// instruction that the kernel uses is not known to reach them.
+/// Returns the dense half-precision FMA operations of one multiprocessor's tensor cores per cycle, with FP32 sums, by
+/// compute capability. The figures are NVIDIA's published peak rates, divided by multiprocessors and clock. The result
+/// is 0 if the kernel's instruction may not reach them.
 fn tensor_fma(capability: (u32, u32)) -> u32 {
     match capability {
         (7, 5) | (8, 6 | 9) => 512,
@@ -146,7 +146,10 @@ mod tests {
         assert!(check_version(12_020).is_ok() && check_version(13_000).is_ok());
         let Err(Ended::Unable(reason, text)) = check_version(11_080) else { panic!() };
         assert_eq!(reason, CanarySkip::OldDriver);
-        assert_eq!(text, "the driver has CUDA 11.8; the canary needs 12.2 or newer (driver R535)");
+        assert_eq!(
+            text,
+            "the driver supports CUDA 11.8; the canary requires CUDA 12.2 or newer (driver R535)"
+        );
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What ends a run before its time, and what an error of the CUDA driver means: a fault of GPU or driver, or
-//! something about this place for which the GPU cannot be blamed.
+//! Reasons for the early end of a run, and the classification of CUDA driver errors. An error is either a fault of the
+//! GPU or its driver, or a condition of this environment that is not the GPU's fault.
 
 use model::catalog::CanarySkip;
 
@@ -7,28 +7,28 @@ use model::catalog::CanarySkip;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CudaError {
     pub code: u32,
-    /// The driver function that gave it.
+    /// Driver function that returned the error.
     pub call: &'static str,
 }
 
-/// Why a run ends before its time.
+/// Reason for the early end of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// The driver failed: no further call is made.
+    /// The driver failed. No further call is made.
     Fault(CudaError),
-    /// It cannot be made here.
+    /// The run is impossible here.
     Unable(CanarySkip, String),
-    /// Stopped between two kernels: why, and for which processes.
+    /// The run stopped between two kernels, for this reason and because of these processes.
     Abandoned(String, Vec<u32>),
 }
 
-/// What goes on, or why not.
+/// Result of work that may end the run early.
 pub(crate) type Try<T> = Result<T, Ended>;
 
-/// What an error says that is not a fault: why the run cannot be made. `None`: a fault of the GPU or its driver. Kernels and
-/// arguments are known to be good, so errors that elsewhere are a program's own (as an illegal address) are faults here. A
-/// code that is not known is a fault: new ones are mostly about hardware. Those about a call made wrongly say nothing of the
-/// GPU.
+/// Returns the reason why the run is impossible, or `None` if the error is a fault of the GPU or its driver. Kernels
+/// and arguments are verified, so errors that usually come from the program (such as an illegal address) are faults
+/// here. An unknown code is a fault too, because new codes are mostly about hardware. Errors about incorrect calls are
+/// not evidence against the GPU.
 pub fn skip(code: u32) -> Option<CanarySkip> {
     use CanarySkip as S;
     Some(match code {
@@ -40,7 +40,7 @@ pub fn skip(code: u32) -> Option<CanarySkip> {
         200 | 209 | 218 | 221..=223 | 500 => S::NoKernels,
         800 => S::NoPermission,
         805..=810 => S::Mps,
-        // Values, handles, attributes, states of a program; what this system cannot do.
+        // Invalid values, handles, attributes and program states, and functions that this system does not support.
         1 | 4..=8 | 102 | 201 | 202 | 205..=208 | 210..=213 | 215..=217 | 219 | 224 | 225 => S::Environment,
         300..=303 | 400..=402 | 600 | 701 | 703..=705 | 708 | 711..=713 | 720 | 801 => S::Environment,
         900..=910 | 912..=915 => S::Environment,
@@ -48,7 +48,7 @@ pub fn skip(code: u32) -> Option<CanarySkip> {
     })
 }
 
-/// CUresult codes by the names of the header, without their prefix.
+/// CUresult codes and their names in the header, without the prefix.
 const NAMES: &str = "1 INVALID_VALUE, 2 OUT_OF_MEMORY, 3 NOT_INITIALIZED, 4 DEINITIALIZED, 34 STUB_LIBRARY, \
     36 CALL_REQUIRES_NEWER_DRIVER, 46 DEVICE_UNAVAILABLE, 100 NO_DEVICE, 101 INVALID_DEVICE, \
     102 DEVICE_NOT_LICENSED, 200 INVALID_IMAGE, 201 INVALID_CONTEXT, 209 NO_BINARY_FOR_GPU, \
@@ -65,7 +65,7 @@ const NAMES: &str = "1 INVALID_VALUE, 2 OUT_OF_MEMORY, 3 NOT_INITIALIZED, 4 DEIN
     809 MPS_MAX_CONNECTIONS_REACHED, 810 MPS_CLIENT_TERMINATED, 911 EXTERNAL_DEVICE, \
     916 KEY_ROTATION, 999 UNKNOWN";
 
-/// The name of a code in the header; a code without one here is named by its number.
+/// Returns the header's name for a code, or its number if the code is not listed here.
 pub fn name(code: u32) -> String {
     let number = code.to_string();
     let names = NAMES.split(", ").filter_map(|entry| entry.split_once(' '));
@@ -82,29 +82,29 @@ impl From<CudaError> for Ended {
     }
 }
 
-/// The text of a skip, with what helps.
+/// Returns the text of a skip, with the remedy.
 fn skip_text(error: CudaError, reason: CanarySkip) -> String {
     let hint = match (reason, error.code) {
         (CanarySkip::NoMemory, _) if error.call == "cuMemHostAlloc" => {
-            "not enough host memory that the GPU can reach; see this process's memory limit (cgroup)"
+            "not enough pinned host memory; raise the memory limit (cgroup) of this process"
         }
-        (CanarySkip::NoMemory, _) => "not enough free device memory; see canary.max_memory_mib",
+        (CanarySkip::NoMemory, _) => "not enough free device memory; lower canary.max_memory_mib",
         (CanarySkip::DeviceUnavailable, _) => {
-            "another process has the GPU for itself, or its compute mode is not DEFAULT (nvidia-smi -c DEFAULT)"
+            "another process uses the GPU exclusively, or its compute mode is not DEFAULT (nvidia-smi -c DEFAULT)"
         }
         (CanarySkip::NoDevice, _) => {
-            "CUDA does not see this GPU: it may be kept from this process, or need a fabric manager or a reset"
+            "CUDA does not list this GPU; check the access of this process, the fabric manager, and if the GPU needs a reset"
         }
         (CanarySkip::ForeignLibrary, _) => {
-            "the stub library of a toolkit was loaded: name the driver's own with --cuda-library"
+            "the stub library of a CUDA toolkit was loaded; set --cuda-library to the driver's own library"
         }
         (CanarySkip::OldDriver, 804) => {
             "a forward compatibility package that this GPU cannot use was loaded: name the driver's own libcuda \
              with --cuda-library"
         }
-        (CanarySkip::OldDriver, _) => "the driver is older than its library asks for",
-        (CanarySkip::NoKernels, _) => "the driver has no use for the machine code made for this GPU",
-        (CanarySkip::NoPermission, _) => "this process may not do it",
+        (CanarySkip::OldDriver, _) => "the driver is older than its library requires",
+        (CanarySkip::NoKernels, _) => "the driver does not accept the machine code for this GPU",
+        (CanarySkip::NoPermission, _) => "this process lacks the permission",
         (CanarySkip::Mps, _) => "MPS serves this GPU",
         _ => "not a fault of the GPU",
     };
@@ -115,7 +115,7 @@ fn skip_text(error: CudaError, reason: CanarySkip) -> String {
 mod tests {
     use super::*;
 
-    /// The driver's faults, and those that our known good kernels can only meet on a bad GPU.
+    /// Faults of the driver, and faults that our verified kernels can only cause on a defective GPU.
     const FAULTS: [u32; 21] = [
         214, 220, 226, 304, 714, 802, 803, 911, 916, 999, 3, 700, 702, 710, 715, 716, 717, 718, 719, 721, 709,
     ];

@@ -1,4 +1,4 @@
-//! Which CUDA driver library this process has: whether there is one, and whether it is the one asked for.
+//! Checks if this process has loaded a CUDA driver library, and if it is the requested one.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -8,19 +8,18 @@ use super::cuda;
 use super::errors::{Ended, Try};
 use model::catalog::CanarySkip;
 
-/// What helps where there is no library.
+/// Remedy for a missing library.
 const ABSENT: &str = "no libcuda.so.1 was found: it comes with the driver; name it with --cuda-library, or in a \
                       container add `compute` to NVIDIA_DRIVER_CAPABILITIES";
 
-/// Loads the library, and looks whether it is `wanted` (empty: any). Gives the file, if it can be read.
+/// Loads the library and verifies that it is `wanted` (empty for any). Returns the path of the file, if it can be read.
 pub fn find(wanted: &Path) -> Try<PathBuf> {
     if !cuda::present() {
         return Err(Ended::Unable(CanarySkip::NoLibrary, ABSENT.to_owned()));
     }
     let foreign = |text| Ended::Unable(CanarySkip::ForeignLibrary, text);
-    let maps = std::fs::read_to_string("/proc/self/maps").map_err(|error| {
-        foreign(format!("which libcuda was loaded cannot be seen: /proc/self/maps: {error}"))
-    })?;
+    let maps = std::fs::read_to_string("/proc/self/maps")
+        .map_err(|error| foreign(format!("failed to find the loaded libcuda: /proc/self/maps: {error}")))?;
     let mapped = files(&maps);
     match wanted.as_os_str().is_empty() {
         true => Ok(mapped.into_iter().find(|file| is_libcuda(file)).unwrap_or_default()),
@@ -28,10 +27,10 @@ pub fn find(wanted: &Path) -> Try<PathBuf> {
     }
 }
 
-/// The files mapped into a process, each once. Real files: the loader opens `libcuda.so.1`, the kernel names
-/// what that is a link to, as `libcuda.so.580.159.04`.
+/// Returns the distinct files mapped into a process. The loader opens `libcuda.so.1`, but the kernel reports the target
+/// of that link, such as `libcuda.so.580.159.04`.
 fn files(maps: &str) -> BTreeSet<PathBuf> {
-    // The path, with all its spaces, is the only field that begins with a slash.
+    // The path, including its spaces, is the only field that begins with a slash.
     let path = |line: &str| line.find(" /").map(|at| PathBuf::from(&line[at + 1..]));
     maps.lines().filter_map(path).collect()
 }
@@ -40,20 +39,20 @@ fn is_libcuda(file: &Path) -> bool {
     file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libcuda.so"))
 }
 
-/// Whether the library wanted is mapped, and no other CUDA driver library. `real` follows links.
+/// Returns true if the requested library is mapped and no other CUDA driver library is. `real` resolves links.
 fn judge(
     mapped: &BTreeSet<PathBuf>,
     wanted: &Path,
     real: impl Fn(&Path) -> io::Result<PathBuf>,
 ) -> Result<PathBuf, String> {
     let file = real(wanted)
-        .map_err(|error| format!("the CUDA library {} cannot be read: {error}", wanted.display()))?;
+        .map_err(|error| format!("failed to read the CUDA library {}: {error}", wanted.display()))?;
     if let Some(other) = mapped.iter().find(|path| is_libcuda(path) && **path != file) {
-        return Err(format!("{} was asked for, but the loader took {}", wanted.display(), other.display()));
+        return Err(format!("{} was requested, but the loader loaded {}", wanted.display(), other.display()));
     }
     match mapped.contains(&file) {
         true => Ok(file),
-        false => Err(format!("{} was asked for, but the loader took another", wanted.display())),
+        false => Err(format!("{} was requested, but the loader loaded another library", wanted.display())),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Memory near the GPU: which NUMA node that is, and a thread that runs there while it asks for memory.
+//! Memory near the GPU: the GPU's NUMA node, and a thread that runs on the node while it allocates memory.
 
 use std::path::Path;
 
@@ -14,19 +14,19 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// That of the PCI function whose folder this is, as `/sys/bus/pci/devices/0000:1b:00.0`. `None` if the
-    /// host does not report, as virtual machines do not.
+    /// Returns the node of the PCI function in this directory, such as `/sys/bus/pci/devices/0000:1b:00.0`. Returns
+    /// `None` if the host does not report the node, as in virtual machines.
     pub fn from_sysfs(folder: &Path) -> Option<Node> {
         let read = |name| std::fs::read_to_string(folder.join(name)).ok();
         let number: i32 = read("numa_node")?.trim().parse().ok()?;
-        // -1: the host does not report.
+        // The host reports -1 if the node is unknown.
         let number = u32::try_from(number).ok()?;
         Some(Node { number, cpus: read("local_cpulist")?.parse().unwrap_or_default() })
     }
 }
 
-/// Does `work` on the node's CPUs, so that memory touched first there is the node's. Gives whether it was: the
-/// thread may be kept to other CPUs.
+/// Runs `work` on the node's CPUs, so that the kernel allocates newly touched memory on the node. Returns true if it
+/// did. It may not, because the thread may be restricted to other CPUs.
 pub fn on<T>(node: Option<&Node>, work: impl FnOnce() -> T) -> (T, bool) {
     let me = Pid::from_raw(0);
     let before = sched_getaffinity(me).ok();

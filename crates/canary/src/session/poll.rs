@@ -1,4 +1,4 @@
-//! Whether to go on: asked between any two kernels or copies.
+//! Decides between any two kernels or copies if the run may continue.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,7 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::errors::{Ended, Try};
 use sampler::watch::NvmlWatch;
 
-/// The process's end of the control pipe: a request, and then silence until the parent closes it.
+/// The process's end of the control pipe. After the request, the pipe is silent until the parent closes it.
 #[derive(Debug)]
 pub(crate) struct ControlPipe(File);
 
@@ -23,11 +23,11 @@ impl ControlPipe {
         &mut self.0
     }
 
-    /// Whether the parent has hung up; waits up to `wait` for it.
+    /// Returns true if the parent has closed the pipe. Waits up to `wait` for it.
     pub fn closed(&self, wait: Duration) -> bool {
         let timeout = PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX);
         let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::empty())];
-        // Interrupted or failed: the next call knows.
+        // After an interruption or a failure, the next call returns the right result.
         let _ = poll(&mut fds, timeout);
         fds[0].revents().is_some_and(|events| {
             events.intersects(PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL)
@@ -35,12 +35,12 @@ impl ControlPipe {
     }
 }
 
-/// The ends of a run: the parent, and other processes on the GPU.
+/// Conditions that end a run: the parent, and other processes on the GPU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Poll<'a> {
     pub control: &'a ControlPipe,
     pub watch: &'a NvmlWatch,
-    /// Other processes come first.
+    /// True if other processes have precedence.
     pub yields: bool,
 }
 
@@ -49,7 +49,7 @@ impl Poll<'_> {
         self.wait(Duration::ZERO)
     }
 
-    /// As [`Poll::go_on`], after a while.
+    /// Waits, and then behaves like [`Poll::go_on`].
     pub fn wait(&self, a_while: Duration) -> Try<()> {
         if self.control.closed(a_while) {
             return Err(Ended::Abandoned("it was asked to end".to_owned(), Vec::new()));

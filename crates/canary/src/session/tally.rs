@@ -1,4 +1,4 @@
-//! Wrong results, counted: those of the first try that had any, and how later tries went.
+//! Counts wrong results. The details are from the first attempt with any wrong result; later attempts are only counted.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,45 +8,43 @@ use crate::abi::{BadLanes, BadWords};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Mismatches {
     pub compared: u64,
-    /// Wrong in the first try.
+    /// Number of wrong results in the first wrong attempt.
     pub wrong: u64,
-    /// Of these, with all bits 0.
+    /// Number of these with all bits 0.
     pub zeroed: u64,
-    /// The first of them.
+    /// The first of the wrong results.
     pub first: Vec<Mismatch>,
-    /// Tries made again because something was wrong, and how many of them were wrong too.
+    /// Number of attempts repeated because of a wrong result, followed by the number of these that were wrong too.
     pub reruns: u32,
-    /// See `reruns`.
     pub wrong_reruns: u32,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Mismatch {
-    /// The multiprocessor, where one computed it.
+    /// Multiprocessor that computed the result, if there is one.
     pub smid: Option<u32>,
-    /// Unit of it, as `fp32`; of copies the direction; of memory the pattern.
+    /// Unit of the multiprocessor, such as `fp32`. For copies it is the direction, and for memory the pattern.
     pub unit: String,
     /// Warp and lane within the block.
     pub warp_lane: Option<(u32, u32)>,
-    /// Offset within the buffer, bytes.
+    /// Offset within the buffer, in bytes.
     pub offset: Option<u64>,
-    /// What it should have been.
     pub expected: u64,
     pub got: u64,
 }
 
-/// Wrong results that are listed one by one.
+/// Maximum number of wrong results that are listed individually.
 pub const FIRST: usize = 16;
-/// Tries made again after a wrong one.
+/// Number of attempts repeated after a wrong one.
 pub const RERUNS: u32 = 3;
 
-/// The wrong results of one try.
+/// Wrong results of one attempt.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct WrongResults {
     pub count: u64,
-    /// Of these, with all bits 0.
+    /// Number of these with all bits 0.
     pub zeroed: u64,
-    /// The first of them.
+    /// The first of the wrong results.
     pub first: Vec<Mismatch>,
 }
 
@@ -59,7 +57,7 @@ impl WrongResults {
         }
     }
 
-    /// Those that a rate kernel noted.
+    /// Converts the wrong results that a rate kernel recorded.
     pub fn of_lanes(bad: &BadLanes, unit: &str) -> WrongResults {
         let mut wrong = WrongResults::default();
         for lane in bad.lanes.iter().take(bad.count as usize) {
@@ -76,7 +74,7 @@ impl WrongResults {
         wrong
     }
 
-    /// Those that `check` noted.
+    /// Converts the wrong results that `check` recorded.
     pub fn of_words(bad: &BadWords, unit: &str) -> WrongResults {
         let mut wrong = WrongResults::default();
         for word in bad.words.iter().take(bad.count as usize) {
@@ -94,7 +92,8 @@ impl WrongResults {
 }
 
 impl Mismatches {
-    /// Adds a try of so many results. The first that is wrong is reported; those after it are tries made again.
+    /// Adds an attempt with this many results. The details of the first wrong attempt are reported, and later attempts
+    /// count as repetitions.
     pub(crate) fn add(&mut self, compared: u64, wrong: WrongResults) {
         if self.wrong > 0 {
             self.reruns += 1;
@@ -107,7 +106,7 @@ impl Mismatches {
         }
     }
 
-    /// Whether something was wrong and has not been tried again often enough.
+    /// Returns true if a result was wrong and was not repeated often enough yet.
     pub fn wants_more(&self) -> bool {
         self.wrong > 0 && self.reruns < RERUNS
     }

@@ -1,5 +1,5 @@
-//! The functions of the CUDA driver that the canary calls, looked up once. Their results are plain numbers: a driver newer than
-//! the bindings returns codes that their enumeration has no variant for.
+//! Functions of the CUDA driver that the canary calls, resolved once. Their results are plain numbers, because a driver
+//! newer than the bindings returns codes that the bindings' enumeration lacks.
 
 #![allow(unsafe_code, non_snake_case)]
 
@@ -12,7 +12,7 @@ use super::{CudaDriver, CudaResult};
 type Handle = *mut c_void;
 type Address = u64;
 
-/// Loads the driver's library, to stay loaded. Whether there is one.
+/// Loads the driver's library permanently. Returns true if the library exists.
 pub fn present() -> bool {
     // SAFETY: runs the initialisers of the vendor's driver library, which is what this process is for.
     unsafe {
@@ -26,12 +26,12 @@ pub fn present() -> bool {
 
 macro_rules! functions {
     ($( fn $name:ident($($argument:ident: $type:ty),*); )+) => {
-        /// The driver's functions. Each returns a CUresult.
+        /// Function pointers of the driver. All functions return a CUresult.
         #[derive(Clone, Copy)]
         pub(crate) struct Functions { $( $name: unsafe extern "C" fn($($type),*) -> u32, )+ }
 
         impl Functions {
-            /// Looks all of them up; the name of the first that is missing otherwise.
+            /// Resolves all functions. Returns the name of the first missing function as an error.
             pub fn load() -> Result<Functions, &'static str> {
                 // SAFETY: as in `present`, which found the library before.
                 let library = unsafe { sys::culib() };
@@ -46,7 +46,8 @@ macro_rules! functions {
             }
         }
 
-        /// The calls, each noted in the in-flight table. Pointers must be valid as the driver's header says.
+        /// Calls of the functions, recorded in the in-flight table. Pointers must be valid as the driver's header
+        /// requires.
         impl CudaDriver { $(
             #[allow(clippy::too_many_arguments, reason = "the driver's own")]
             pub(super) unsafe fn $name(&self, $($argument: $type),*) -> CudaResult<()> {

@@ -1,7 +1,7 @@
-//! Memory of device and host, and copies between them.
+//! Device memory, host memory, and copies between them.
 //!
-//! Host memory that the GPU reaches by itself is only touched word by word through [`Pinned`], never through a
-//! reference, because copies write it at any time.
+//! Copies may write pinned host memory at any time. It is therefore only accessed word by word through [`Pinned`],
+//! never through a reference.
 
 #![allow(unsafe_code)]
 
@@ -13,11 +13,10 @@ use crate::abi::Plain;
 #[derive(Debug)]
 pub(crate) struct DeviceMemory {
     pub address: u64,
-    /// How much it is.
     pub bytes: u64,
 }
 
-/// Part of device memory, as elements of a type.
+/// Part of device memory, as elements of one type.
 #[derive(Debug)]
 pub(crate) struct DeviceSlice<T> {
     pub address: u64,
@@ -34,7 +33,7 @@ impl<T> Clone for DeviceSlice<T> {
 impl<T> Copy for DeviceSlice<T> {}
 
 impl<T: Plain> DeviceSlice<T> {
-    /// Part of `memory`, `offset` bytes from its start; `None` if it does not lie within.
+    /// Returns the part of `memory` at `offset` bytes from its start, or `None` if it exceeds the memory.
     pub fn within(memory: &DeviceMemory, offset: u64, count: usize) -> Option<DeviceSlice<T>> {
         let bytes = u64::try_from(count.checked_mul(size_of::<T>())?).ok()?;
         let end = offset.checked_add(bytes)?;
@@ -45,18 +44,18 @@ impl<T: Plain> DeviceSlice<T> {
         })
     }
 
-    /// Its first bytes.
+    /// Returns the first `count` bytes.
     pub fn as_bytes(self, count: usize) -> DeviceSlice<u8> {
         DeviceSlice { address: self.address, count: count.min(self.bytes() as usize), of: PhantomData }
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     pub fn bytes(self) -> u64 {
         (self.count * size_of::<T>()) as u64
     }
 }
 
-/// Memory of the host that the GPU reads and writes by itself.
+/// Host memory that the GPU reads and writes directly.
 #[derive(Debug)]
 pub(crate) struct Pinned {
     start: *mut u64,
@@ -64,12 +63,12 @@ pub(crate) struct Pinned {
 }
 
 impl Pinned {
-    /// Its length in 8-byte words.
+    /// Returns the length in 8-byte words.
     pub fn words(&self) -> usize {
         self.words
     }
 
-    /// Writes a word; beyond the end nothing is written.
+    /// Writes a word. A write beyond the end has no effect.
     pub fn set(&self, index: usize, word: u64) {
         if index < self.words {
             // SAFETY: within the allocation, which lives as long as this; volatile, because a device may
@@ -78,7 +77,7 @@ impl Pinned {
         }
     }
 
-    /// Reads a word; beyond the end it is 0.
+    /// Reads a word. A read beyond the end returns 0.
     pub fn get(&self, index: usize) -> u64 {
         match index < self.words {
             // SAFETY: as in `set`.
@@ -88,12 +87,12 @@ impl Pinned {
     }
 }
 
-/// Pinned memory from one of its words on.
+/// Pinned memory, starting at one of its words.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PinnedPart<'a>(pub &'a Pinned, pub usize);
 
 impl PinnedPart<'_> {
-    /// Where it begins, and `bytes` or as much of it as there is.
+    /// Returns the start and `bytes`, limited to the remaining memory.
     fn range(self, bytes: u64) -> (*mut u64, usize) {
         let first = self.1.min(self.0.words);
         let bytes = (bytes as usize).min((self.0.words - first) * 8);
@@ -103,7 +102,7 @@ impl PinnedPart<'_> {
 }
 
 impl CudaDriver {
-    /// Free device memory, bytes.
+    /// Returns the free device memory in bytes.
     pub fn free_memory(&self) -> CudaResult<u64> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: writes two sizes.
@@ -111,7 +110,6 @@ impl CudaDriver {
         Ok(free as u64)
     }
 
-    /// Device memory of this size.
     pub fn alloc(&self, bytes: u64) -> CudaResult<DeviceMemory> {
         // SAFETY: writes one address.
         let address = written(|address| unsafe { self.cuMemAlloc_v2(address, bytes as usize) })?;
@@ -124,7 +122,7 @@ impl CudaDriver {
         unsafe { self.cuMemsetD8_v2(slice.address, 0, slice.bytes() as usize) }
     }
 
-    /// Host memory of this size that the GPU reaches by itself.
+    /// Allocates host memory that the GPU can access directly.
     pub fn pin(&self, bytes: u64) -> CudaResult<Pinned> {
         let words = (bytes / 8) as usize;
         // SAFETY: writes one pointer.
@@ -137,7 +135,7 @@ impl CudaDriver {
         unsafe { self.cuMemFreeHost(pinned.start.cast()) }
     }
 
-    /// Copies from the device and waits for it.
+    /// Copies from the device and waits for the copy.
     pub fn copy_out<T: Plain>(&self, from: DeviceSlice<T>) -> CudaResult<Vec<T>> {
         let mut to = vec![T::default(); from.count];
         // SAFETY: both hold that much, and every bit pattern is a value of the type.
@@ -145,7 +143,7 @@ impl CudaDriver {
         Ok(to)
     }
 
-    /// As [`CudaDriver::copy_out`], of one element.
+    /// Copies one element from the device, like [`CudaDriver::copy_out`].
     pub fn copy_one<T: Plain>(&self, from: DeviceSlice<T>) -> CudaResult<T> {
         Ok(self.copy_out(from)?.first().copied().unwrap_or_default())
     }
