@@ -139,7 +139,7 @@ impl CanarySchedule {
         self.settings.interval.mul_f64(0.9 * share + 0.1 * self.rng.unit())
     }
 
-    /// Sets if a place is busy. In mode `after_job`, a run is due soon after the place becomes idle.
+    /// Records if a place is busy. In mode `after_job`, a run is due soon after the place becomes idle.
     pub fn working(&mut self, now: Mono, place: &Place, works: bool) {
         let after_job = self.settings.mode == CanaryMode::AfterJob;
         let gap = self.settings.interval / 6;

@@ -1,10 +1,10 @@
-//! `kernels/abi.h` has the same as `abi.rs`, where arguments of one kernel may be in the file of its check.
+//! Compares `kernels/abi.h` with `abi.rs`. The arguments of one kernel may be in the file of its check.
 
 use std::collections::BTreeMap;
 
 const CPP: &str = include_str!("../../../../kernels/abi.h");
 
-/// `abi.rs` and the files of the checks, up to their tests.
+/// Source text of `abi.rs` and of the checks, without their tests.
 fn rust() -> String {
     let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let checks = std::fs::read_dir(source.join("checks")).unwrap().map(|entry| entry.unwrap().path());
@@ -12,18 +12,19 @@ fn rust() -> String {
     checks.chain([source.join("abi.rs")]).map(code).collect()
 }
 
-/// The text between the two, behind the start.
+/// Returns the text between `start` and `end`, and the remaining text.
 fn between<'a>(text: &'a str, start: &str, end: &str) -> Option<(&'a str, &'a str)> {
     let (_, rest) = text.split_once(start)?;
     rest.split_once(end)
 }
 
-/// Without what follows `//` in each line.
+/// Removes `//` comments.
 fn without_comments(text: &str) -> String {
     text.lines().map(|line| line.split("//").next().unwrap_or("")).collect::<Vec<_>>().join("\n")
 }
 
-/// Structures with their fields in order: name, type, elements (empty: no array).
+/// Structures with their fields in order. A field has a name, a type and a number of elements (empty if it is not an
+/// array).
 type Structures = BTreeMap<String, Vec<(String, String, String)>>;
 
 fn cpp_structures() -> Structures {
@@ -64,17 +65,17 @@ fn rust_structures() -> Structures {
     found
 }
 
-/// Both lay out fields by C's rules, so the same fields in the same order are at the same offsets.
+/// Both languages lay out fields by C's rules, so the same fields in the same order have the same offsets.
 #[test]
 fn structures_are_the_same_in_both() {
     let (cpp, mut rust) = (cpp_structures(), rust_structures());
-    // A plain array in C++.
+    // The shape is a plain array in C++.
     assert!(rust.remove("TensorShape").is_some());
     assert!(cpp.len() >= 13 && cpp.values().all(|fields| !fields.is_empty()), "{cpp:?}");
     assert_eq!(cpp, rust);
 }
 
-/// Numbers by name, as in C++: of enumerations, and of constants.
+/// Returns the values of C++ constants and enumerators by name.
 fn cpp_numbers() -> BTreeMap<String, f64> {
     let text = without_comments(CPP);
     let mut found = BTreeMap::new();
@@ -99,7 +100,7 @@ fn cpp_numbers() -> BTreeMap<String, f64> {
     found
 }
 
-/// A number, a name, or `n * (a + b)` or `n * a` of these.
+/// Evaluates a number, a name, `n * (a + b)` or `n * a`.
 fn worth(text: &str, known: &BTreeMap<String, f64>) -> f64 {
     let text = text.trim().trim_matches(['(', ')']);
     if let Some((left, right)) = text.split_once('*') {
@@ -111,7 +112,7 @@ fn worth(text: &str, known: &BTreeMap<String, f64>) -> f64 {
     known.get(text).copied().unwrap_or_else(|| text.parse().unwrap())
 }
 
-/// Numeric constants of `abi.rs` by name.
+/// Returns the numeric constants of `abi.rs` by name.
 fn rust_numbers() -> BTreeMap<String, f64> {
     let mut found = BTreeMap::new();
     for line in include_str!("../abi.rs").lines() {

@@ -1,4 +1,4 @@
-//! The memory: what it keeps, what it drops, and that a file cannot hurt it.
+//! The history stores and drops the right samples, and tolerates any file.
 
 use super::*;
 use crate::checks::steps::STEPS;
@@ -89,7 +89,7 @@ fn the_largest_memory_fits_its_file() {
     ];
     let every: Vec<Quantity> = every.into_iter().chain(STEPS.map(|(_, quantity)| quantity)).collect();
     let mut full = update("GPU-00000000-0000-0000-0000-000000000000", "580.159.04", 1.8e9, 1.0);
-    // One of the longest numbers there are.
+    // One of the longest numbers when written as text.
     full.clean = every.iter().map(|quantity| (*quantity, f64::from(1.234_567_8e-30_f32))).collect();
     for _ in 0..KEPT {
         memory.apply(full.clone());

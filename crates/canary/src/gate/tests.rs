@@ -7,7 +7,7 @@ use model::catalog::{self as m, Gpu, MetricId, ProcessType};
 
 const IDLE_FOR: Duration = Duration::from_secs(300);
 
-/// A GPU on which nothing keeps the canary away.
+/// A GPU on which every condition allows a run.
 fn free() -> GateFacts {
     GateFacts {
         released: false,
@@ -115,7 +115,7 @@ proptest! {
     }
 }
 
-/// Values as a test has them.
+/// Values that a test provides.
 struct Given(Vec<(MetricId, Vec<m::schema::LabelText>, f64)>, Vec<MetricId>);
 
 impl facts::Values for Given {

@@ -1,4 +1,4 @@
-//! What must hold of any run.
+//! Properties of all runs.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ use sampler::watch::Around;
 
 const NOW: f64 = 1.8e9;
 
-/// Numbers as a broken timer or driver gives them.
+/// Numbers that a broken timer or driver may return.
 fn odd() -> impl Strategy<Value = f64> {
     prop_oneof![
         Just(0.0),
@@ -23,7 +23,7 @@ fn odd() -> impl Strategy<Value = f64> {
     ]
 }
 
-/// Puts an odd number into each figure that was measured.
+/// Replaces every measured figure by an odd number.
 fn spoil(run: &mut CanaryRun, value: f64) {
     for measured in &mut run.measured {
         measured.gpu_seconds = value;
@@ -59,7 +59,7 @@ fn spoil(run: &mut CanaryRun, value: f64) {
     }
 }
 
-/// Whether it says that the hardware is broken or lies.
+/// Returns true if the verdict claims that the hardware is broken or wrong.
 fn is_fault(verdict: CanaryVerdict) -> bool {
     use CanaryVerdict::*;
     matches!(verdict, WrongResult | WrongResultSuspected | DriverFault | Hung)
@@ -143,7 +143,7 @@ proptest! {
 
     #[test]
     fn a_gpu_that_is_faster_in_all_as_its_baseline_is_judged_alike(scale in 0.01f64..50.0) {
-        // Bounds that do not scale would be passed: they are left out.
+        // Bounds that do not scale would be exceeded, so they are removed.
         let unbound = |mut run: CanaryRun| {
             run.device = Some(CudaDevice { multiprocessors: 132, compute_capability: (9, 0), ..CudaDevice::default() });
             run.measured.retain(|measured| measured.check != CanaryCheck::Launch);

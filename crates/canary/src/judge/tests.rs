@@ -1,4 +1,4 @@
-//! Each fault by itself gets its verdict, and only that one.
+//! Every fault produces its own verdict and no other.
 
 use super::fixtures::{
     baseline, device, healthy, judged, measured, measurement_mut, part, place, sms, verdict,
@@ -17,7 +17,7 @@ fn samples(judgement: &RunJudgement) -> Vec<(CanaryCheck, CanaryVerdict)> {
     checks.map(|judged| (judged.check, judged.sample)).collect()
 }
 
-/// A fault that is made in a run, and the samples it should give.
+/// A fault that is injected into a run, and the expected samples.
 type Case = (&'static str, fn(&mut CanaryRun), &'static [(CanaryCheck, CanaryVerdict)]);
 
 fn scale(found: &mut CheckFigures, work: f64, clock: f64) {
@@ -183,7 +183,7 @@ fn low_rates_stand_after_three_of_four_and_are_not_learned() {
         count(&before, Quantity::HBM_READ) + 4,
         "the others learn"
     );
-    // And it ends with the fault.
+    // The verdict ends with the fault.
     for (nth, expected) in [SlowSm, Ok].into_iter().enumerate() {
         let judgement = judged(&healthy(), &baseline, NOW + 4000.0 + nth as f64);
         assert_eq!(verdict(&judgement, SmRate).verdict, expected);
@@ -212,7 +212,7 @@ fn without_a_baseline_only_what_is_sure_counts() {
         let sure: Vec<_> = with_baseline
             .iter()
             .copied()
-            // Tensor work may meet the power limit: its clock has no bound but its past.
+            // Tensor work may meet the power limit, so its clock is only compared with its history.
             .filter(|(check, sample)| !unsure.contains(name) && (*check != Tensor || *sample == SlowSm))
             .collect();
         assert_eq!(found, sure, "{name}");
@@ -277,7 +277,7 @@ fn a_second_suspicion_within_thirty_days_confirms() {
     baseline.apply(first.update);
     let late = judged(&suspect, &baseline, NOW + 31.0 * day);
     assert_eq!(verdict(&late, SmSdc).verdict, WrongResultSuspected);
-    // In another check of the same GPU as well.
+    // A wrong result in another check of the same GPU counts as well.
     let mut other = healthy();
     wrong(&mut other, HbmWalk, 0);
     assert_eq!(verdict(&judged(&other, &baseline, NOW + day), HbmWalk).verdict, WrongResult);
@@ -384,7 +384,7 @@ fn low_rates_are_confirmed_at_once_by_more_runs_on_command() {
     let mut alone = first.clone();
     confirm(&mut alone, &[]);
     assert_eq!(alone.checks[1].verdict, Ok);
-    // A run that a job ended says nothing: neither that it was chance nor that it was not.
+    // A run that was cut short by a job is no evidence for or against a low rate.
     let mut cut_short = first;
     let abandoned = CanaryRun {
         measured: Vec::new(),
@@ -414,7 +414,7 @@ fn a_power_cap_that_was_set_is_reported_and_no_fault() {
     let mut chosen = device();
     chosen.power_limit_milliwatts = 450_000;
     run.device = Some(chosen.clone());
-    // The baseline of this limit knows a higher clock.
+    // The baseline for this limit has a higher clock.
     let mut baseline = BaselineStore::default();
     for nth in 0..30 {
         let run = CanaryRun { device: Some(chosen.clone()), ..healthy() };

@@ -1,5 +1,5 @@
-//! Runs against processes that send and do the worst. They are shell scripts: descriptor 3 takes reports, 4
-//! gives the request and closes when the process is to end.
+//! Runs with misbehaving processes. The processes are shell scripts. They write reports to descriptor 3 and read the
+//! request from descriptor 4, which closes when the process is requested to end.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -17,7 +17,7 @@ struct Script {
 }
 
 impl Script {
-    /// A script in which `{0}`, `{1}` and so on send these reports.
+    /// Creates a script in which `{0}`, `{1}` and so on send these reports.
     fn new(text: &str, reports: &[ChildReport]) -> Script {
         let script = Script { dir: tempfile::tempdir().unwrap() };
         let mut text = text.to_owned();
@@ -45,7 +45,7 @@ impl Script {
         on: &mut dyn FnMut(&ChildReport),
     ) -> (CanaryRun, Option<DetachedChild>) {
         let request = request();
-        // A script just written can be busy for a moment when another test forks meanwhile.
+        // A new script can be busy for a moment while another test forks.
         let settings = settings(hung_after, Duration::from_secs(60), Stderr::Inherit);
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -110,7 +110,7 @@ fn request() -> RunRequest {
     }
 }
 
-/// Kills a process that a test has left and waits for its end.
+/// Kills a process that a test left running, and waits for its end.
 fn gone(detached: Option<DetachedChild>) {
     if let Some(detached) = detached {
         detached.child.kill_and_wait();
@@ -228,7 +228,7 @@ fn one_that_does_not_end_is_handed_back_and_killed_outside_of_calls_only() {
     assert_eq!(detached.check(asked + Duration::from_secs(29)), check(true, false));
     assert_eq!(detached.hangs(asked + Duration::from_secs(5)), None);
     assert_eq!(detached.hangs(asked + Duration::from_secs(11)), None, "it is in no call");
-    // In a call it gets all of kill_after.
+    // Inside a call, the process has the whole of `kill_after`.
     let shared = detached.child.table().descriptor().try_clone_to_owned().unwrap();
     let table: &'static Table = Box::leak(Box::new(Table::open(std::fs::File::from(shared)).unwrap()));
     let writer = table.writer(host::inflight::NODE_SLOT);

@@ -57,7 +57,7 @@ fn outcome(place: &Place, end: CanaryEnd, samples: &[CanaryVerdict]) -> Outcome 
     }
 }
 
-/// Makes a run on GPU 0 at `now`, and gives the time to the next.
+/// Makes a run on GPU 0 at `now`, and returns the time to the next run.
 fn wait_after(
     schedule: &mut CanarySchedule,
     now: Mono,
@@ -175,7 +175,7 @@ fn instances_take_turns() {
         now = schedule.next_due(&gpu(0)).unwrap();
     }
     assert_eq!(order, [0, 1, 2, 0, 1, 2].map(Some));
-    // An instance that was made again is new.
+    // An instance that was created again counts as new.
     schedule.devices(now, &[(gpu(0), Vec::new())].into());
     assert!(schedule.due(now)[0].places.is_empty());
 }
@@ -191,7 +191,7 @@ fn a_job_that_leaves_brings_a_run_once() {
     assert_eq!(schedule.due(at(84)), []);
     let due = schedule.due(at(85));
     assert_eq!((due.len(), due[0].idle_for), (1, AFTER_JOB));
-    // The next job comes before the run.
+    // The next job starts before the run.
     schedule.working(at(86), &place(0), true);
     assert_eq!(schedule.due(at(87)), []);
     schedule.working(at(90), &place(0), false);
@@ -224,7 +224,7 @@ proptest! {
         let mut now = START;
         for _ in 0..600 {
             now = now + Duration::from_secs(30);
-            // One at a time.
+            // Only one GPU runs at a time.
             let Some(due) = schedule.due(now).into_iter().next() else { continue };
             prop_assert!(now.since(START) >= INTERVAL / 4, "not right after the start");
             if let Some(last) = last.insert(due.gpu.clone(), now) {
