@@ -90,14 +90,14 @@ pub struct ActiveRun {
     said_slow: bool,
     /// Time of the last report.
     done: Option<Mono>,
-    /// Time at which the process had ended.
+    /// Time at which the parent noticed the end of the process, and the exit status.
     ended: Option<(Mono, ExitStatus)>,
     asked: Option<(Mono, String)>,
     looked: Mono,
 }
 
 impl ActiveRun {
-    /// Starts the process and sends its request. Returns the finished run at once if it cannot begin.
+    /// Starts the process and sends its request. Returns the failed run as the error if the process cannot start.
     pub fn start(
         program: &Path,
         request: &RunRequest,
@@ -254,13 +254,13 @@ impl ActiveRun {
         (still > self.hung_after).then(|| self.no_progress(still.as_secs_f64()))
     }
 
-    /// Attributes a lack of progress to the driver only inside one of its calls. Otherwise the process was stopped or
-    /// starved.
+    /// Returns the end of a run without progress. The driver is at fault only inside one of its calls. Otherwise the
+    /// process was stopped or starved.
     fn no_progress(&self, seconds: f64) -> RunEnd {
         if self.child.all_stopped() {
             return self.broken("the process was stopped by a signal".into());
         }
-        // Another thread calls NVML periodically, and such a call has only just begun.
+        // Another thread calls NVML periodically. Such a call is always recent.
         match self.call().filter(|call| Mono::now().since(call.since) > self.hung_after / 2) {
             Some(call) => RunEnd::Hung { step: self.step(), call: Some(call.name), seconds },
             None => self.broken(format!("no progress for {seconds:.0} s outside of driver calls")),
@@ -284,7 +284,7 @@ impl ActiveRun {
         self.with_reason(end.unwrap_or(RunEnd::Abandoned { text: String::new(), pids: Vec::new() }))
     }
 
-    /// Adds the reason. A process that was requested to end does not report why.
+    /// Adds the reason of the request to an abandoned run, because the process cannot report it.
     fn with_reason(&self, end: RunEnd) -> RunEnd {
         match (end, &self.asked) {
             (RunEnd::Abandoned { pids, .. }, Some((_, why))) if pids.is_empty() => {
@@ -294,7 +294,7 @@ impl ActiveRun {
         }
     }
 
-    /// Ends the run. Returns the reports, and the process if it is still running, after requesting its end.
+    /// Ends the run and requests the end of the process. Returns the reports, and the process if it is still running.
     pub fn over(mut self, end: RunEnd) -> (CanaryRun, Option<DetachedChild>) {
         self.child.ask_to_end();
         let now = Mono::now();

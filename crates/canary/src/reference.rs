@@ -187,7 +187,7 @@ mod tests {
 
         #[test]
         fn rates_values_stay_normal(seed: u32, turns in 0_u32..200) {
-            // Between the largest start and the value that it alternates to, about 0.617.
+            // The values alternate around 0.617, between the largest start value and its first successor.
             let last = overlap(1.0 + (seed & 0xffff) as f32 / 1_048_576.0 + 7.0 / 16.0, turns);
             prop_assert!(last.is_normal() && (-0.3..1.6).contains(&last));
         }

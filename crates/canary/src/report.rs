@@ -41,7 +41,7 @@ pub struct CanaryRun {
     pub ended: f64,
     /// Steps that succeeded, with their wall time in seconds.
     pub steps: Vec<(CanaryStep, f64)>,
-    /// `None` if the run ended before it identified the device.
+    /// The device, or `None` if the run ended before it identified the device.
     pub device: Option<CudaDevice>,
     pub measured: Vec<Measurement>,
     /// Time in which kernels or copies ran, in seconds. If the process did not report it, this is the sum over the

@@ -14,8 +14,8 @@ const LANE_GIGATRANSFERS: [f64; 6] = [2.5, 5.0, 8.0, 16.0, 32.0, 64.0];
 /// the memory bus nor PCIe limits them.
 const COHERENT: [&str; 6] = ["GH200", "GB200", "GB300", "GB10", "Thor", "Orin"];
 
-/// Returns the maximum bytes per second of the device memory. `whole` is true for a whole GPU. A MIG device's share of
-/// the bus is unknown.
+/// Returns the maximum rate of the device memory in bytes per second. `whole` must be false for a MIG device, because
+/// its share of the bus is unknown.
 pub fn memory(device: &CudaDevice, around: &Around, whole: bool) -> Option<f64> {
     if !whole || is_coherent(device) {
         return None;
@@ -24,7 +24,7 @@ pub fn memory(device: &CudaDevice, around: &Around, whole: bool) -> Option<f64> 
     positive(memory_rate(device, clock))
 }
 
-/// Returns bytes per second, at two transfers per cycle of the memory clock over the width of the bus.
+/// Returns the memory rate in bytes per second: two transfers per cycle of the memory clock times the bus width.
 pub fn memory_rate(device: &CudaDevice, hertz: f64) -> f64 {
     2.0 * hertz * f64::from(device.bus_width_bytes)
 }

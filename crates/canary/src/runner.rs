@@ -1,6 +1,6 @@
-//! One run of the canary. A failure that may have another cause than the GPU is repeated in a second process. Both the
-//! daemon and the command use this module. They have different reasons to end a run, and they keep the process if it
-//! does not end.
+//! One run of the canary: a process, and a second process after a failure that may have a cause other than the GPU.
+//! Both the daemon and the command start their runs here. The caller decides when to end a run, and keeps a process
+//! that does not exit.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -27,7 +27,7 @@ pub(crate) struct RunContext<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Sample {
     pub verdict: CanaryVerdict,
-    /// Sentences about the figures, then about problems, then about actions.
+    /// Text of the figures, followed by the problems and the actions.
     pub text: Vec<String>,
     pub rate: Option<Rate>,
     pub ratios: Vec<(RateAgainst, f64)>,
@@ -105,8 +105,8 @@ pub(crate) struct Comparison {
 }
 
 impl RunContext<'_> {
-    /// Returns true if the GPU runs at its highest clock unless NVML reports a reason. This applies to GPUs with a
-    /// compute capability of their own for the data centre. Other GPUs change their clocks with temperature and
+    /// Returns true if the GPU runs at its highest clock unless NVML reports a reason. This applies to compute
+    /// capabilities that only data centre GPUs have. Other GPUs change their clocks with temperature and
     /// voltage, and never reach the highest clock that they report.
     pub fn steady(&self) -> bool {
         matches!(self.device.compute_capability, (7, 0) | (8, 0) | (9, 0) | (10, 0) | (10, 3))
@@ -116,7 +116,7 @@ impl RunContext<'_> {
         self.place.instance.is_none()
     }
 
-    /// Compares a valid figure.
+    /// Compares a valid figure with its reference and the siblings.
     pub fn compared(&self, quantity: Quantity, value: f64) -> Comparison {
         let reference = self.baseline.reference(self.key, self.configuration, quantity);
         let siblings = self.siblings.median(quantity).filter(|_| !quantity.is_time);

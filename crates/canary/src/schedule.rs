@@ -25,8 +25,8 @@ const SOONEST: Duration = Duration::from_secs(180);
 const JITTER: f64 = 0.2;
 /// Maximum pause, in intervals.
 const MOST_PAUSE: u32 = 4;
-/// Maximum number of consecutive low samples that bring the next run forward. After that, three of the last four are
-/// decided.
+/// Number of consecutive low runs that bring the next run forward. After these repetitions the judge has four samples,
+/// enough to confirm that three of the last four are low.
 const REPEATS: u32 = 3;
 
 /// Frequency and limits of the runs.
@@ -42,7 +42,7 @@ pub struct ScheduleSettings {
 }
 
 impl ScheduleSettings {
-    /// Time to a repetition.
+    /// Returns the time until a repetition.
     fn soon(&self) -> Duration {
         (self.interval / 6).max(SOONEST).min(self.interval)
     }
@@ -88,7 +88,7 @@ struct GpuPlan {
     budget: Budget,
 }
 
-/// A run that was due and refused.
+/// Refusals of a run that is due.
 #[derive(Debug)]
 struct Refused {
     counted: BTreeSet<CanarySkip>,
@@ -115,8 +115,8 @@ impl CanarySchedule {
         }
     }
 
-    /// Sets the GPUs and their places. A new GPU is due at a random time after a quarter of the interval. A missing GPU
-    /// is dropped.
+    /// Sets the GPUs and their places. The first run of a new GPU is due after a quarter of the interval plus the GPU's
+    /// share of the spread. Missing GPUs are dropped.
     pub fn devices(&mut self, now: Mono, devices: &BTreeMap<Gpu, Vec<Place>>) {
         self.plans.retain(|gpu, _| devices.contains_key(gpu));
         for (gpu, places) in devices {
@@ -131,8 +131,8 @@ impl CanarySchedule {
         }
     }
 
-    /// Returns the position of a GPU in the first interval. It depends on the GPU's index, so that any number of GPUs
-    /// is distributed evenly (fractional parts of multiples of the golden ratio), with a small random shift.
+    /// Returns the offset of a GPU's first run within the interval. The offset depends on the GPU's index, so that any
+    /// number of GPUs is spread evenly (fractional parts of multiples of the golden ratio), with a small random part.
     fn spread(&mut self, gpu: &Gpu) -> Duration {
         const GOLDEN: f64 = 0.618_033_988_749_895;
         let share = (f64::from(gpu.gpu) * GOLDEN).fract();
@@ -263,7 +263,7 @@ impl GpuPlan {
     }
 }
 
-/// Returns the intervals to wait after this many pauses.
+/// Returns the length of a pause in intervals, after `times` earlier pauses.
 fn pause(times: u32) -> u32 {
     1u32.checked_shl(times).unwrap_or(MOST_PAUSE).min(MOST_PAUSE)
 }

@@ -31,7 +31,7 @@ use tally::WrongResults;
 const LEAST_MEMORY: u64 = 8 << 20;
 /// Alignment of slices in the arena, so that no two share a cache line.
 const ALIGNMENT: u64 = 512;
-/// Time for which the end of work is polled without sleeping, because waking up would otherwise dominate a short time.
+/// Maximum time that [`Session::awake`] polls without sleep. A wake-up delay would dominate the time of short work.
 const AWAKE: Duration = Duration::from_millis(2);
 
 /// All device memory of a run in one allocation. Every check divides it again, with data from the start and results
@@ -43,7 +43,7 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// Allocates the wanted size, or less if less is available.
+    /// Allocates the wanted size, or less if the device has less free memory.
     pub fn new(cuda: &CudaDriver, device: &CudaDevice, request: &RunRequest) -> Try<Arena> {
         let mut bytes = wanted(request.memory_bytes, device.l2_bytes, cuda.free_memory()?);
         while bytes >= LEAST_MEMORY {
@@ -82,7 +82,7 @@ impl Arena {
         self.slice(begin, count)
     }
 
-    /// Returns the bytes of `count` elements, if there is room.
+    /// Returns the size of `count` elements in bytes. Returns an error if they do not fit.
     fn room<T: Plain>(&self, count: usize) -> Try<u64> {
         let bytes = (count * size_of::<T>()) as u64;
         match bytes + ALIGNMENT <= self.left() || (bytes <= self.left() && bytes.is_multiple_of(ALIGNMENT)) {
@@ -116,7 +116,7 @@ pub(crate) struct Spent {
     pub gpu: f64,
     /// The same time including known periods in which other processes used the GPU, in seconds.
     pub wall: f64,
-    /// End of the newest launch that recorded stamps, by the GPU's clock.
+    /// End of the newest launch that recorded stamps, in nanoseconds of the GPU's clock.
     last_end_ns: Option<u64>,
 }
 
@@ -147,12 +147,12 @@ pub(crate) struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// Returns the number of blocks that occupy every multiprocessor once.
+    /// Returns the number of multiprocessors, at least 1.
     pub fn multiprocessors(&self) -> u32 {
         self.device.multiprocessors.max(1)
     }
 
-    /// Returns a kernel that a check in the table lists.
+    /// Returns a kernel by its name.
     pub fn kernel(&self, name: &str) -> Try<CudaFunction> {
         let missing = || Ended::Unable(CanarySkip::NoKernels, format!("the kernel {name} was not loaded"));
         self.kernels.get(name).copied().ok_or_else(missing)
@@ -165,7 +165,7 @@ impl Session<'_> {
         self.gpu_seconds += gpu;
     }
 
-    /// Starts GPU work, unless the run must end.
+    /// Marks the GPU as busy while it runs `work`. Returns an error without work if the run must end.
     fn working<T>(&self, work: impl FnOnce(&CudaDriver, &CudaStream) -> CudaResult<T>) -> Try<T> {
         self.poll.go_on()?;
         self.poll.watch.working(true);
@@ -188,12 +188,12 @@ impl Session<'_> {
         Ok(seconds)
     }
 
-    /// Runs a kernel and waits for it. Returns its time.
+    /// Runs a kernel and waits for it. Returns its time in seconds.
     pub fn run<A: Copy>(&mut self, kernel: CudaFunction, grid: Grid, args: &A) -> Try<f64> {
         self.timed(|cuda, stream| cuda.launch(kernel, grid, stream, args))
     }
 
-    /// Queues work and polls for its end, at first without sleeping. Returns the time on the host.
+    /// Queues work and waits for it: polls without sleep up to [`AWAKE`], then sleeps. Returns the host's seconds.
     pub fn awake(&mut self, work: impl FnOnce(&CudaDriver, &CudaStream) -> CudaResult<()>) -> Try<f64> {
         let took = self.working(|cuda, stream| {
             let began = Mono::now();
@@ -229,9 +229,9 @@ impl Session<'_> {
         let mut read = self.cuda.copy_out(stamps)?;
         read.retain(|stamp| stamp.threads > 0);
         let span = stats::span(&read);
-        // If another process used the GPU in between, both the host's time and the time on the GPU's clock since the
-        // previous launch are long. If the host was late, only the first is long; if the host was busy with something
-        // else before, only the second is.
+        // The wall time is the smaller of two figures: the host's wait, and the time by the GPU's clock since the
+        // previous launch. Another process on the GPU lengthens both. A late host lengthens only the first, and a host
+        // that was busy between the launches only the second.
         let passed = stats::since(self.spent.last_end_ns, &read).unwrap_or(span);
         self.spent.last_end_ns = stats::last_end(&read);
         self.spend(span, wall.min(passed).max(span));

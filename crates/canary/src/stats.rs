@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::abi::SmStamp;
 use crate::reference;
 
-/// Ratio of a robust sigma to the median of absolute deviations, for normally distributed samples.
+/// Ratio of the standard deviation to the median absolute deviation of a normal distribution.
 const SIGMA_OF_MAD: f64 = 1.4826;
 
 /// Minimum sigma as a share of the median, from the measured repeatability of work per cycle (0.001 %). Identical
@@ -61,7 +61,7 @@ pub struct Sm {
     pub clock_hertz: f64,
 }
 
-/// Returns the cycles of a block, or `None` if its clock did not advance.
+/// Returns the cycles of a block, or `None` if its cycle counter did not advance.
 fn cycles(stamp: &SmStamp) -> Option<f64> {
     stamp.end_cycles.checked_sub(stamp.begin_cycles).filter(|cycles| *cycles > 0).map(|cycles| cycles as f64)
 }
@@ -94,13 +94,13 @@ pub fn clock(stamps: &[SmStamp]) -> f64 {
     median_or_zero(&clocks)
 }
 
-/// Returns true if a clock is close to the highest clock, or if the highest clock is unknown. Both are in Hz.
+/// Returns true if a clock is within 2 % of the highest clock, or if the highest clock is unknown. Both are in Hz.
 pub fn has_risen(hertz: f64, highest: f64) -> bool {
     const ABOUT: f64 = 0.98;
     highest <= 0.0 || hertz >= ABOUT * highest
 }
 
-/// Records of the launches of a rate kernel, with the work and the clock by multiprocessor.
+/// Rates (work per cycle) and clocks (Hz) of all launches of a rate kernel, by multiprocessor.
 #[derive(Debug, Default)]
 pub(crate) struct SmRates(BTreeMap<u32, (Vec<f64>, Vec<f64>)>);
 
@@ -120,7 +120,7 @@ impl SmRates {
         self.0.len()
     }
 
-    /// Returns the medians of every multiprocessor.
+    /// Returns the median rate and clock of every multiprocessor.
     pub fn sms(&self) -> Vec<Sm> {
         let sm = |(smid, (rates, clocks)): (&u32, &(Vec<f64>, Vec<f64>))| Sm {
             smid: *smid,

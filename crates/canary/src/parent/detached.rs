@@ -21,7 +21,8 @@ pub(super) fn call(views: &[SlotView]) -> Option<InCall> {
     of(NODE_SLOT).or_else(|| of(EVENTS_SLOT))
 }
 
-/// Returns the number of the newest CUDA call, which increases with every call.
+/// Returns the sequence number of the newest CUDA call, and the time by which the process promised to be active again.
+/// A change of either is progress.
 pub(super) fn moves(views: &[SlotView]) -> Option<(u64, Mono)> {
     let view = views.iter().find(|view| view.slot == NODE_SLOT)?;
     Some((view.call.as_ref().map_or(0, |call| call.sequence), view.expected))

@@ -9,8 +9,8 @@ use nix::unistd::mkdtemp;
 use crate::report::RunRequest;
 use host::child::Environment;
 
-/// An empty private directory that is removed on drop. A CUDA program that searches for MPS pipes there does not
-/// connect to any MPS server. A client of another user would make MPS shut down the server of all users.
+/// An empty private directory that is removed on drop. A CUDA program whose MPS pipe directory is this one does not
+/// connect to any MPS server. Otherwise, a client of another user could make MPS shut down the server of all users.
 #[derive(Debug)]
 pub(crate) struct EmptyFolder(PathBuf);
 

@@ -115,7 +115,7 @@ impl Transcript {
         self.done.is_some()
     }
 
-    /// Returns how the run ended according to the process, or at least why the reports are incomplete.
+    /// Returns the end of the run if the process reported one.
     pub fn reported_end(&self) -> Option<RunEnd> {
         self.ending.clone().or_else(|| self.done.map(|_| RunEnd::Finished))
     }
@@ -125,7 +125,7 @@ impl Transcript {
         self.done.unwrap_or_else(|| self.measured.iter().map(|m| m.gpu_seconds).sum())
     }
 
-    /// Builds the run from all reports, given how it ended just now.
+    /// Returns the reports of a run that has just ended with `end`.
     pub fn run(self, began: f64, end: RunEnd) -> CanaryRun {
         let gpu_seconds = self.gpu_seconds();
         // The clock may have been set back during the run.

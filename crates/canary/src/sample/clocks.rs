@@ -18,7 +18,7 @@ const MOVING_FLOOR: f64 = 0.75;
 pub(crate) enum Clock {
     /// The clock is as expected, or there is nothing to compare it with.
     Fine,
-    /// The clock is low because the GPU was idle before and its clocks had not risen yet. The sample is not judged.
+    /// The clock is low because it had not yet risen after an idle period. The sample is inconclusive.
     Unramped,
     /// The clock is low on purpose, for this reason.
     Chosen(String),
@@ -33,7 +33,7 @@ impl Clock {
     }
 }
 
-/// Judges a clock by its history as `quantity`. If `absolute` is set, the clock is also compared with the highest clock
+/// Judges a clock by the baseline of `quantity`. If `absolute` is true, the clock is also compared with the highest clock
 /// that the device reports.
 pub fn judge(
     view: &RunContext<'_>,
@@ -47,7 +47,7 @@ pub fn judge(
     let highest = view.device.max_sm_clock_hertz;
     let share = hertz / highest;
     let floor = if view.steady() { STEADY_FLOOR } else { MOVING_FLOOR };
-    // Many boards reach the power cap at their best performance, so only a baseline can show that a clock is too low.
+    // Many boards run at their power cap under full load, so only a baseline can show that a clock is too low.
     let sure = absolute && (reasons.none() || reasons.distress());
     let below = sure && share.is_finite() && share < floor;
     let low = view.compared(quantity, hertz).low;

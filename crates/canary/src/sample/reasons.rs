@@ -21,7 +21,7 @@ const WORDS: [(u64, &str, &str); 8] = [
     (POWER_CAP, "power cap (0x4)", "check the power draw with `nvidia-smi -q -d POWER`"),
     (APPLICATION_CLOCKS, "application clocks (0x2)", "`nvidia-smi -rac` and `-rgc` reset them"),
     (SYNC_BOOST, "sync boost group (0x10)", "check the other GPUs of the sync boost group"),
-    (DISPLAY, "display clock (0x100)", "nothing: a display holds it"),
+    (DISPLAY, "display clock (0x100)", "no action; a display limits the clock"),
 ];
 
 /// Reasons at one moment or over a span of time.
@@ -33,9 +33,8 @@ pub(crate) struct Reasons {
 }
 
 impl Reasons {
-    /// Returns all reasons that were observed, including those whose time counters in the driver increased, which
-    /// detects reasons between two readings. Returns `None` if NVML reported nothing at all, which differs from
-    /// reporting no reason.
+    /// Returns all sampled reasons, and those whose time counters in the driver increased. The counters include reasons
+    /// between two samples. Returns `None` if NVML reported nothing at all, which differs from reporting no reason.
     pub fn seen(device: &CudaDevice, around: &Around) -> Option<Reasons> {
         // A clock that is not a number is unknown as well.
         if around.sm_clock_hertz.is_nan() || around.sm_clock_hertz <= 0.0 {
@@ -53,7 +52,7 @@ impl Reasons {
         self.bits == IDLE
     }
 
-    /// Returns true if there is no reason at all.
+    /// Returns true if there is no reason other than idleness.
     pub fn none(self) -> bool {
         self.bits & !IDLE == 0
     }

@@ -80,7 +80,7 @@ fn written<T: Default>(call: impl FnOnce(&mut T) -> CudaResult<()>) -> CudaResul
     Ok(value)
 }
 
-/// Returns 0 for a negative value.
+/// Converts an int, with 0 for a negative value.
 fn unsigned(value: c_int) -> u32 {
     u32::try_from(value).unwrap_or(0)
 }
@@ -114,7 +114,7 @@ impl CudaDriver {
             return Ok(());
         }
         let error = CudaError { code, call };
-        // A driver that does not initialise may be called again; any later fault is final.
+        // A failed initialisation may be repeated. Any later fault is final.
         if skip(code).is_none() && call != "cuInit" {
             self.dead.set(Some(error));
         }
@@ -126,7 +126,7 @@ impl CudaDriver {
         unsafe { self.cuInit(0) }
     }
 
-    /// Returns the CUDA version of the driver, such as 13000.
+    /// Returns the CUDA version of the driver, such as 13000 for CUDA 13.0.
     pub fn driver_version(&self) -> CudaResult<u32> {
         // SAFETY: writes one int.
         written(|version| unsafe { self.cuDriverGetVersion(version) }).map(unsigned)
@@ -170,8 +170,7 @@ impl CudaDriver {
         written(|can| unsafe { self.cuDeviceCanAccessPeer(can, device.0, peer.0) }).map(|can| can != 0)
     }
 
-    /// Creates the device's primary context and makes it current. Threads sleep while they wait for work in this
-    /// context.
+    /// Retains the device's primary context and makes it current. Waiting for work in this context sleeps.
     pub fn retain(&self, device: DeviceId) -> CudaResult<CudaContext> {
         const BLOCKING_SYNC: c_uint = 4;
         // SAFETY: no pointers.
@@ -205,7 +204,7 @@ impl CudaDriver {
         self.held.borrow_mut().retain(|held| *held != device);
         // SAFETY: no context.
         unsafe { self.cuCtxSetCurrent(ptr::null_mut()) }?;
-        // SAFETY: no pointers; handles of the context are used no more, or refused by the driver.
+        // SAFETY: no pointers; handles of the context are no longer used, or the driver rejects them.
         unsafe { self.cuDevicePrimaryCtxRelease_v2(device.0) }
     }
 
@@ -213,7 +212,7 @@ impl CudaDriver {
     pub fn load_module(&self, image: &[u8]) -> CudaResult<CudaModule> {
         // PTX is text that ends with a zero byte; an additional byte does not affect machine code.
         let image = [image, &[0]].concat();
-        // SAFETY: the image lives over the call, which copies it; writes one pointer.
+        // SAFETY: the image outlives the call, which copies it; writes one pointer.
         written(|module| unsafe { self.cuModuleLoadData(module, image.as_ptr().cast()) }).map(CudaModule)
     }
 
@@ -245,7 +244,7 @@ impl CudaDriver {
         written(|value| unsafe { self.cuFuncGetAttribute(value, attribute, function.0) }).map(unsigned)
     }
 
-    /// Permits a kernel's blocks to use this much dynamic shared memory.
+    /// Sets the maximum dynamic shared memory of a kernel's blocks, in bytes.
     pub fn allow_shared(&self, function: CudaFunction, bytes: u32) -> CudaResult<()> {
         let attribute = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as c_uint;
         let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
@@ -282,8 +281,8 @@ impl CudaDriver {
         }
     }
 
-    /// Creates a queue that is independent of all others, except that it synchronizes with copies and fills outside of
-    /// any queue.
+    /// Creates a queue. It is independent of all other queues except the default one, which runs copies and fills
+    /// without a queue. These two wait for each other.
     pub fn stream(&self) -> CudaResult<CudaStream> {
         // SAFETY: writes one pointer.
         written(|stream| unsafe { self.cuStreamCreate(stream, 0) }).map(CudaStream)

@@ -8,7 +8,7 @@ use crate::device::CudaDevice;
 use model::catalog::CanarySkip;
 use sampler::watch::DeviceFacts;
 
-/// CUDA version of the oldest supported driver, R535.
+/// CUDA version of the oldest supported driver, R535 (CUDA 12.2).
 pub const OLDEST: u32 = 12_020;
 
 /// Limits of the device that kernels need and that are not reported.
@@ -22,13 +22,14 @@ pub(crate) struct DeviceLimits {
     pub clock_hertz: f64,
 }
 
-/// Returns the device with this ordinal, if it is the requested one.
+/// Returns the device with this ordinal. Returns an error if its UUID is not the requested one.
 pub fn find(cuda: &CudaDriver, ordinal: i32, requested: &str) -> Try<DeviceId> {
     let device = cuda.device(ordinal)?;
     let uuid = uuid(requested, cuda.device_uuid(device)?);
     if uuid != requested {
-        let text =
-            format!("CUDA's device {ordinal} is {uuid}, not {requested}: CUDA_VISIBLE_DEVICES is another's");
+        let text = format!(
+            "CUDA device {ordinal} is {uuid}, not {requested}; CUDA_VISIBLE_DEVICES names another device"
+        );
         return Err(Ended::Unable(CanarySkip::NoDevice, text));
     }
     Ok(device)
@@ -42,7 +43,7 @@ fn uuid(requested: &str, bytes: [u8; 16]) -> String {
     format!("{prefix}-{}-{}-{}-{}-{}", part(0, 4), part(4, 6), part(6, 8), part(8, 10), part(10, 16))
 }
 
-/// Refuses a driver that is too old.
+/// Returns an error if the driver is older than [`OLDEST`].
 pub fn check_version(version: u32) -> Try<()> {
     if version >= OLDEST {
         return Ok(());
@@ -120,7 +121,7 @@ fn fp32_lanes(capability: (u32, u32)) -> u32 {
 
 /// Returns the dense half-precision FMA operations of one multiprocessor's tensor cores per cycle, with FP32 sums, by
 /// compute capability. The figures are NVIDIA's published peak rates, divided by multiprocessors and clock. The result
-/// is 0 if the kernel's instruction may not reach them.
+/// is 0 if the kernel's instruction is not known to reach them.
 fn tensor_fma(capability: (u32, u32)) -> u32 {
     match capability {
         (7, 5) | (8, 6 | 9) => 512,

@@ -93,14 +93,14 @@ fn skip_text(error: CudaError, reason: CanarySkip) -> String {
             "another process uses the GPU exclusively, or its compute mode is not DEFAULT (nvidia-smi -c DEFAULT)"
         }
         (CanarySkip::NoDevice, _) => {
-            "CUDA does not list this GPU; check the access of this process, the fabric manager, and if the GPU needs a reset"
+            "CUDA does not list this GPU; check this process's access to it and the fabric manager, then reset the GPU"
         }
         (CanarySkip::ForeignLibrary, _) => {
             "the stub library of a CUDA toolkit was loaded; set --cuda-library to the driver's own library"
         }
         (CanarySkip::OldDriver, 804) => {
-            "a forward compatibility package that this GPU cannot use was loaded: name the driver's own libcuda \
-             with --cuda-library"
+            "a forward compatibility package that this GPU cannot use was loaded; set --cuda-library to the driver's \
+             own library"
         }
         (CanarySkip::OldDriver, _) => "the driver is older than its library requires",
         (CanarySkip::NoKernels, _) => "the driver does not accept the machine code for this GPU",

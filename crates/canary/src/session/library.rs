@@ -1,4 +1,4 @@
-//! Checks if this process has loaded a CUDA driver library, and if it is the requested one.
+//! Loads the CUDA driver library and verifies that it is the requested one.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -9,8 +9,8 @@ use super::errors::{Ended, Try};
 use model::catalog::CanarySkip;
 
 /// Remedy for a missing library.
-const ABSENT: &str = "no libcuda.so.1 was found: it comes with the driver; name it with --cuda-library, or in a \
-                      container add `compute` to NVIDIA_DRIVER_CAPABILITIES";
+const ABSENT: &str = "no libcuda.so.1 was found; it is part of the driver. Set its path with --cuda-library, or \
+                      in a container add `compute` to NVIDIA_DRIVER_CAPABILITIES";
 
 /// Loads the library and verifies that it is `wanted` (empty for any). Returns the path of the file, if it can be read.
 pub fn find(wanted: &Path) -> Try<PathBuf> {
@@ -19,7 +19,7 @@ pub fn find(wanted: &Path) -> Try<PathBuf> {
     }
     let foreign = |text| Ended::Unable(CanarySkip::ForeignLibrary, text);
     let maps = std::fs::read_to_string("/proc/self/maps")
-        .map_err(|error| foreign(format!("failed to find the loaded libcuda: /proc/self/maps: {error}")))?;
+        .map_err(|error| foreign(format!("failed to read /proc/self/maps: {error}")))?;
     let mapped = files(&maps);
     match wanted.as_os_str().is_empty() {
         true => Ok(mapped.into_iter().find(|file| is_libcuda(file)).unwrap_or_default()),
@@ -39,7 +39,7 @@ fn is_libcuda(file: &Path) -> bool {
     file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libcuda.so"))
 }
 
-/// Returns true if the requested library is mapped and no other CUDA driver library is. `real` resolves links.
+/// Returns the requested library's file if it is mapped and no other CUDA driver library is. `real` resolves links.
 fn judge(
     mapped: &BTreeSet<PathBuf>,
     wanted: &Path,

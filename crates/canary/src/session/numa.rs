@@ -25,8 +25,8 @@ impl Node {
     }
 }
 
-/// Runs `work` on the node's CPUs, so that the kernel allocates newly touched memory on the node. Returns true if it
-/// did. It may not, because the thread may be restricted to other CPUs.
+/// Runs `work` on the node's CPUs, so that the kernel allocates newly touched memory on the node. The second value is
+/// false if the thread's CPU affinity excludes the node's CPUs.
 pub fn on<T>(node: Option<&Node>, work: impl FnOnce() -> T) -> (T, bool) {
     let me = Pid::from_raw(0);
     let before = sched_getaffinity(me).ok();

@@ -1,4 +1,4 @@
-//! Decides between any two kernels or copies if the run may continue.
+//! The check between any two kernels or copies for a reason to end the run.
 
 use std::fs::File;
 use std::io::Read;
@@ -27,7 +27,7 @@ impl ControlPipe {
     pub fn closed(&self, wait: Duration) -> bool {
         let timeout = PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX);
         let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::empty())];
-        // After an interruption or a failure, the next call returns the right result.
+        // The next call polls again if this one was interrupted or failed.
         let _ = poll(&mut fds, timeout);
         fds[0].revents().is_some_and(|events| {
             events.intersects(PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL)
@@ -40,7 +40,7 @@ impl ControlPipe {
 pub(crate) struct Poll<'a> {
     pub control: &'a ControlPipe,
     pub watch: &'a NvmlWatch,
-    /// True if other processes have precedence.
+    /// If true, the run ends as soon as another process uses the GPU.
     pub yields: bool,
 }
 
@@ -49,7 +49,7 @@ impl Poll<'_> {
         self.wait(Duration::ZERO)
     }
 
-    /// Waits, and then behaves like [`Poll::go_on`].
+    /// Waits up to `a_while`. Returns an error if the run must end.
     pub fn wait(&self, a_while: Duration) -> Try<()> {
         if self.control.closed(a_while) {
             return Err(Ended::Abandoned("it was asked to end".to_owned(), Vec::new()));

@@ -14,7 +14,7 @@ pub struct Mismatches {
     pub zeroed: u64,
     /// The first of the wrong results.
     pub first: Vec<Mismatch>,
-    /// Number of attempts repeated because of a wrong result, followed by the number of these that were wrong too.
+    /// Number of attempts repeated because of a wrong result.
     pub reruns: u32,
     pub wrong_reruns: u32,
 }

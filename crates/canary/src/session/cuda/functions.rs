@@ -12,7 +12,7 @@ use super::{CudaDriver, CudaResult};
 type Handle = *mut c_void;
 type Address = u64;
 
-/// Loads the driver's library permanently. Returns true if the library exists.
+/// Loads the driver's library and keeps it loaded. Returns false if there is none.
 pub fn present() -> bool {
     // SAFETY: runs the initialisers of the vendor's driver library, which is what this process is for.
     unsafe {
@@ -33,7 +33,7 @@ macro_rules! functions {
         impl Functions {
             /// Resolves all functions. Returns the name of the first missing function as an error.
             pub fn load() -> Result<Functions, &'static str> {
-                // SAFETY: as in `present`, which found the library before.
+                // SAFETY: as in `present`, which loaded the library before.
                 let library = unsafe { sys::culib() };
                 Ok(Functions { $(
                     // SAFETY: the type is that of the driver's header for this symbol; the library is never

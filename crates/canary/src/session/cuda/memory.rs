@@ -44,7 +44,7 @@ impl<T: Plain> DeviceSlice<T> {
         })
     }
 
-    /// Returns the first `count` bytes.
+    /// Returns the first `count` bytes of the slice, or all of it if it is shorter.
     pub fn as_bytes(self, count: usize) -> DeviceSlice<u8> {
         DeviceSlice { address: self.address, count: count.min(self.bytes() as usize), of: PhantomData }
     }
@@ -71,7 +71,7 @@ impl Pinned {
     /// Writes a word. A write beyond the end has no effect.
     pub fn set(&self, index: usize, word: u64) {
         if index < self.words {
-            // SAFETY: within the allocation, which lives as long as this; volatile, because a device may
+            // SAFETY: within the allocation, which lives as long as `self`; volatile, because a device may
             // access it too.
             unsafe { self.start.add(index).write_volatile(word) }
         }
@@ -96,7 +96,7 @@ impl PinnedPart<'_> {
     fn range(self, bytes: u64) -> (*mut u64, usize) {
         let first = self.1.min(self.0.words);
         let bytes = (bytes as usize).min((self.0.words - first) * 8);
-        // SAFETY: within the allocation, or just behind it.
+        // SAFETY: within the allocation, or one past its end.
         (unsafe { self.0.start.add(first) }, bytes)
     }
 }
@@ -118,7 +118,7 @@ impl CudaDriver {
 
     /// Sets all bytes to 0.
     pub fn zero<T: Plain>(&self, slice: DeviceSlice<T>) -> CudaResult<()> {
-        // SAFETY: a slice lies within memory that was allocated.
+        // SAFETY: a slice lies within allocated memory.
         unsafe { self.cuMemsetD8_v2(slice.address, 0, slice.bytes() as usize) }
     }
 
@@ -138,7 +138,7 @@ impl CudaDriver {
     /// Copies from the device and waits for the copy.
     pub fn copy_out<T: Plain>(&self, from: DeviceSlice<T>) -> CudaResult<Vec<T>> {
         let mut to = vec![T::default(); from.count];
-        // SAFETY: both hold that much, and every bit pattern is a value of the type.
+        // SAFETY: both have that size, and every bit pattern is a value of the type.
         unsafe { self.cuMemcpyDtoH_v2(to.as_mut_ptr().cast(), from.address, from.bytes() as usize) }?;
         Ok(to)
     }
@@ -156,7 +156,7 @@ impl CudaDriver {
         stream: &CudaStream,
     ) -> CudaResult<()> {
         let (start, bytes) = from.range(to.bytes());
-        // SAFETY: both hold that much; pinned memory is given back only by `unpin`, which waits for the copy.
+        // SAFETY: both have at least that size; only `unpin` frees pinned memory, and it waits for the copy.
         unsafe { self.cuMemcpyHtoDAsync_v2(to.address, start.cast_const().cast(), bytes, stream.0) }
     }
 
@@ -180,7 +180,7 @@ impl CudaDriver {
         stream: &CudaStream,
     ) -> CudaResult<()> {
         let bytes = to.bytes().min(from.bytes()) as usize;
-        // SAFETY: both hold that much, in the contexts named.
+        // SAFETY: both have at least that size, in the given contexts.
         unsafe {
             self.cuMemcpyPeerAsync(to.address, to_context.0, from.address, from_context.0, bytes, stream.0)
         }
