@@ -431,7 +431,7 @@ fn explain_lists_what_was_found_and_what_was_not_looked_at() {
     assert_eq!(said.code, Some(0), "{} {}", said.out, said.err);
     assert!(said.out.contains("prevents a run (processes)"), "{}", said.out);
     assert!(said.out.contains("prevents a run (maintenance)"), "{}", said.out);
-    assert!(said.out.contains("not checked: only the daemon asks"), "{}", said.out);
+    assert!(said.out.contains("not checked: only the daemon checks claims"), "{}", said.out);
     assert!(said.out.contains("✓ persistence mode on"), "{}", said.out);
     let json = bench.json(&["--explain"]).json();
     assert!(json["runs"][0]["outcome"].is_null() && json["runs"][0]["conditions"].is_array());

@@ -16,7 +16,7 @@ use model::catalog::schema::KnownLabel;
 
 /// Reason for claims that only the daemon can check.
 const CALLER: &str =
-    "checked only by the daemon, because in a prolog or a pod the claim belongs to the caller";
+    "only the daemon checks claims, because in a prolog or a pod the claim belongs to the caller";
 
 /// A value that the driver reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
