@@ -1,8 +1,8 @@
-//! Two pages of one node compared, dcgm-exporter's and ours: what a switch from one to the other would change.
+//! Comparison of dcgm-exporter's page with ours on the same node: the changes that a switch would bring.
 //!
-//! [`series`] pairs the series of a family, [`labels`] and [`tolerance`] compare them, [`missing`] says why a family is not
-//! on our page, [`advice`] which setting makes a difference go, and what no setting does. A page is given with all its
-//! scrapes: what moves between them is no difference.
+//! [`series`] pairs the series of a family, and [`labels`] and [`tolerance`] compare them. [`missing`] explains why a
+//! family is absent from our page. [`advice`] lists the settings that remove differences, and the differences that no
+//! setting removes. A page is passed with all its scrapes, because a value that moves between them is not a difference.
 
 mod advice;
 mod labels;
@@ -25,20 +25,20 @@ pub use missing::MissingReason;
 use series::{Pair, PairedSeries};
 use tolerance::{Tolerance, ValueRange};
 
-/// What both pages are compared by.
+/// Settings of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct DiffConfig<'a> {
-    /// What our page has by its settings.
+    /// Configuration of our page.
     pub page: &'a PageConfig,
-    /// Whether its fields come from a file.
+    /// True if the fields of our page come from a file.
     pub own_list: bool,
-    /// Whether both pages were scraped one after the other; else values that move say nothing.
+    /// True if both pages were scraped in direct succession. Otherwise values that move are not compared.
     pub same_time: bool,
-    /// All tolerances times this.
+    /// Factor that multiplies all tolerances.
     pub factor: f64,
 }
 
-/// One of the two pages.
+/// Page that an error or a difference refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageSide {
     Theirs,
@@ -54,10 +54,10 @@ pub enum NotComparable {
         PageSide::Ours => "`gpu-node-exporter check-config` says whether dcgm.fields_file has a usable row",
     })]
     Empty(PageSide),
-    /// The page is this exporter's own; with some of its families.
+    /// The page is this exporter's own. The list names some of its families.
     #[error("this is gpu-node-exporter's own page ({}): /dcgm/metrics is the one to compare", .1.join(", "))]
     OwnPage(PageSide, Vec<String>),
-    /// No family is one of DCGM's; with some of the families.
+    /// No family belongs to DCGM. The list names some of the families.
     #[error("no family is one of DCGM's, but {}: look at host, port and path", .1.join(", "))]
     NotDcgm(PageSide, Vec<String>),
     /// No series is about a GPU.
@@ -66,7 +66,7 @@ pub enum NotComparable {
         PageSide::Ours => "`gpu-node-exporter doctor` says why",
     })]
     NoGpu(PageSide),
-    /// The pages have no GPU in common; with some GPUs of each.
+    /// The pages have no GPU in common. The lists name some GPUs of both pages.
     #[error(
         "the pages are of two nodes: they have no GPU in common (dcgm-exporter's page has {}, this exporter's has {}); \
          scrape both on one node",
@@ -76,92 +76,92 @@ pub enum NotComparable {
     OtherNode { theirs: Vec<String>, ours: Vec<String> },
 }
 
-/// What is the case with a family.
+/// Result of the comparison of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FamilyState {
-    /// Not on our page.
+    /// The family is missing from our page.
     Missing,
     OtherType,
-    /// Labels that are missing, extra or have other values.
+    /// Labels are missing, extra or have other values.
     OtherLabels,
-    /// Series of one page alone.
+    /// Some series are on only one page.
     OtherSeries,
-    /// A value outside its tolerance.
+    /// A value is outside its tolerance.
     OtherValue,
-    /// On our page alone.
+    /// The family is only on our page.
     Extra,
     Same,
 }
 
-/// Some series of one page alone.
+/// Number of series that are on only one page, with an example.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct SeriesCount {
     pub count: usize,
-    /// One of them.
     pub example: String,
 }
 
-/// The values of a family.
+/// Result of comparing the values of a family.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ValueDiff {
-    /// Series that were compared.
+    /// Number of series that were compared.
     pub compared: usize,
-    /// Those of them whose values are outside the tolerance.
+    /// Number of compared series whose values are outside the tolerance.
     pub outside: usize,
-    /// The worst of them: series, dcgm-exporter's value, ours.
+    /// Series with the largest excess, with dcgm-exporter's value and ours.
     pub worst: Option<(String, f64, f64)>,
-    /// What two values may be apart, without what moved between two scrapes: absolute, and relative.
+    /// Absolute and relative tolerance, without the movement between two scrapes.
     pub tolerance: Option<(f64, f64)>,
-    /// Why so much, or why they were not compared.
+    /// Reason for the tolerance, or for not comparing the values.
     pub reason: &'static str,
 }
 
-/// One family of either page.
+/// Comparison of one family.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FamilyDiff {
     pub name: String,
-    /// All that is the case, the first the gravest.
+    /// All states of the family, the most serious first.
     pub states: Vec<FamilyState>,
-    /// Why it is missing.
+    /// Reason why our page lacks the family.
     pub missing: Option<MissingReason>,
     /// dcgm-exporter's type and ours, if they differ.
     pub types: Option<(String, String)>,
-    /// Labels that are not the same.
+    /// Labels that differ.
     pub labels: Vec<LabelDiff>,
     pub missing_series: SeriesCount,
     pub extra_series: SeriesCount,
     pub values: ValueDiff,
 }
 
-/// The GPUs of both pages.
+/// GPUs of both pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct GpuSets {
     pub common: Vec<String>,
-    /// On dcgm-exporter's page alone.
+    /// GPUs that are only on dcgm-exporter's page.
     pub missing: Vec<String>,
-    /// On our page alone.
+    /// GPUs that are only on our page.
     pub extra: Vec<String>,
 }
 
-/// Two pages compared.
+/// Result of comparing two pages.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PageDiff {
-    /// Whether everything on dcgm-exporter's page is on ours, and the same. More families on ours are no difference.
+    /// True if our page has everything that dcgm-exporter's page has, with the same values. Extra families on our page
+    /// do not count as a difference.
     pub alike: bool,
     pub gpus: GpuSets,
-    /// Every family of DCGM, by name.
+    /// All DCGM families, by name.
     pub families: Vec<FamilyDiff>,
-    /// Every label of the families that both pages have.
+    /// All labels of the families that are on both pages.
     pub labels: Vec<LabelDiff>,
     /// Families about dcgm-exporter itself, which are not compared.
     pub about_itself: Vec<String>,
-    /// Series that dcgm-exporter's page has twice.
+    /// Series that occur twice on dcgm-exporter's page.
     pub doubled: Vec<String>,
     pub advice: Advice,
 }
 
-/// Compares the scrapes of dcgm-exporter's page with those of ours.
+/// Compares the scrapes of dcgm-exporter's page with the scrapes of ours.
 pub fn compare(
     theirs: &[ParsedPage],
     ours: &[ParsedPage],
@@ -196,7 +196,7 @@ pub fn compare(
                 ..only_one(name, FamilyState::Missing)
             }),
             (None, Some(_)) => families.push(only_one(name, FamilyState::Extra)),
-            // About GPUs of one page alone.
+            // All its series are about GPUs that are on only one page.
             (None, None) => {}
         }
     }
@@ -221,12 +221,12 @@ pub fn compare(
     })
 }
 
-/// Whether a family is one of DCGM's or of dcgm-exporter's lists: those of its first release are in lower case.
+/// Returns true for a family of DCGM or of dcgm-exporter's lists. The names of its first release are in lower case.
 fn is_dcgm(name: &str) -> bool {
     name.starts_with("DCGM_") || name.starts_with("dcgm_")
 }
 
-/// The GPUs that a page is about.
+/// Returns the UUIDs of the GPUs on a page.
 fn gpus(pages: &[ParsedPage], side: PageSide) -> Result<BTreeSet<String>, NotComparable> {
     let families = || pages.iter().flat_map(|page| &page.families);
     if families().next().is_none() {
@@ -234,7 +234,7 @@ fn gpus(pages: &[ParsedPage], side: PageSide) -> Result<BTreeSet<String>, NotCom
     }
     if !families().any(|(name, _)| is_dcgm(name)) {
         let names: BTreeSet<String> = families().map(|(name, _)| name.clone()).collect();
-        // Every exporter has `go_` and `process_`.
+        // Every exporter serves `go_` and `process_` families.
         let own = |name: &String| !["go_", "process_", "promhttp_"].iter().any(|it| name.starts_with(it));
         let (own, runtime): (Vec<String>, Vec<String>) = names.into_iter().partition(own);
         let some: Vec<String> = own.into_iter().chain(runtime).take(3).collect();
@@ -261,7 +261,7 @@ fn only_one(name: &str, state: FamilyState) -> FamilyDiff {
     }
 }
 
-/// A family that both pages have.
+/// Compares a family that both pages have.
 fn family(
     name: &str,
     (theirs, ours): (&str, &str),

@@ -1,67 +1,66 @@
-//! A reader of Prometheus's text format 0.0.4, of any exporter.
+//! Parser for Prometheus's text format 0.0.4, for pages of any exporter.
 //!
-//! It takes what Prometheus takes: families in any order and twice, histograms, timestamps, no `# TYPE`. It keeps the first
-//! of equal series, as Prometheus does, and counts the others.
+//! The parser accepts the same pages as Prometheus: families in any order and repeated, histograms, timestamps, and
+//! families without `# TYPE`. Like Prometheus, it keeps the first of equal series. It records the names of the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::text::clean;
 
-/// One series with its value.
+/// Series with its value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParsedSample {
-    /// Its labels by name.
+    /// Labels by name.
     pub labels: BTreeMap<String, String>,
-    /// Its value.
     pub value: f64,
 }
 
 impl ParsedSample {
-    /// The value of a label.
+    /// Returns the value of a label.
     pub fn label(&self, name: &str) -> Option<&str> {
         self.labels.get(name).map(String::as_str)
     }
 }
 
-/// The series of one name.
+/// All series of one name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ParsedFamily {
-    /// As `# TYPE` declares it; empty without one.
+    /// Type from `# TYPE`; empty if the family has no such line.
     pub kind: String,
-    /// As `# HELP` has it.
+    /// Text from `# HELP`.
     pub help: String,
-    /// Its series, in the order of the page.
+    /// Series in the order of the page.
     pub samples: Vec<ParsedSample>,
 }
 
-/// A page, by family.
+/// Page as a map of families.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ParsedPage {
-    /// Families that have a series.
+    /// Families that have at least one series.
     pub(crate) families: BTreeMap<String, ParsedFamily>,
-    /// Series that were there before.
+    /// Repeated series, which were dropped.
     pub(crate) doubled: Vec<String>,
 }
 
-/// A line that does not have the format.
+/// Error for a line that does not follow the format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {fault}: {text}")]
 pub struct ParseError {
-    /// Its number, from 1 on.
+    /// Line number, starting at 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// Description of the fault.
     pub fault: &'static str,
-    /// How it begins.
+    /// Beginning of the line, shortened for the message.
     pub text: String,
 }
 
-/// What is wrong with a line, until its number is known.
+/// Description of a fault before its line number is added.
 type Fault = &'static str;
 
-/// Most that an error repeats of a line, in bytes.
+/// Maximum length of the quoted line in an error, in bytes.
 const MAX_TEXT: usize = 120;
 
-/// Reads a page.
+/// Parses a page and returns an error for the first faulty line.
 pub fn read(text: &str) -> Result<ParsedPage, ParseError> {
     if !text.is_empty() && !text.ends_with('\n') {
         let last = text.lines().last().unwrap_or_default();
@@ -115,7 +114,7 @@ impl ParsedPage {
         Ok(())
     }
 
-    /// The family of a series: its name, or that of the histogram or summary that it is a part of.
+    /// Returns the family of a series: its own name, or the name of its histogram or summary.
     fn family_of<'a>(&self, name: &'a str) -> &'a str {
         let base = ["_bucket", "_sum", "_count"].iter().find_map(|part| name.strip_suffix(part));
         let is_base = |base: &&str| {
@@ -125,7 +124,7 @@ impl ParsedPage {
     }
 }
 
-/// Reads the line of one series: its name, its labels and its value.
+/// Parses the line of one series into its name, labels and value.
 pub fn sample(line: &str) -> Result<(&str, ParsedSample), &'static str> {
     let end = line.find(|char: char| char == '{' || char.is_whitespace()).ok_or("no value")?;
     let (name, mut rest) = line.split_at(end);
@@ -163,14 +162,14 @@ pub fn sample(line: &str) -> Result<(&str, ParsedSample), &'static str> {
     Ok((name, ParsedSample { labels, value }))
 }
 
-/// Whether it can be the name of a metric, or without a colon of a label.
+/// Returns true if the text can be a metric name, or a label name if it has no colon.
 fn is_name(name: &str) -> bool {
     let mut bytes = name.bytes();
     bytes.next().is_some_and(|first| first.is_ascii_alphabetic() || b"_:".contains(&first))
         && bytes.all(|byte| byte.is_ascii_alphanumeric() || b"_:".contains(&byte))
 }
 
-/// Position of the quote that ends the value.
+/// Returns the position of the quote that ends the value.
 fn end_of_value(text: &str) -> Option<usize> {
     let mut escaped = false;
     for (at, byte) in text.bytes().enumerate() {
@@ -235,7 +234,7 @@ mod tests {
             ("a{b=\"c\\d\"} 1\n", "an escape that there is not"),
             ("a{b=\"c\"} x\n", "the value is no number"),
             ("a{b=\"c} 1\n", "a label value without an end"),
-            // As dcgm-exporter until 4.8.2 writes a quote.
+            // dcgm-exporter until 4.8.2 writes quotes this way.
             ("a{b=\"one \"two\" three\"} 1\n", "a quote within a label value, or no closing brace"),
             ("a{1b=\"c\"} 1\n", "no name of a label"),
             ("a{b=c} 1\n", "a label without a quoted value"),

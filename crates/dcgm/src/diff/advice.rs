@@ -1,4 +1,4 @@
-//! What to set so that the pages are alike, what no setting brings back, and whether the switch is safe.
+//! Advice for a switch: the settings that make the pages alike, the losses that remain, and the verdict.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,38 +10,38 @@ use super::{DiffConfig, FamilyDiff, FamilyState, GpuSets};
 use crate::fields::{Release, TABLE, find};
 use crate::page::{PageConfig, Values};
 
-/// Whether dashboards, alerts and autoscalers can be switched over.
+/// Verdict on switching dashboards, alerts and autoscalers to our page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SwitchVerdict {
-    /// All that dcgm-exporter's page has is on ours, and the same.
+    /// Our page has everything that dcgm-exporter's page has, with the same values.
     Safe,
-    /// With the settings it is.
+    /// The switch is safe after the settings are changed.
     AfterSettings,
-    /// Something is lost or other that no setting changes.
+    /// Something is lost or differs, and no setting changes that.
     Lossy,
 }
 
-/// A setting of the section `dcgm`.
+/// Setting in the section `dcgm`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SettingAdvice {
-    /// Its key, without the section.
+    /// Key of the setting, without the section.
     pub key: &'static str,
-    /// Its value in TOML.
+    /// Value of the setting in TOML.
     pub value: String,
-    /// What it makes alike.
+    /// Difference that the setting removes.
     pub reason: String,
 }
 
-/// What follows from the differences.
+/// Settings, losses and additions that follow from the differences.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Advice {
     pub settings: Vec<SettingAdvice>,
     /// Rows that the file of `dcgm.fields_file` needs.
     pub rows: Vec<String>,
-    /// What no setting makes alike.
+    /// Differences that no setting removes.
     pub lost: Vec<String>,
-    /// What is more on our page, where it is no fault, and stays.
+    /// Harmless additions of our page that remain after the switch.
     pub stays: Vec<String>,
     pub verdict: SwitchVerdict,
 }
@@ -60,7 +60,7 @@ impl AdviceDraft {
         known.1.insert(reason.into());
     }
 
-    /// Another list of fields, with this row. Where theirs is: dcgm-exporter's image has one, its chart a ConfigMap.
+    /// Adds a row that the list of fields needs. dcgm-exporter's image contains such a list, and its chart a ConfigMap.
     fn list(&mut self, row: String, reason: &str) {
         self.set("fields_file", "\"...\"", reason);
         self.rows.insert(row);
@@ -109,8 +109,8 @@ pub fn advise(
     Advice { settings, rows: rows.into_iter().collect(), lost, stays, verdict }
 }
 
-/// The release that has more of their names than the one that is set, where names are missing and the default list is in
-/// use.
+/// Returns the release that has more of dcgm-exporter's names than the configured release. Returns `None` if no name is
+/// missing or the list of fields is not the default list.
 pub fn other_release(
     families: &[FamilyDiff],
     labels: &[LabelDiff],
@@ -175,7 +175,7 @@ fn of_family(family: &FamilyDiff, config: DiffConfig<'_>, found: &mut AdviceDraf
     if let Some((series, theirs, ours)) = &family.values.worst {
         let units = TABLE.iter().filter(|field| field.names.contains(&&**name)).count();
         match units > 1 {
-            // Both releases have the name, one in percent, the other as a ratio.
+            // Both releases have the name, one in percent and the other as a ratio.
             true => {
                 let other = Release::ALL.into_iter().find(|release| *release != config.page.release);
                 let value = format!("{:?}", other.unwrap_or_default().name());
@@ -201,7 +201,7 @@ fn of_label(
     let LabelDiff { name, state, families, .. } = label;
     let is_field = find(name, config.page.release).is_some_and(|field| field.is_served());
     match (name.as_str(), state) {
-        // The family names the window.
+        // The window is part of the family's name.
         (_, LabelState::Same) | ("window_size_in_ms", LabelState::OtherValue { .. }) => {}
         (name, LabelState::Missing | LabelState::Renamed { .. }) if is_field => {
             if !by_release(name) {
@@ -211,7 +211,7 @@ fn of_label(
         ("hostname" | "Hostname", LabelState::OtherValue { theirs, ours }) => found.lost.push(format!(
             "label {name} is {theirs:?} there and {ours:?} here: give both exporters the same variable NODE_NAME"
         )),
-        // The number is in err_code.
+        // The number of the Xid is in err_code.
         ("err_msg", LabelState::OtherValue { theirs, ours }) => found.stays.push(format!(
             "label err_msg has this exporter's own texts, in {families} families, such as {theirs:?} there and {ours:?} here"
         )),

@@ -1,4 +1,4 @@
-//! The labels of a family on both pages: which are on one alone, which have another name, which another value.
+//! Comparison of a family's labels: labels that are on only one page, have another name or have another value.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,39 +7,39 @@ use serde::Serialize;
 use super::series::{PairedSeries, ScrapedFamily};
 use crate::fields::{Release, find};
 
-/// What is the case with a label.
+/// Result of the comparison of a label.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
 pub enum LabelState {
-    /// Not on our page.
+    /// The label is missing from our page.
     Missing,
-    /// On our page under another name.
+    /// The label has another name on our page.
     Renamed {
         ours: String,
     },
-    /// With another value: one of each page.
+    /// The label has different values on the two pages.
     OtherValue {
         theirs: String,
         ours: String,
     },
-    /// On our page alone.
+    /// The label is only on our page.
     Extra,
     Same,
 }
 
-/// A label of a family, or of all families.
+/// Comparison of a label in one family or in all families.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LabelDiff {
     pub name: String,
     #[serde(flatten)]
     pub state: LabelState,
-    /// Families with this label in this state.
+    /// Number of families with this label in this state.
     pub families: usize,
-    /// Pairs of series with other values, or that have it.
+    /// Number of series pairs whose values differ, or that have the label.
     pub series: usize,
 }
 
-/// Names that dcgm-exporter gives to one thing, by release or flag.
+/// Groups of names that dcgm-exporter uses for the same label, depending on release and flags.
 const ALIASES: [&[&str]; 5] = [
     &["hostname", "Hostname"],
     &["UUID", "uuid"],
@@ -48,19 +48,19 @@ const ALIASES: [&[&str]; 5] = [
     &["container", "container_name"],
 ];
 
-/// One name for all names of a label.
+/// Returns the common name for all aliases of a label.
 fn canonical(name: &str) -> &str {
     let field = || find(name, Release::default()).map(|field| field.name());
     ALIASES.iter().find(|names| names.contains(&name)).map(|names| names[0]).or_else(field).unwrap_or(name)
 }
 
-/// The labels that have a value on a page.
+/// Returns the labels that have a value on a page.
 fn names<'a>(family: &ScrapedFamily<'a>) -> BTreeSet<&'a str> {
     let labels = family.series.iter().flat_map(|series| series.labels);
     labels.filter(|(_, value)| !value.is_empty()).map(|(name, _)| name.as_str()).collect()
 }
 
-/// Every label of a family: one entry each, two for a label with another name and another value.
+/// Compares all labels of a family. A label whose name and value both differ has two entries.
 pub fn compare(
     theirs: &ScrapedFamily<'_>,
     ours: &ScrapedFamily<'_>,
@@ -101,9 +101,9 @@ pub fn compare(
     labels
 }
 
-/// The labels of all families: a label that is the same in some and not in others has an entry for each state.
+/// Merges the labels of all families. A label that differs in only some of them has one entry per state.
 pub fn of_page(families: &[Vec<LabelDiff>]) -> Vec<LabelDiff> {
-    // Other values are one state, whichever they are.
+    // All differing values count as one state.
     let rank = |state: &LabelState| match state {
         LabelState::OtherValue { .. } => {
             LabelState::OtherValue { theirs: String::new(), ours: String::new() }

@@ -1,4 +1,4 @@
-//! Why a family of dcgm-exporter's page is not on ours.
+//! Reasons why our page lacks a family of dcgm-exporter's page.
 
 use model::text::clean;
 use serde::Serialize;
@@ -8,29 +8,28 @@ use super::{DiffConfig, FamilyDiff};
 use crate::fields::{Release, find};
 use crate::list::FieldList;
 
-/// Longest help that a row repeats, in bytes.
+/// Maximum length of the help text that a row repeats, in bytes.
 const MAX_HELP: usize = 400;
 
-/// Why a family is missing.
+/// Reason why a family is missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "reason")]
 pub enum MissingReason {
-    /// It is not among the fields of our page, and this row of a CSV would add it.
+    /// The family is not in our list of fields. This CSV row would add it.
     NotListed { row: String },
-    /// The default list of this other release has it.
+    /// The default list of this other release has the family.
     OtherRelease { release: &'static str },
-    /// It is among the fields, and no GPU has a value.
+    /// The family is listed, but no GPU has a value.
     NoValue,
-    /// The field is known, and nothing here gives its value.
+    /// The field is known, but no metric of ours provides its value.
     NotCovered,
-    /// The series are not about GPUs: NVLinks, NVSwitches and CPUs have none here.
+    /// The series are not about GPUs. Our page has no families for NVLinks, NVSwitches and CPUs.
     NotGpu,
-    /// No field of DCGM that is known here.
+    /// The name is not in our table of DCGM's fields.
     Unknown,
 }
 
 impl MissingReason {
-    /// For people.
     pub fn text(&self) -> String {
         let text = match self {
             MissingReason::OtherRelease { release } => {
@@ -64,7 +63,7 @@ pub fn reason(name: &str, theirs: &ScrapedFamily<'_>, config: DiffConfig<'_>) ->
     }
 }
 
-/// The row of a CSV that declares the family as dcgm-exporter has it.
+/// Returns the CSV row that declares the family as dcgm-exporter does.
 pub fn row(name: &str, kind: &str, help: &str) -> String {
     let help = clean(help, MAX_HELP);
     match help.contains([',', '"']) {
@@ -73,13 +72,13 @@ pub fn row(name: &str, kind: &str, help: &str) -> String {
     }
 }
 
-/// Whether the default list of a release has a family or label of this name.
+/// Returns true if the default list of a release has a family or label of this name.
 pub fn is_default(name: &str, release: Release) -> bool {
     let list = FieldList::default_of(release);
     list.columns.iter().chain(&list.labels).any(|column| column.name == name)
 }
 
-/// Says of a family that the default list of another release has that the release adds it.
+/// Changes the reason to `OtherRelease` if the default list of that release has the family.
 pub fn by_release(family: &mut FamilyDiff, release: Option<Release>) {
     if let (Some(MissingReason::NotListed { .. }), Some(release)) = (&family.missing, release)
         && is_default(&family.name, release)

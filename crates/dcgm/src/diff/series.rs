@@ -1,4 +1,4 @@
-//! Which series of one page is which of the other: by what it is about, not by the order or names of its labels.
+//! Pairing of the series of both pages by their subject, independent of the order and names of their labels.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt::Write;
@@ -7,29 +7,29 @@ use super::tolerance::ValueRange;
 use super::{GpuSets, SeriesCount};
 use crate::parse::{ParsedPage, ParsedSample};
 
-/// The labels that name the GPU of a series, of which it has one.
+/// Labels that may name the GPU of a series. A series has one of them.
 const UUID: [&str; 3] = ["UUID", "uuid", "gpu_uuid"];
 
-/// Other labels that say what a series is about. `gpu` and `device` are numbers that each exporter gives.
+/// Other labels that identify the subject of a series. Every exporter numbers `gpu` and `device` on its own.
 const ABOUT: [&str; 9] =
     ["GPU_I_ID", "nvlink", "nvswitch", "cpu", "cpucore", "clock_event", "xid", "health_watch", "peer_gpu"];
 
-/// The GPU of a series.
+/// Returns the UUID of a series' GPU.
 pub fn gpu(sample: &ParsedSample) -> Option<&str> {
     UUID.iter().find_map(|name| sample.label(name)).filter(|uuid| !uuid.is_empty())
 }
 
-/// One series with what its value was on all scrapes.
+/// Series with its values on all scrapes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScrapedSeries<'a> {
     pub labels: &'a BTreeMap<String, String>,
-    /// On the last scrape.
+    /// Value on the last scrape.
     pub value: f64,
     pub range: ValueRange,
 }
 
 impl<'a> ScrapedSeries<'a> {
-    /// The value of a label; a label that is not there is an empty one, as in Prometheus.
+    /// Returns the value of a label. As in Prometheus, a missing label is an empty label.
     pub fn label(&self, name: &str) -> &'a str {
         self.labels.get(name).map_or("", String::as_str)
     }
@@ -40,7 +40,7 @@ impl<'a> ScrapedSeries<'a> {
     }
 }
 
-/// A family of one page.
+/// Family of one page.
 #[derive(Clone, Debug)]
 pub(crate) struct ScrapedFamily<'a> {
     pub kind: &'a str,
@@ -48,7 +48,8 @@ pub(crate) struct ScrapedFamily<'a> {
     pub series: Vec<ScrapedSeries<'a>>,
 }
 
-/// A family as the newest scrape that has it, with the values of all scrapes; without the GPUs of one page alone.
+/// Returns a family as the newest scrape that has it, with the values of all scrapes. GPUs that are on only one page
+/// are left out.
 pub fn family<'a>(pages: &'a [ParsedPage], name: &str, gpus: &GpuSets) -> Option<ScrapedFamily<'a>> {
     let mut scrapes = pages.iter().rev().filter_map(|page| page.families.get(name));
     let newest = scrapes.next()?;
@@ -75,29 +76,29 @@ pub fn family<'a>(pages: &'a [ParsedPage], name: &str, gpus: &GpuSets) -> Option
     Some(ScrapedFamily { kind: kind(&newest.kind), help: &newest.help, series })
 }
 
-/// No type is the type `untyped`.
+/// Returns the declared type, which defaults to `untyped`.
 fn kind(declared: &str) -> &str {
     if declared.is_empty() { "untyped" } else { declared }
 }
 
-/// One series on both pages.
+/// Series that is on both pages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pair<'a> {
     pub theirs: ScrapedSeries<'a>,
     pub ours: ScrapedSeries<'a>,
 }
 
-/// The series of a family.
+/// Series of a family, paired if possible.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PairedSeries<'a> {
     pub both: Vec<Pair<'a>>,
-    /// Series of one page alone.
+    /// Series that are only on dcgm-exporter's page.
     pub theirs: Vec<ScrapedSeries<'a>>,
     pub ours: Vec<ScrapedSeries<'a>>,
 }
 
-/// Pairs the series that are about the same: those first whose labels are equal as far as both pages have them, as of
-/// two pods that share a GPU, the others in the order of their labels.
+/// Pairs the series that have the same subject. Series whose common labels are equal are paired first, for example
+/// those of two pods that share a GPU. The remaining series are paired in the order of their labels.
 pub fn pair<'a>(theirs: &ScrapedFamily<'a>, ours: &ScrapedFamily<'a>) -> PairedSeries<'a> {
     let has = |family: &ScrapedFamily<'a>, name: &str| {
         family.series.iter().any(|series| !series.label(name).is_empty())
@@ -114,7 +115,7 @@ pub fn pair<'a>(theirs: &ScrapedFamily<'a>, ours: &ScrapedFamily<'a>) -> PairedS
 
 type Unmatched<'a> = (Vec<ScrapedSeries<'a>>, Vec<ScrapedSeries<'a>>);
 
-/// Pairs series with the same key, in order; gives those that are left.
+/// Pairs series with the same key in order, and returns the series that are left.
 fn matched<'a, K: Eq + std::hash::Hash>(
     theirs: &[ScrapedSeries<'a>],
     ours: &[ScrapedSeries<'a>],
@@ -140,13 +141,13 @@ fn matched<'a, K: Eq + std::hash::Hash>(
     (left, free.collect())
 }
 
-/// How many, with one of them.
+/// Counts the series and keeps one as an example.
 pub fn count(series: &[ScrapedSeries<'_>]) -> SeriesCount {
     let example = series.first().map(|one| text(one.labels)).unwrap_or_default();
     SeriesCount { count: series.len(), example }
 }
 
-/// What a series is about, for people: the GPU with its instance, and what else tells it from others.
+/// Formats the subject of a series: the GPU with its instance, and the other labels that identify the series.
 pub fn text(labels: &BTreeMap<String, String>) -> String {
     let mut out = String::from("{");
     let owners = ["GPU_CI_ID", "namespace", "pod", "container"];

@@ -1,29 +1,27 @@
-//! How far two readings of one field may be apart: the numbers, each with its reason.
+//! Permitted difference between two readings of a field, with the reason for every number.
 
 use model::catalog::{self as m, MetricId};
 
 use crate::fields::{DcgmField, FieldFormat, FieldSource, Own};
 
-/// How far apart two values of one series may be.
+/// Permitted difference between two values of a series.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Tolerance {
-    /// In the unit of the field.
+    /// Absolute tolerance in the unit of the field.
     pub absolute: f64,
-    /// Of the larger value.
+    /// Relative tolerance as a fraction of the larger value.
     pub relative: f64,
-    /// Whether the value moves by itself, so that a reading of another hour says nothing.
+    /// True if the value moves by itself, so that readings of different times cannot be compared.
     pub moves: bool,
-    /// Why so much.
     pub reason: &'static str,
 }
 
-/// A metric that moves between the readings of two exporters: DCGM keeps a reading for up to 30 s.
+/// Metric that moves between the readings of two exporters. DCGM keeps a reading for up to 30 s.
 struct Moving {
     metric: MetricId,
-    /// In the unit of the metric.
+    /// Absolute tolerance in the unit of the metric.
     absolute: f64,
     relative: f64,
-    /// Why so much.
     reason: &'static str,
 }
 
@@ -74,10 +72,11 @@ moving! {
     gpu_pcie_link_width_lanes 0.0, 0.0, "may follow the load; both scrapes count";
 }
 
-/// Counts that begin with the exporter: no two exporters have the same.
+/// Reason for not comparing counters that start with the exporter, because no two exporters have the same start.
 const OWN_START: &str = "counted since each exporter's own start";
 
-/// The tolerance of a field, or why its values are not compared. Constants and counts of faults have to be equal.
+/// Returns the tolerance of a field, or the reason why its values are not compared. Constants and fault counters must
+/// be equal.
 pub fn tolerance(field: &DcgmField) -> Result<Tolerance, &'static str> {
     let (metric, factor) = match field.source {
         FieldSource::Own(Own::XidErrorsTotal | Own::ClockEventsTotal) => return Err(OWN_START),
@@ -100,7 +99,7 @@ pub fn tolerance(field: &DcgmField) -> Result<Tolerance, &'static str> {
         FieldSource::Series { of: [(metric, _), ..], factor }
         | FieldSource::Sum { of: [(metric, _), ..], factor } => (Some(*metric), factor),
         FieldSource::Bits { metric, .. } | FieldSource::Choice { metric, .. } => (Some(metric), 1.0),
-        // A share of memory moves as memory does.
+        // A share of memory moves as much as the memory.
         FieldSource::Share { .. } => {
             let reason = "moves as the used memory does";
             return Ok(Tolerance { absolute: 0.01, relative: 0.01, moves: true, reason });
@@ -109,7 +108,7 @@ pub fn tolerance(field: &DcgmField) -> Result<Tolerance, &'static str> {
     };
     let rounding = match field.format {
         FieldFormat::Double => 2e-6,
-        // What is behind the point is cut off; where nothing is converted there is nothing behind it.
+        // dcgm-exporter truncates decimals. An unconverted value has no decimals.
         _ if factor == 1.0 => 0.0,
         _ => 1.0,
     };
@@ -122,7 +121,7 @@ pub fn tolerance(field: &DcgmField) -> Result<Tolerance, &'static str> {
     })
 }
 
-/// What the readings of one series were, on the scrapes of one page.
+/// Range of the readings of one series on the scrapes of one page.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct ValueRange {
     pub least: f64,
@@ -140,7 +139,7 @@ impl ValueRange {
 }
 
 impl Tolerance {
-    /// How far apart the values of both pages may be: what moves between the scrapes of one page may differ by as much
+    /// Returns the permitted difference. A value that moves between the scrapes of one page may differ by as much
     /// between the pages.
     fn allowed(&self, theirs: ValueRange, ours: ValueRange, factor: f64) -> f64 {
         let largest = [theirs.least, theirs.most, ours.least, ours.most].into_iter().map(f64::abs);
@@ -148,7 +147,7 @@ impl Tolerance {
         (self.absolute + self.relative * largest.fold(0.0, f64::max)) * factor + movement
     }
 
-    /// By how much the gap between the values is wider than what is allowed, as a factor: above 1 they differ.
+    /// Returns the ratio of the actual to the permitted difference. The values differ if the ratio is above 1.
     pub fn excess(&self, theirs: ValueRange, ours: ValueRange, factor: f64) -> f64 {
         if [theirs, ours].iter().any(|range| !(range.least.is_finite() && range.most.is_finite())) {
             return if theirs.least.total_cmp(&ours.least).is_eq() { 0.0 } else { f64::INFINITY };
