@@ -126,7 +126,7 @@ pub struct FamilyDiff {
     pub missing: Option<MissingReason>,
     /// dcgm-exporter's type and ours, if they differ.
     pub types: Option<(String, String)>,
-    /// Labels that differ.
+    /// Labels that differ between the pages.
     pub labels: Vec<LabelDiff>,
     pub missing_series: SeriesCount,
     pub extra_series: SeriesCount,

@@ -1,6 +1,6 @@
-//! The table of DCGM's fields: names, units, types, and the series of ours that give the values.
+//! Table of DCGM's fields with names, units, types, and the series of ours that provide the values.
 //!
-//! A field whose newer name has another unit has two rows, one a unit: DCGM has two ids for them as well.
+//! A field whose newer name has another unit has one row per unit, because DCGM also has two ids for it.
 
 mod expression;
 mod table;
@@ -9,21 +9,21 @@ use model::catalog::{EntityKind, MetricId};
 
 pub use table::TABLE;
 
-/// A release of dcgm-exporter whose page is made.
+/// Release of dcgm-exporter whose page is imitated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Release {
-    /// 4.8.4, on DCGM 4.6.
+    /// Release 4.8.4, on DCGM 4.6.
     #[default]
     V4_8,
-    /// 4.9.0, on DCGM 4.7: names with base units.
+    /// Release 4.9.0, on DCGM 4.7, whose names have base units.
     V4_9,
 }
 
 impl Release {
-    /// All releases, in order.
+    /// All releases in order.
     pub const ALL: [Release; 2] = [Release::V4_8, Release::V4_9];
 
-    /// As the setting names it.
+    /// Returns the name of the release in the settings.
     pub const fn name(self) -> &'static str {
         match self {
             Release::V4_8 => "4.8",
@@ -32,25 +32,21 @@ impl Release {
     }
 }
 
-/// The type of a family, as lists of fields and `# TYPE` name it.
+/// Type of a family in lists of fields and in `# TYPE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FamilyType {
-    /// `gauge`
     Gauge,
-    /// `counter`
     Counter,
-    /// `untyped`
     Untyped,
-    /// `label`: no family, a label of all others.
+    /// Not a family, but a label of all other families.
     Label,
 }
 
 impl FamilyType {
-    /// All of them.
     pub const ALL: [FamilyType; 4] =
         [FamilyType::Gauge, FamilyType::Counter, FamilyType::Untyped, FamilyType::Label];
 
-    /// As lists name it.
+    /// Returns the name of the type in lists of fields.
     pub const fn name(self) -> &'static str {
         match self {
             FamilyType::Gauge => "gauge",
@@ -61,117 +57,118 @@ impl FamilyType {
     }
 }
 
-/// How DCGM holds the value.
+/// Data type of a value in DCGM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldFormat {
-    /// A whole number; what is behind the point is cut off.
+    /// Whole number. Decimals are truncated.
     Integer,
-    /// A number with six decimals.
+    /// Number with six decimals.
     Double,
-    /// A text, for labels alone.
+    /// Text, which is only used for labels.
     Text,
 }
 
-/// What a value is about.
+/// Subject of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// The board. dcgm-exporter repeats it for each MIG instance.
+    /// The board. dcgm-exporter repeats the value for every MIG instance.
     Board,
-    /// The GPU, with MIG each GPU instance by itself.
+    /// The GPU, or every GPU instance if MIG is enabled.
     GpuInstance,
-    /// The GPU, with MIG each compute instance.
+    /// The GPU, or every compute instance if MIG is enabled.
     ComputeInstance,
-    /// The GPU, with MIG as well: never an instance.
+    /// The GPU, never an instance, even if MIG is enabled.
     Whole,
 }
 
 /// Series of a metric whose labels have these values.
 pub type Reading = (MetricId, &'static [&'static str]);
 
-/// Where a value comes from.
+/// Source of a field's values.
 #[derive(Clone, Copy, Debug)]
 pub enum FieldSource {
-    /// Nothing of ours has it, and why: the field is known, and absent.
+    /// No metric of ours provides the value, for this reason. The field is known but absent.
     None(&'static str),
     /// The first of these readings that the entity has, times a factor.
     Series {
         of: &'static [Reading],
-        /// The value times this is DCGM's.
+        /// Factor from our unit to DCGM's.
         factor: f64,
     },
-    /// The sum of these readings, if the entity has all of them, times a factor.
+    /// Sum of these readings times a factor, if the entity has all of them.
     Sum { of: &'static [Reading], factor: f64 },
-    /// A number that has these bits for the values of the metric's label that hold.
+    /// Bit mask with the bits of all label values whose series is 1.
     Bits { metric: MetricId, bits: &'static [(&'static str, u32)] },
-    /// The number of the value of the metric's label that holds; another one where the metric of `failed` is not 0.
+    /// Number of the label value whose series is 1, or another number if the metric of `failed` is not 0.
     Choice { metric: MetricId, numbers: &'static [(&'static str, u32)], failed: Option<(MetricId, u32)> },
-    /// `part / (whole - less)`.
+    /// Ratio `part / (whole - less)`.
     Share { part: &'static [MetricId], whole: &'static [MetricId], less: &'static [MetricId] },
-    /// A label of an info metric, and how a number is made of it.
+    /// Label of an info metric, with the function that converts it to a number.
     Info { metric: MetricId, label: &'static str, number: fn(&str) -> Option<f64> },
-    /// A family of dcgm-exporter's own, with labels of its own.
+    /// Family that dcgm-exporter computes itself, with additional labels.
     Own(Own),
 }
 
-/// The families that dcgm-exporter makes itself.
+/// Families that dcgm-exporter computes itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Own {
     /// Readings of the clock events in the last window, by event.
     ClockEventsCount,
-    /// Beginnings of clock events.
+    /// Number of times that a clock event started.
     ClockEventsTotal,
-    /// Xids in the last window, by code.
+    /// Number of Xids in the last window, by code.
     XidErrorsCount,
-    /// Xids, by code.
+    /// Total number of Xids, by code.
     XidErrorsTotal,
-    /// State of each health watch.
+    /// State of every health watch.
     GpuHealthStatus,
-    /// State of the NVLink path to each other GPU.
+    /// State of the NVLink path to every other GPU.
     P2pStatus,
 }
 
-/// One field of DCGM, in one unit.
+/// DCGM field in one unit.
 #[derive(Clone, Copy, Debug)]
 pub struct DcgmField {
-    /// DCGM's number.
+    /// Number of the field in DCGM.
     pub id: u16,
-    /// Its names, the oldest first; those in lower case are of dcgm-exporter 1.
+    /// Names of the field, the oldest first. Names in lower case come from dcgm-exporter 1.
     pub names: &'static [&'static str],
-    /// The type that its values have; `Label` for a text.
+    /// Type of the values, or `Label` for a text.
     pub kind: FamilyType,
-    /// What it is, with its unit.
+    /// Help text with the unit.
     pub help: &'static str,
-    /// How its values are written.
+    /// Data type of the values.
     pub format: FieldFormat,
-    /// What it is about.
+    /// Subject of the values.
     pub level: Level,
-    /// Where it comes from.
+    /// Source of the values.
     pub source: FieldSource,
 }
 
 impl DcgmField {
-    /// Whether something of ours gives its value, where the hardware has it.
+    /// Returns true if a metric of ours provides the value on hardware that supports it.
     pub const fn is_served(&self) -> bool {
         !matches!(self.source, FieldSource::None(_))
     }
 
-    /// Its name without any release's abbreviations: the first one.
+    /// Returns the first name, which has no release's abbreviations.
     pub const fn name(&self) -> &'static str {
         self.names[0]
     }
 
-    /// What it is made of, as an expression of PromQL over our `/metrics`; empty if nothing there has it.
+    /// Returns a PromQL expression over our `/metrics` that computes the field, or an empty text if there is none.
     pub fn expression(&self) -> String {
         expression::expression(self)
     }
 
-    /// How the expression differs from the field, or why there is none; empty if there is nothing to say.
+    /// Returns the difference between expression and field, or the reason why there is no expression. The text may be
+    /// empty.
     pub fn remark(&self) -> &'static str {
         expression::remark(self, &self.expression())
     }
 }
 
-/// The field of this name. A name that two releases give to different units is that of `release`.
+/// Returns the field with this name. If two releases use a name for different units, `release` decides.
 pub fn find(name: &str, release: Release) -> Option<&'static DcgmField> {
     let mut found = TABLE.iter().filter(|field| field.names.contains(&name));
     match release {
@@ -180,7 +177,7 @@ pub fn find(name: &str, release: Release) -> Option<&'static DcgmField> {
     }
 }
 
-/// The entities whose series count for one entity of the page, the most specific first.
+/// Returns the kinds of entities whose series count for one entity of the page, the most specific kind first.
 pub(crate) const fn kinds(level: Level, on_instance: bool, corrected: bool) -> &'static [EntityKind] {
     match (level, on_instance) {
         (Level::ComputeInstance, true) => &[EntityKind::ComputeInstance, EntityKind::GpuInstance],

@@ -1,10 +1,10 @@
-//! The page of dcgm-exporter, made of the snapshot: its names, labels and number formats, for who reads them today.
+//! Imitation of dcgm-exporter's page, with its names, labels and number formats, for its existing users.
 //!
-//! - [`fields`]: every field that the page can have, and the series of ours that it is made of
-//! - [`list`]: which fields a page has, as which type
-//! - [`page`]: the text
-//! - [`parse`]: the reader of such a text
-//! - [`diff`]: two of them compared
+//! - [`fields`]: all supported fields and the series of ours that provide them
+//! - [`list`]: the fields of a page and their types
+//! - [`page`]: the encoder of the page
+//! - [`parse`]: the parser for such a page
+//! - [`diff`]: the comparison of two pages
 
 #![forbid(unsafe_code)]
 

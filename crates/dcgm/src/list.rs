@@ -1,7 +1,7 @@
-//! Which fields the page has, under which name and type: the default of a release, or a file that dcgm-exporter reads.
+//! List of the page's fields with names and types: the default of a release, or a file in dcgm-exporter's format.
 //!
-//! [`csv`] and [`yaml`] read texts, [`file`] finds the text: in a file, a ConfigMap's manifest or a mounted ConfigMap.
-//! dcgm-exporter does not start with a wrong row. Here such a row is a [`Problem`], and the others are served.
+//! [`csv`] and [`yaml`] parse texts. [`file`] finds the text in a file, a ConfigMap's manifest or a mounted ConfigMap.
+//! dcgm-exporter does not start if a row is faulty. Here the row becomes a [`Problem`], and all other rows are served.
 
 mod csv;
 pub mod file;
@@ -15,35 +15,34 @@ use model::text::clean;
 
 use crate::fields::{DcgmField, FamilyType, FieldFormat, FieldSource, Release, TABLE, find};
 
-/// One family of the page, or one label of all families.
+/// Family of the page, or label of all families.
 #[derive(Clone, Debug)]
 pub struct Column {
-    /// The field.
     pub field: &'static DcgmField,
-    /// The name as the list writes it: that of the family, or of the label.
+    /// Name of the family or label, as the list spells it.
     pub name: String,
-    /// The type that the list declares.
+    /// Type that the list declares.
     pub kind: FamilyType,
-    /// The text of `# HELP`.
+    /// Text of `# HELP`.
     pub help: String,
 }
 
-/// The fields of a page, and what is wrong with the list that they came from.
+/// Fields of a page, with the problems of the list that defined them.
 #[derive(Clone, Debug, Default)]
 pub struct FieldList {
-    /// Families, in the order of the list.
+    /// Families in the order of the list.
     pub columns: Vec<Column>,
     /// Labels that every series carries.
     pub labels: Vec<Column>,
-    /// Rows that are not served as written. None is fatal.
+    /// Rows that are not served as written. None of the problems is fatal.
     pub problems: Vec<Problem>,
 }
 
-/// Most problems that are kept of one file: the others are counted.
+/// Maximum number of problems kept per file. Further problems are only counted.
 const MAX_PROBLEMS: usize = 100;
-/// Most rows of a list that are looked at: more than fifty times as many as there are fields.
+/// Maximum number of rows read from a list, more than fifty times the number of fields.
 const MAX_ROWS: usize = 20_000;
-/// Longest name that is compared and repeated, in bytes.
+/// Maximum length of a name that is compared and repeated, in bytes.
 const MAX_NAME: usize = 80;
 
 /// Problem with one row of a list.
@@ -51,7 +50,7 @@ const MAX_NAME: usize = 80;
 pub struct Problem {
     /// Place of the row: `line 12`, or the path of keys in YAML.
     pub(crate) place: String,
-    /// Name of the row as written; empty if it has none.
+    /// Name of the row as written; empty if the row has none.
     pub(crate) name: String,
     pub(crate) kind: ProblemKind,
 }
@@ -62,7 +61,7 @@ pub(crate) enum ProblemKind {
     Unknown,
     #[error("no such field; did you mean {0}?")]
     Misspelled(&'static str),
-    /// With the name of the earlier row.
+    /// Repeated field, with the name of the earlier row.
     #[error("doubled: the field is there as {0}; remove one")]
     Doubled(String),
     #[error("no type {0:?}; choose gauge, counter, untyped or label")]
@@ -94,7 +93,7 @@ const DEFAULT_4_8: &str = include_str!("list/default-4.8.txt");
 const DEFAULT_4_9: &str = include_str!("list/default-4.9.txt");
 
 impl FieldList {
-    /// What the release serves without a list of its own.
+    /// Returns the default list of the release.
     pub fn default_of(release: Release) -> FieldList {
         let names = match release {
             Release::V4_8 => DEFAULT_4_8,
@@ -108,7 +107,7 @@ impl FieldList {
         list
     }
 
-    /// Adds one row, or the problem with it.
+    /// Adds one row, or records the problem with the row.
     pub fn add(&mut self, place: &str, name: &str, kind: FamilyType, help: &str, release: Release) {
         let Some(field) = find(name, release) else {
             let near = (self.problems.len() < MAX_PROBLEMS).then(|| nearest(name)).flatten();
@@ -133,7 +132,7 @@ impl FieldList {
         if kind == FamilyType::Label { self.labels.push(column) } else { self.columns.push(column) }
     }
 
-    /// As [`FieldList::add`], with the type as written.
+    /// Adds a row like [`FieldList::add`], but parses the type.
     fn add_row(&mut self, place: &str, name: &str, kind: &str, help: &str, release: Release) {
         match FamilyType::ALL.into_iter().find(|known| known.name() == kind) {
             Some(kind) => {
@@ -143,7 +142,7 @@ impl FieldList {
                 }
                 self.add(place, name, kind, help, release);
             }
-            // A name that there is not matters more than its type.
+            // An unknown name is reported before an unknown type.
             None if find(name, release).is_none() => {
                 self.add(place, name, FamilyType::Untyped, help, release);
             }
@@ -151,7 +150,7 @@ impl FieldList {
         }
     }
 
-    /// Keeps a problem, or counts it.
+    /// Keeps a problem, or only counts it if there are too many.
     fn note(&mut self, place: &str, name: &str, kind: ProblemKind) {
         let count = self.problems.len();
         if count < MAX_PROBLEMS {
@@ -167,22 +166,22 @@ impl FieldList {
         }
     }
 
-    /// Problems, also those that are only counted.
+    /// Returns the number of problems, including those that are only counted.
     pub fn problem_count(&self) -> usize {
         let one = |problem: &Problem| if let ProblemKind::More(more) = problem.kind { more } else { 1 };
         self.problems.iter().map(one).sum()
     }
 
-    /// The profiling fields: GPUs before Hopper have none of them.
+    /// Returns the profiling fields, which GPUs before Hopper do not have.
     pub fn profiling(&self) -> impl Iterator<Item = &Column> {
         self.columns.iter().filter(|column| PROFILING.contains(&column.field.id))
     }
 }
 
-/// Numbers of the profiling fields.
+/// Range of the profiling fields' numbers.
 const PROFILING: std::ops::Range<u16> = 1000..1100;
 
-/// The known name most similar to this one, if any is similar enough.
+/// Returns the most similar known name, if any name is similar enough.
 fn nearest(name: &str) -> Option<&'static str> {
     let name = clean(name, MAX_NAME);
     let names = TABLE.iter().flat_map(|field| field.names.iter().copied());

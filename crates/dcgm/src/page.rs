@@ -1,7 +1,7 @@
-//! The page: a pure function of the snapshot.
+//! Encoder of the page, a pure function of the snapshot.
 //!
-//! [`entities`] lists what the page is about, [`labels`] writes what identifies each, [`values`] finds the values of a
-//! field, [`own`] those of the families that dcgm-exporter makes itself, [`number`] writes them.
+//! [`entities`] lists the subjects of the page, and [`labels`] writes their labels. [`values`] finds the values of a
+//! field, [`own`] computes the families that dcgm-exporter computes itself, and [`number`] formats the values.
 
 mod entities;
 mod health;
@@ -19,21 +19,20 @@ use crate::list::{Column, FieldList};
 use entities::{Entities, PageEntity};
 use labels::Labels;
 
-/// Whether the page has dcgm-exporter's known faults.
+/// Choice between dcgm-exporter's known faults and corrected values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Values {
-    /// As dcgm-exporter has them.
+    /// The page repeats dcgm-exporter's known faults.
     #[default]
     Faithful,
-    /// Without them: see [`CORRECTIONS`].
+    /// The page applies the [`CORRECTIONS`].
     Corrected,
 }
 
 impl Values {
-    /// Both.
     pub const ALL: [Values; 2] = [Values::Faithful, Values::Corrected];
 
-    /// As the setting names it.
+    /// Returns the name of the choice in the settings.
     pub const fn name(self) -> &'static str {
         match self {
             Values::Faithful => "faithful",
@@ -42,7 +41,7 @@ impl Values {
     }
 }
 
-/// What [`Values::Corrected`] changes: what dcgm-exporter has, and what the page has instead.
+/// Changes made by [`Values::Corrected`], as pairs of dcgm-exporter's behaviour and the corrected behaviour.
 pub const CORRECTIONS: &[(&str, &str)] = &[
     (
         "A family has the type that the list of fields declares: rates and states as counters.",
@@ -72,44 +71,44 @@ pub const CORRECTIONS: &[(&str, &str)] = &[
     ("DCGM_EXP_CLOCK_EVENTS_COUNT is 0 where the clock events were never read.", "It is absent."),
 ];
 
-/// What the page has.
+/// Configuration of the page.
 #[derive(Clone, Debug)]
 pub struct PageConfig {
-    /// The release whose page is made.
+    /// Release of dcgm-exporter whose page is imitated.
     pub release: Release,
-    /// Its families and labels.
+    /// Families and labels of the page.
     pub fields: FieldList,
-    /// Whether its known faults are kept.
+    /// Choice between faithful and corrected values.
     pub values: Values,
-    /// Name of the label with the host's name; empty for none.
+    /// Name of the label with the host name; empty for no label.
     pub hostname_label: String,
-    /// The host's name; empty: no label.
+    /// Host name; empty for no label.
     pub hostname: String,
-    /// Whether series have the labels of the pod and claim that was given the GPU.
+    /// Enables the labels of the pod and claim that the GPU is allocated to.
     pub pods: bool,
-    /// Whether they have the pod's UID as well.
+    /// Enables the label with the pod's UID.
     pub pod_uids: bool,
-    /// Whether series have the label of the job whose processes have the GPU, by their environments.
+    /// Enables the label of the job, from the environment of the processes on the GPU.
     pub jobs: bool,
-    /// Whether they have the label of the jobs that a scheduler's hooks wrote down for dcgm-exporter.
+    /// Enables the label of jobs from the files that a scheduler's hooks write for dcgm-exporter.
     pub job_files: bool,
-    /// Length of the window of `DCGM_EXP_XID_ERRORS_COUNT`, in milliseconds.
+    /// Length of the window of `DCGM_EXP_XID_ERRORS_COUNT` in milliseconds.
     pub xid_window_ms: u64,
-    /// Length of the window of `DCGM_EXP_CLOCK_EVENTS_COUNT`, in milliseconds.
+    /// Length of the window of `DCGM_EXP_CLOCK_EVENTS_COUNT` in milliseconds.
     pub clock_events_window_ms: u64,
 }
 
-/// dcgm-exporter's default for both windows.
+/// Default length of both windows in dcgm-exporter, in milliseconds.
 pub const WINDOW_MS: u64 = 300_000;
 
 impl PageConfig {
-    /// What the release serves without any setting, on the host of this name.
+    /// Returns the default configuration of the release for a host with this name.
     pub fn for_release(release: Release, hostname: &str) -> PageConfig {
         PageConfig {
             release,
             fields: FieldList::default_of(release),
             values: Values::Faithful,
-            // Until 4.8.2 it was `Hostname`.
+            // Until 4.8.2, the label was `Hostname`.
             hostname_label: "hostname".to_owned(),
             hostname: hostname.to_owned(),
             pods: true,
@@ -125,7 +124,7 @@ impl PageConfig {
         self.values == Values::Corrected
     }
 
-    /// The type of a family.
+    /// Returns the type of a family.
     fn kind(&self, column: &Column) -> FamilyType {
         if self.corrected() { column.field.kind } else { column.kind }
     }
@@ -137,7 +136,7 @@ impl Default for PageConfig {
     }
 }
 
-/// A label with its value.
+/// Label with its value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct PageLabel<'a> {
     name: Cow<'a, str>,
@@ -150,17 +149,17 @@ impl<'a> PageLabel<'a> {
     }
 }
 
-/// One value of a family.
+/// Value of a family, with the labels of its own.
 struct PageSample {
     entity: PageEntity,
     /// Labels that the family adds.
     labels: Vec<PageLabel<'static>>,
-    /// Attributes that the family adds: behind all labels.
+    /// Attributes that the family adds after all labels.
     attributes: Vec<PageLabel<'static>>,
     value: f64,
 }
 
-/// Appends the page of this snapshot. A family without a value is left out.
+/// Appends the page of this snapshot. A family without values is left out.
 pub fn encode(config: &PageConfig, snapshot: &Snapshot, out: &mut String) {
     let entities = Entities::from_snapshot(snapshot);
     let labels = Labels::new(config, snapshot, &entities);
@@ -187,7 +186,7 @@ fn family(
     for sample in samples {
         let factor = if config.corrected() { correction(column) } else { 1.0 };
         let value = sample.value * factor;
-        // A counter below 0 fails the whole page of dcgm-exporter.
+        // dcgm-exporter fails to serve its whole page if a counter is negative.
         if kind == FamilyType::Counter && value < 0.0 {
             continue;
         }
@@ -200,7 +199,7 @@ fn family(
         return;
     }
     lines.sort();
-    // Two pods of one name, as containers of one pod that share a GPU.
+    // Several containers of a pod that share a GPU have the same labels.
     lines.dedup_by(|one, two| one.0 == two.0);
     out.push_str("# HELP ");
     out.push_str(&column.name);
@@ -218,7 +217,7 @@ fn family(
     }
 }
 
-/// From DCGM's MB, 1,024,000 bytes, to a million bytes.
+/// Returns the factor from DCGM's MB (1,024,000 bytes) to a million bytes.
 fn correction(column: &Column) -> f64 {
     const NVLINK_MB: [u16; 4] = [440, 449, 843, 897];
     if NVLINK_MB.contains(&column.field.id) { 1.024 } else { 1.0 }

@@ -10,7 +10,7 @@ use model::text::clean;
 /// Series with its value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParsedSample {
-    /// Labels by name.
+    /// Labels of the series by name.
     pub labels: BTreeMap<String, String>,
     pub value: f64,
 }

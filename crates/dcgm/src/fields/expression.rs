@@ -1,11 +1,11 @@
-//! What a field is made of, as PromQL over our `/metrics`, for people and documents.
+//! PromQL expressions over our `/metrics` that compute DCGM's fields, for the documentation.
 
 use model::catalog::{self as m, METRICS, MetricDef, MetricId, Tier};
 
 use super::{DcgmField, FamilyType, FieldSource, Own, Reading};
 
-/// The selector of a reading, as `gpu_clock_hertz{domain="sm"}`. A rate that is in the JSON alone is that of its counter. None:
-/// nothing on `/metrics` gives it.
+/// Returns the selector of a reading, such as `gpu_clock_hertz{domain="sm"}`. A rate that is only in the JSON is
+/// computed from its counter. Returns `None` if `/metrics` does not provide the reading.
 fn selector((metric, values): &Reading) -> Option<String> {
     let def = m::def(*metric)?;
     let labels: Vec<String> =
@@ -16,18 +16,18 @@ fn selector((metric, values): &Reading) -> Option<String> {
     if def.json_only { Some(format!("rate({}[1m])", of(counter(def)?.name))) } else { Some(of(def.name)) }
 }
 
-/// The counter that a rate adds up to.
+/// Returns the counter that accumulates a rate.
 fn counter(rate: &MetricDef) -> Option<&'static MetricDef> {
     let name = rate.name.strip_suffix("_per_second")?;
     METRICS.iter().find(|def| !def.json_only && def.name.strip_suffix("_total") == Some(name))
 }
 
-/// The name of a metric that `/metrics` has.
+/// Returns the name of a metric if `/metrics` serves it.
 fn name(metric: MetricId) -> Option<&'static str> {
     m::def(metric).filter(|def| !def.json_only).map(|def| def.name)
 }
 
-/// The factor as people write it: a division where that is a whole number.
+/// Appends the factor to an expression, as a division if the inverse is a whole number.
 fn scaled(text: String, factor: f64) -> String {
     let inverse = (1.0 / factor).round();
     match factor {
@@ -37,7 +37,7 @@ fn scaled(text: String, factor: f64) -> String {
     }
 }
 
-/// The sum of the numbers of the states that hold.
+/// Returns the sum of the numbers of all active states.
 fn states(metric: MetricId, numbers: &[(&str, u32)]) -> Option<String> {
     let (name, label) = (name(metric)?, m::def(metric)?.labels.first()?.name);
     let state = |(value, number): &(&str, u32)| format!("{name}{{{label}=\"{value}\"}} * {number}");
@@ -91,19 +91,19 @@ fn own_family(own: Own) -> Option<String> {
     }
 }
 
-/// An expression that gives the field's value; empty if `/metrics` has nothing that does.
+/// Returns an expression for the field's value, or an empty text if `/metrics` does not provide the value.
 pub(super) fn expression(field: &DcgmField) -> String {
     of_source(&field.source).unwrap_or_default()
 }
 
-/// Whether it is a counter that is read once a minute.
+/// Returns true for a counter that is read once a minute.
 fn is_rare_counter(field: &DcgmField) -> bool {
     let (FieldSource::Series { of, .. } | FieldSource::Sum { of, .. }) = field.source else { return false };
     let is_rare = |(metric, _): &Reading| m::def(*metric).is_some_and(|def| def.tier == Tier::Rare);
     field.kind == FamilyType::Counter && of.iter().any(is_rare)
 }
 
-/// What is to be said of the expression, or why there is none; empty if nothing.
+/// Returns a remark on the expression, or the reason why there is none. The text may be empty.
 pub(super) fn remark(field: &DcgmField, expression: &str) -> &'static str {
     match field.source {
         FieldSource::None(why) => why,

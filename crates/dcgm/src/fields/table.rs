@@ -1,7 +1,7 @@
-//! The rows.
+//! Rows of the table of DCGM's fields.
 //!
-//! Numbers, names, units and levels are those of DCGM 4.6 and 4.7 and of dcgm-exporter 4.8.4; the names up to 4.5 come
-//! first. The words of the help texts are ours.
+//! Numbers, names, units and levels come from DCGM 4.6 and 4.7 and from dcgm-exporter 4.8.4. The names up to 4.5 come
+//! first. The help texts are our own.
 
 use model::catalog as m;
 
@@ -10,10 +10,10 @@ use super::FieldFormat::{Double, Integer, Text};
 use super::Level::{Board, ComputeInstance, GpuInstance, Whole};
 use super::{DcgmField, FieldSource, Own};
 
-/// A row: number, type, format, level, names, help, source.
+/// Builds the table from rows of number, type, format, level, names, help and source.
 macro_rules! fields {
     ($($id:literal $kind:ident $format:ident $level:ident [$($name:literal),+] $help:literal = $source:expr;)+) => {
-        /// Every field, by number.
+        /// All fields by number.
         pub static TABLE: &[DcgmField] = &[$(DcgmField {
             id: $id,
             names: &[$($name),+],
@@ -26,21 +26,21 @@ macro_rules! fields {
     };
 }
 
-/// The first of these metrics that there is, with these label values, times a factor.
+/// Source that reads the first existing metric with these label values, times a factor.
 macro_rules! series {
     ($factor:expr; $($metric:ident $([$($label:literal),*])?),+) => {
         FieldSource::Series { of: &[$((m::$metric.id(), &[$($($label),*)?])),+], factor: $factor }
     };
 }
 
-/// The sum of these.
+/// Source that adds up these readings.
 macro_rules! sum {
     ($factor:expr; $($metric:ident $([$($label:literal),*])?),+) => {
         FieldSource::Sum { of: &[$((m::$metric.id(), &[$($($label),*)?])),+], factor: $factor }
     };
 }
 
-/// A label of an info metric.
+/// Source that reads a label of an info metric.
 macro_rules! info {
     ($metric:ident $label:literal) => {
         info!($metric $label, |text| text.parse().ok())
@@ -54,7 +54,7 @@ const MHZ: f64 = 1e-6;
 const MIB: f64 = 1.0 / 1_048_576.0;
 const PERCENT: f64 = 100.0;
 const NANOSECONDS: f64 = 1e9;
-/// DCGM divides KiB by 1,000 and calls the result MB.
+/// Factor to DCGM's MB, which DCGM computes by dividing KiB by 1,000.
 const KIB_BY_1000: f64 = 1.0 / 1_024_000.0;
 const KIB: f64 = 1.0 / 1024.0;
 
@@ -65,19 +65,19 @@ const ONE_LINK: &str = "one link; all links: `gpu_nvlink_bytes_total`";
 const NO_NVLINK_ERROR: &str = "errors by kind: `gpu_nvlink_errors_total`";
 const NO_CYCLES: &str = "NVML has no such counter; shares of time: `gpu_gpm_active_ratio`";
 
-/// `12.4` as 12040, as CUDA numbers its versions.
+/// Converts a version such as `12.4` to CUDA's number, here 12040.
 fn cuda_version(text: &str) -> Option<f64> {
     let (major, minor) = text.split_once('.')?;
     Some(major.parse::<f64>().ok()? * 1000.0 + minor.parse::<f64>().ok()? * 10.0)
 }
 
-/// `9.0` with the first number in the upper 16 bits.
+/// Converts a version such as `9.0` to a number with the first part in the upper 16 bits.
 fn capability(text: &str) -> Option<f64> {
     let (major, minor) = text.split_once('.')?;
     Some(f64::from((major.parse::<u32>().ok()? << 16) + minor.parse::<u32>().ok()?))
 }
 
-/// `0x233510de` as a number.
+/// Converts a hexadecimal text such as `0x233510de` to a number.
 fn hexadecimal(text: &str) -> Option<f64> {
     u32::from_str_radix(text.strip_prefix("0x")?, 16).ok().map(f64::from)
 }
@@ -87,7 +87,7 @@ fn virtual_mode(text: &str) -> Option<f64> {
     modes.iter().position(|mode| *mode == text).map(|at| at as f64)
 }
 
-/// The bits of NVML's clock event reasons.
+/// Bits of NVML's clock event reasons.
 const CLOCK_EVENTS: &[(&str, u32)] = &[
     ("gpu_idle", 0x1),
     ("applications_clocks_setting", 0x2),
@@ -100,11 +100,11 @@ const CLOCK_EVENTS: &[(&str, u32)] = &[
     ("display_clock_setting", 0x100),
 ];
 
-/// NVML's numbers of the compute modes.
+/// Numbers of the compute modes in NVML.
 const COMPUTE_MODES: &[(&str, u32)] =
     &[("default", 0), ("exclusive_thread", 1), ("prohibited", 2), ("exclusive_process", 3)];
 
-/// DCGM's states of the fabric manager.
+/// States of the fabric manager in DCGM.
 const FABRIC: &[(&str, u32)] =
     &[("not_supported", 0), ("not_started", 1), ("in_progress", 2), ("completed", 3)];
 

@@ -1,13 +1,13 @@
-//! A list as CSV: field, type, help. The dialect is that of Go's `encoding/csv` with `#` for comments, as dcgm-exporter
-//! has it, but a row that is wrong is left out alone.
+//! Parser for lists in CSV with the columns field, type and help. Like dcgm-exporter, it follows the dialect of Go's
+//! `encoding/csv` with `#` for comments, but it skips only the faulty rows.
 
 use super::{FieldList, MAX_ROWS, ProblemKind};
 use crate::fields::Release;
 
-/// Longest value in quotes, in bytes: a quote without an end must not take the rest of the file with it.
+/// Maximum length of a quoted value in bytes, so that an unclosed quote does not consume the rest of the file.
 const MAX_QUOTED: usize = 4096;
 
-/// Adds the rows of a text. `place` comes before each line number.
+/// Adds the rows of a text to the list. `place` is the prefix of the line numbers in problems.
 pub(super) fn read(list: &mut FieldList, place: &str, text: &str, release: Release) {
     let mut reader = CsvReader { rest: text.strip_prefix('\u{feff}').unwrap_or(text), line: 0 };
     let mut rows = 0;
@@ -25,7 +25,7 @@ pub(super) fn read(list: &mut FieldList, place: &str, text: &str, release: Relea
                 continue;
             }
         };
-        // Blanks around a value are none of it; tabs are.
+        // Values are trimmed of spaces, but not of tabs.
         let columns: Vec<&str> = columns.iter().map(|column| column.trim_matches(' ')).collect();
         match *columns.as_slice() {
             [name, kind, help] => list.add_row(&place, name, kind, help, release),
@@ -39,10 +39,10 @@ pub(super) fn read(list: &mut FieldList, place: &str, text: &str, release: Relea
     }
 }
 
-/// The records of a text with the lines on which they begin.
+/// Reader of a text's records with their line numbers.
 struct CsvReader<'a> {
     rest: &'a str,
-    /// Lines taken so far.
+    /// Number of lines read so far.
     line: usize,
 }
 
@@ -78,12 +78,12 @@ impl CsvReader<'_> {
     }
 }
 
-/// Bytes of the first line with its end.
+/// Returns the length of the first line in bytes, including the line break.
 fn line_length(text: &str) -> usize {
     text.find('\n').map_or(text.len(), |at| at + 1)
 }
 
-/// The values of the record at the start of a text, and its length with the end of its line.
+/// Parses the record at the start of a text. Returns its values and its length, including the line break.
 fn record(text: &str) -> Result<(Vec<String>, usize), &'static str> {
     let mut columns = Vec::new();
     let mut rest = text;
@@ -119,7 +119,7 @@ fn record(text: &str) -> Result<(Vec<String>, usize), &'static str> {
     }
 }
 
-/// The value up to the quote that ends it, and what follows.
+/// Returns the value up to the closing quote, and the text after the quote.
 fn unquote(quoted: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut rest = quoted;

@@ -1,4 +1,4 @@
-//! The file that a list is in: CSV, YAML, a ConfigMap's manifest, or the folder as which a ConfigMap is mounted.
+//! Reader of the file that contains a list: CSV, YAML, a ConfigMap's manifest, or the directory of a mounted ConfigMap.
 
 use std::fs;
 use std::io;
@@ -10,11 +10,11 @@ use model::text::clean;
 use super::{FieldList, ProblemKind, csv, yaml};
 use crate::fields::Release;
 
-/// Longest file, in bytes: a ConfigMap has no more.
+/// Maximum length of a file in bytes, which is also the limit of a ConfigMap.
 pub const MAX_BYTES: usize = 1 << 20;
-/// Most keys of a mounted ConfigMap that are looked at.
+/// Maximum number of keys of a mounted ConfigMap that are examined.
 const MAX_KEYS: usize = 1000;
-/// The keys in which dcgm-exporter, its chart and GPU Operator have lists and configurations; the first one counts.
+/// Keys that dcgm-exporter, its chart and GPU Operator use for lists and configurations. The first one found counts.
 const KEYS: [&str; 6] = [
     "metrics",
     "dcgm-metrics.csv",
@@ -25,7 +25,8 @@ const KEYS: [&str; 6] = [
 ];
 
 impl FieldList {
-    /// The list in a text: CSV, YAML, or a ConfigMap's manifest. A file that the text names is not read: an error says so.
+    /// Parses a list from CSV, YAML or a ConfigMap's manifest. If the text names another file, that file is not read
+    /// and the list has a problem.
     pub fn parse(text: &str, release: Release) -> FieldList {
         let mut list = FieldList::default();
         list.take_text("", text, release, true, &mut |list, place, file| {
@@ -35,7 +36,8 @@ impl FieldList {
         list
     }
 
-    /// The list at a path: a file, or a folder that is a mounted ConfigMap. An error if nothing there can be read.
+    /// Reads the list from a file or from the directory of a mounted ConfigMap. Returns an error if nothing is
+    /// readable there.
     pub fn read(path: &Path, release: Release) -> io::Result<FieldList> {
         let mut list = FieldList::default();
         let (file, text) = find(path)?;
@@ -55,7 +57,7 @@ impl FieldList {
         Ok(list)
     }
 
-    /// Whether a page of this list is empty: the list has no usable row.
+    /// Returns true if the list has no usable row, so that its page is empty.
     pub fn is_empty(&self) -> bool {
         self.columns.is_empty()
     }
@@ -101,7 +103,7 @@ impl FieldList {
     }
 }
 
-/// Which of these keys of a ConfigMap has the list.
+/// Returns the position of the ConfigMap key that contains the list.
 fn choose(keys: &[&str]) -> Result<usize, String> {
     if let [_] = keys {
         return Ok(0);
@@ -117,7 +119,7 @@ fn choose(keys: &[&str]) -> Result<usize, String> {
     })
 }
 
-/// The file at a path and its text; in a folder that of the key with the list.
+/// Returns the path and the text of the file. In a directory, this is the file of the key that contains the list.
 fn find(path: &Path) -> io::Result<(PathBuf, String)> {
     if !fs::metadata(path)?.is_dir() {
         return Ok((path.to_owned(), read_text(path)?));
@@ -138,7 +140,8 @@ fn find(path: &Path) -> io::Result<(PathBuf, String)> {
     Ok((file, text))
 }
 
-/// The text of a plain file, with U+FFFD for what is not UTF-8: the rows with it are problems. The keys of a mounted ConfigMap are links to `..data/KEY`: such a link is followed, no other.
+/// Returns the text of a plain file. Bytes that are not UTF-8 become U+FFFD, and rows with such bytes are problems.
+/// The keys of a mounted ConfigMap are links to `..data/KEY`. No other link is followed.
 fn read_text(path: &Path) -> io::Result<String> {
     let target = fs::read_link(path).ok();
     let of_config_map = path.file_name().map(|name| Path::new("..data").join(name));

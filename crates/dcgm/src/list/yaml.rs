@@ -1,8 +1,9 @@
-//! A list as YAML: dcgm-exporter's configuration of version 1 (from 4.8.3) or 2 (from 4.8.4), or the manifest of a
-//! ConfigMap.
+//! Parser for lists in YAML: dcgm-exporter's configuration of version 1 (from 4.8.3) or 2 (from 4.8.4), or the manifest
+//! of a ConfigMap.
 //!
-//! dcgm-exporter does not start with an unknown or doubled key. Here the key is a problem, and the rest counts. Keys that are
-//! about how DCGM collects, as intervals and retention, are known and have no effect: nothing is collected for the page.
+//! dcgm-exporter does not start if a key is unknown or repeated. Here such a key is a problem, and the rest counts.
+//! Keys for DCGM's collection, such as intervals and retention, are accepted without effect, because the page
+//! triggers no collection.
 
 use std::cell::Cell;
 use std::fmt;
@@ -12,27 +13,27 @@ use serde::de::{self, DeserializeSeed, Deserializer, EnumAccess, MapAccess, SeqA
 use super::{FieldList, MAX_ROWS, ProblemKind};
 use crate::fields::Release;
 
-/// What a document has.
+/// Content of a document.
 pub(super) enum YamlDocument {
-    /// A configuration of dcgm-exporter: its fields are in the list now.
+    /// Configuration of dcgm-exporter whose fields have been added to the list.
     Fields,
-    /// A configuration that names the file with its fields.
+    /// Configuration that names the file with its fields.
     File(String),
-    /// A configuration that leaves the fields at their default.
+    /// Configuration that leaves the fields at their default.
     Default,
-    /// The texts of a ConfigMap, by key.
+    /// Texts of a ConfigMap by key.
     Texts(Vec<(String, String)>),
 }
 
-/// A value of YAML that keeps doubled keys.
+/// YAML value that keeps repeated keys.
 enum YamlValue {
-    /// Nothing, a text, a number: as text.
+    /// Null, a text or a number, stored as text.
     Scalar(Option<String>),
     List(Vec<YamlValue>),
     Map(Vec<(String, YamlValue)>),
 }
 
-/// Keys that both versions have, beside `metrics`; a star is any item of a list.
+/// Keys of both versions, in addition to `metrics`. A star matches any item of a list.
 const BOTH: &[&str] = &[
     "version",
     "metrics.enableExporterMetrics",
@@ -40,7 +41,7 @@ const BOTH: &[&str] = &[
     "sources.dcgm.detectBindUnbind.pollInterval",
     "server.maxConcurrentScrapes",
 ];
-/// Keys of version 1 alone.
+/// Keys that only version 1 has.
 const FIRST: &[&str] = &[
     "collection.interval",
     "collection.retention.maxAge",
@@ -51,7 +52,7 @@ const FIRST: &[&str] = &[
     "collection.watchGroups.*.retention.maxAge",
     "collection.watchGroups.*.retention.maxSamples",
 ];
-/// Keys of version 2 alone.
+/// Keys that only version 2 has.
 const SECOND: &[&str] = &[
     "collections.*.name",
     "collections.*.every",
@@ -62,7 +63,7 @@ const SECOND: &[&str] = &[
     "sources.dcgm.watch.maxKeepSamples",
 ];
 
-/// Whether a text is YAML rather than CSV: its first line with anything in it is a key, or begins a document.
+/// Returns true if a text is YAML rather than CSV: its first line with content is a key or starts a document.
 pub(super) fn is_yaml(text: &str) -> bool {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -76,11 +77,11 @@ pub(super) fn is_yaml(text: &str) -> bool {
     is_key && (value.is_empty() || value.starts_with([' ', '\t']))
 }
 
-/// Reads the first document of a text, and adds its fields to the list.
+/// Parses the first document of a text and adds its fields to the list.
 pub(super) fn read(list: &mut FieldList, place: &str, text: &str, release: Release) -> YamlDocument {
     let mut documents = yaml_serde::Deserializer::from_str(text);
     let malformed = |why: String| ProblemKind::Malformed(why);
-    // A text of its own makes fewer than two units of a byte, whatever nodes and escapes it has: aliases alone make more.
+    // Without aliases, a text never uses more than two units per byte, whatever its nodes and escapes.
     let left = Cell::new(text.len() * 2 + 64);
     let reader = NodeReader { left: &left };
     let node = match documents.next().map(|document| reader.deserialize(document)) {
@@ -117,7 +118,7 @@ pub(super) fn read(list: &mut FieldList, place: &str, text: &str, release: Relea
     }
 }
 
-/// The text of a key.
+/// Returns the text of a key.
 fn scalar<'a>(keys: &'a [(String, YamlValue)], name: &str) -> Option<&'a str> {
     keys.iter().find_map(|(key, node)| match node {
         YamlValue::Scalar(Some(text)) if key == name => Some(text.as_str()),
@@ -136,7 +137,7 @@ impl YamlReader<'_> {
         self.list.note(&format!("{}{path}", self.place), "", ProblemKind::Malformed(why));
     }
 
-    /// The keys without those that come again.
+    /// Returns the keys without repetitions, which become problems.
     fn once(&mut self, path: &str, keys: Vec<(String, YamlValue)>) -> Vec<(String, YamlValue)> {
         let mut once: Vec<(String, YamlValue)> = Vec::new();
         let mut seen = std::collections::HashSet::new();
@@ -150,7 +151,7 @@ impl YamlReader<'_> {
         once
     }
 
-    /// The texts of a ConfigMap.
+    /// Returns the texts of a ConfigMap.
     fn texts(&mut self, keys: Vec<(String, YamlValue)>) -> Vec<(String, String)> {
         let data = keys.into_iter().find_map(|(key, node)| match node {
             YamlValue::Map(data) if key == "data" => Some(data),
@@ -196,7 +197,7 @@ impl YamlReader<'_> {
         document
     }
 
-    /// Names the keys that the version does not have, and those with a node of another kind.
+    /// Reports keys that the version does not have, and keys whose value has the wrong kind.
     fn check(&mut self, path: &str, node: YamlValue, known: &[&str], version: Option<&str>) {
         let Some(next) = known.iter().find_map(|name| below(path, name)) else {
             let whose = match version {
@@ -297,21 +298,22 @@ fn joined(path: &str, key: &str) -> String {
     if path.is_empty() { key } else { format!("{path}.{key}") }
 }
 
-/// What follows in a known key on a path, as `a.b[3].c`: nothing at its end. `None` if the path does not lead to it.
+/// Returns the rest of a known key after a path such as `a.b[3].c`. The rest is `Some(None)` at the end of the key, and
+/// `None` if the path does not lead to the key.
 fn below<'a>(path: &str, known: &'a str) -> Option<Option<&'a str>> {
     let parts = path.split(['.', '[']).map(|part| if part.ends_with(']') { "*" } else { part });
     let mut known = known.split('.');
     parts.into_iter().all(|part| known.next() == Some(part)).then(|| known.next())
 }
 
-/// Reads a node and what is in it, as long as there is memory left for it: a few aliases of aliases are any number of nodes.
+/// Deserializer with a memory limit, because a few nested aliases can expand to any number of nodes.
 #[derive(Clone, Copy)]
 struct NodeReader<'a> {
     left: &'a Cell<usize>,
 }
 
 impl NodeReader<'_> {
-    /// Takes a unit for a node, and one for each byte of its text.
+    /// Charges one unit for a node and one for every byte of its text.
     fn charge<E: de::Error>(self, length: usize) -> Result<(), E> {
         let left = self.left.get().checked_sub(length + 1);
         self.left.set(left.ok_or_else(|| E::custom("aliases make it too large; write their texts out"))?);
@@ -358,7 +360,7 @@ impl<'de> Visitor<'de> for NodeReader<'_> {
 
     fn visit_f64<E: de::Error>(self, value: f64) -> Result<YamlValue, E> {
         self.charge(3)?;
-        // 1e300, not 300 zeros.
+        // Writes 1e300, not 300 zeros.
         Ok(YamlValue::Scalar(Some(format!("{value:?}"))))
     }
 

@@ -1,4 +1,4 @@
-//! What the page is about: each GPU, or, where it has any, its MIG instances.
+//! Subjects of the page: every GPU, or its MIG instances if it has any.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use model::snapshot::Snapshot;
 
 use crate::fields::{Level, kinds};
 
-/// A GPU, a GPU instance or a compute instance: positions in [`Entities`].
+/// GPU, GPU instance or compute instance, as positions in [`Entities`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PageEntity {
     pub gpu: usize,
@@ -16,7 +16,7 @@ pub(crate) struct PageEntity {
     pub compute: Option<u32>,
 }
 
-/// A GPU with its instances.
+/// GPU with its instances.
 #[derive(Debug)]
 pub(crate) struct GpuEntity {
     pub gpu: Gpu,
@@ -24,7 +24,7 @@ pub(crate) struct GpuEntity {
     pub instances: Vec<MigInstance>,
 }
 
-/// A GPU instance with the ids of its compute instances.
+/// GPU instance with the ids of its compute instances.
 #[derive(Debug)]
 pub(crate) struct MigInstance {
     pub id: u32,
@@ -38,7 +38,7 @@ pub(crate) struct MigInstance {
 pub(crate) struct Entities(pub Vec<GpuEntity>);
 
 impl Entities {
-    /// The GPUs whose UUID is known, with their instances.
+    /// Collects the GPUs with a known UUID, and their instances.
     pub fn from_snapshot(snapshot: &Snapshot) -> Entities {
         let mut gpus: BTreeMap<&Gpu, BTreeMap<u32, MigInstance>> = BTreeMap::new();
         let identities =
@@ -88,7 +88,7 @@ impl Entities {
         Entities(gpus.into_iter().map(entity).collect())
     }
 
-    /// What has a value of this level, for every GPU.
+    /// Returns the entities that can have a value of this level, for all GPUs.
     pub fn at(&self, level: Level, corrected: bool) -> Vec<PageEntity> {
         let gpus = 0..self.0.len();
         gpus.flat_map(|gpu| self.of_gpu(gpu, level, corrected)).collect()
@@ -109,13 +109,13 @@ impl Entities {
                     computes.iter().map(move |compute| PageEntity { compute: Some(*compute), ..entity })
                 })
                 .collect(),
-            // Its own value, or that of the GPU once: the values decide.
+            // The instances have values of their own, or only the GPU has one. The values decide.
             Level::Board if corrected => std::iter::once(whole).chain(each).collect(),
             _ => each.collect(),
         }
     }
 
-    /// The subjects whose series count for this entity at this level, the most specific first.
+    /// Returns the subjects whose series count for this entity at this level, the most specific first.
     pub fn subjects(&self, entity: PageEntity, level: Level, corrected: bool) -> Vec<Subject> {
         let gpu = &self.0[entity.gpu];
         let instance = entity.instance.map(|at| &gpu.instances[at]);

@@ -1,11 +1,11 @@
-//! Our verdict on a GPU in DCGM's words: a result, and an error, for each of its health watches.
+//! Translation of our verdict on a GPU to DCGM's health watches, with a result and an error for every watch.
 
 use model::health::{Condition, GpuHealth, HealthLevel};
 
-/// What a watch found.
+/// Finding of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Incident {
-    /// 0: healthy, 10: a warning, 20: a failure.
+    /// Result of the watch: 0 for healthy, 10 for a warning, 20 for a failure.
     pub result: u8,
     pub code: &'static str,
     pub severity: &'static str,
@@ -14,18 +14,18 @@ pub(crate) struct Incident {
 
 const HEALTHY: Incident = Incident { result: 0, code: "DCGM_FR_OK", severity: "NONE", category: "NONE" };
 
-/// A watch with what it found.
+/// Watch with its finding.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Watch {
     pub name: &'static str,
     pub incident: Incident,
 }
 
-/// DCGM's watches, in its order.
+/// DCGM's watches in its order.
 const WATCHES: [&str; 11] =
     ["PCIE", "NVLINK", "PMU", "MCU", "MEM", "SM", "INFOROM", "THERMAL", "POWER", "DRIVER", "ALL"];
 
-/// Every watch of a GPU. `action`: the recovery action that the driver asks for.
+/// Returns every watch of a GPU. `action` is the recovery action that the driver recommends.
 pub fn watches(verdict: &GpuHealth, action: Option<&str>) -> Vec<Watch> {
     let mut watches: Vec<Watch> = WATCHES.iter().map(|name| Watch { name, incident: HEALTHY }).collect();
     for reason in &verdict.reasons {
@@ -43,7 +43,7 @@ pub fn watches(verdict: &GpuHealth, action: Option<&str>) -> Vec<Watch> {
 
 type WatchError = (&'static str, &'static str, &'static str, &'static str);
 
-/// Watch, error code, severity and category of a condition; nothing for one that DCGM does not watch.
+/// Returns watch, error code, severity and category of a condition, or `None` if DCGM has no watch for it.
 fn error(condition: Condition, action: Option<&str>) -> Option<WatchError> {
     Some(match condition {
         Condition::Lost | Condition::Missing => {

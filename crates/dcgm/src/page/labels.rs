@@ -1,4 +1,4 @@
-//! What identifies a series: labels of the entity, of the driver, of the pod that was given it.
+//! Labels of the page's series, which identify the entity, the driver and the pod that the GPU is allocated to.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,25 +13,25 @@ use super::{PageConfig, PageLabel, values};
 use crate::fields::{FieldFormat, FieldSource, Level};
 use crate::list::Column;
 
-/// The labels of one series, and the text by which dcgm-exporter orders the series of a family.
+/// Labels of one series, and the text that determines its order within the family in dcgm-exporter.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SampleLabels {
     pub key: String,
     pub text: String,
 }
 
-/// The labels of every entity of one page.
+/// Labels of all entities of one page.
 pub(crate) struct Labels<'a> {
     entities: &'a Entities,
-    /// The labels of series without labels of their family: most are such.
+    /// Labels of series whose family adds none, which is the usual case.
     plain: BTreeMap<PageEntity, Vec<SampleLabels>>,
-    /// The host's name, if it is a label.
+    /// Label with the host name, if it is enabled.
     hostname: Option<PageLabel<'a>>,
-    /// PCI address and model of each GPU.
+    /// Labels with the PCI address and model of every GPU.
     boards: Vec<Vec<PageLabel<'a>>>,
-    /// Labels of fields, by entity; a family's own labels come among them.
+    /// Labels from fields, by entity. A family's own labels are inserted among them.
     fields: BTreeMap<PageEntity, Vec<PageLabel<'a>>>,
-    /// The owners of a GPU or GPU instance: a set of attributes each. Empty: it has none.
+    /// Attribute sets of the owners of a GPU or GPU instance; empty if it has no owner.
     owners: BTreeMap<(usize, Option<usize>), Vec<Vec<PageLabel<'a>>>>,
 }
 
@@ -107,7 +107,7 @@ impl<'a> Labels<'a> {
         number::text(sample.value, field.format).map(Cow::from)
     }
 
-    /// Adds pods, claims and jobs.
+    /// Adds the labels of pods, claims and jobs.
     fn add_owners(&mut self, config: &PageConfig, snapshot: &'a Snapshot) {
         if !config.pods && !config.jobs && !config.job_files {
             return;
@@ -147,7 +147,7 @@ impl<'a> Labels<'a> {
         }
     }
 
-    /// The labels of a sample: one set for each owner of the entity.
+    /// Returns the label sets of a sample, one per owner of the entity.
     pub fn for_sample(
         &self,
         entity: PageEntity,
@@ -190,7 +190,7 @@ impl<'a> Labels<'a> {
             let mut attributes: Vec<PageLabel<'_>> = attributes.iter().chain(owner).cloned().collect();
             attributes.sort();
             labels.extend(attributes);
-            // A list may name a label that the entity has.
+            // A list may name a label that the entity already has.
             let mut seen: Vec<Cow<'_, str>> = Vec::new();
             labels.retain(|label| {
                 let new = !seen.contains(&label.name);
@@ -203,10 +203,10 @@ impl<'a> Labels<'a> {
     }
 }
 
-/// A level for each kind of entity.
+/// Levels for the three kinds of entities.
 const LEVELS: [Level; 3] = [Level::Whole, Level::GpuInstance, Level::ComputeInstance];
 
-/// `{a="b",c="d"}`.
+/// Formats labels as `{a="b",c="d"}`.
 fn text(labels: &[PageLabel<'_>]) -> String {
     let mut out = String::from("{");
     for (at, label) in labels.iter().enumerate() {
@@ -222,7 +222,7 @@ fn text(labels: &[PageLabel<'_>]) -> String {
     out
 }
 
-/// The labels by name, each with the lengths of name and value: dcgm-exporter orders samples by this text.
+/// Returns the labels by name with the lengths of names and values. dcgm-exporter orders samples by this text.
 fn key(labels: &[PageLabel<'_>]) -> String {
     let mut sorted: Vec<&PageLabel<'_>> = labels.iter().collect();
     sorted.sort();
@@ -232,7 +232,7 @@ fn key(labels: &[PageLabel<'_>]) -> String {
     sorted.iter().map(part).collect()
 }
 
-/// `0000:1a:00.0` as NVML spells it: eight digits of domain, in upper case.
+/// Converts a PCI address such as `0000:1a:00.0` to NVML's form, with a domain of eight digits and upper case.
 fn pci_bus_id(address: &str) -> String {
     match address.split_once(':') {
         Some((domain, rest)) => format!("{domain:0>8}:{rest}").to_uppercase(),
@@ -240,7 +240,7 @@ fn pci_bus_id(address: &str) -> String {
     }
 }
 
-/// Our label and dcgm-exporter's.
+/// Pairs of our label and dcgm-exporter's label.
 const PODS: [(&str, &str); 3] = [("container", "container"), ("namespace", "namespace"), ("pod", "pod")];
 const JOB: [(&str, &str); 1] = [("slurm_job", "hpc_job")];
 const JOB_FILE: [(&str, &str); 1] = [("hpc_job", "hpc_job")];
@@ -254,7 +254,7 @@ const CLAIMS: [(&str, &str); 7] = [
     ("mig_uuid", "dra_mig_device_uuid"),
 ];
 
-/// The labels of each series about this subject, by dcgm-exporter's names; empty ones are left out.
+/// Returns the label sets of the series about this subject, with dcgm-exporter's names and without empty labels.
 fn of_subject<'a>(
     family: Option<&'a Family>,
     subject: &Subject,
@@ -281,7 +281,7 @@ fn pod_name(labels: &[PageLabel<'_>]) -> PodName {
     })
 }
 
-/// The UIDs of pods whose processes are on GPUs; none of a name that two pods have had.
+/// Returns the UIDs of pods with processes on GPUs. A name that two pods have used has no UID.
 fn pod_uids(snapshot: &Snapshot) -> BTreeMap<PodName, Option<&str>> {
     let mut uids = BTreeMap::new();
     let owners = family(snapshot, m::gpu_owner_info.id());
@@ -296,7 +296,7 @@ fn pod_uids(snapshot: &Snapshot) -> BTreeMap<PodName, Option<&str>> {
     uids
 }
 
-/// A claim of dynamic resource allocation, with the pods it is for where these are known.
+/// Claim of dynamic resource allocation, with the pods that use it if they are known.
 #[derive(Clone, Debug)]
 struct ClaimLabels<'a> {
     labels: Vec<PageLabel<'a>>,
@@ -304,7 +304,7 @@ struct ClaimLabels<'a> {
 }
 
 impl<'a> ClaimLabels<'a> {
-    /// Whether it is this pod's: by name where the claim names its pod, else by namespace.
+    /// Returns true if the claim belongs to the pod, by name if the claim names its pods and otherwise by namespace.
     fn is_of(&self, pod: &[PageLabel<'_>]) -> bool {
         if !self.pod.is_empty() {
             return self.pod.iter().all(|label| pod.contains(label));
@@ -323,7 +323,7 @@ fn claims_of<'a>(family: Option<&'a Family>, subject: &Subject) -> impl Iterator
     labels.zip(pods).filter(|(labels, _)| !labels.is_empty()).map(|(labels, pod)| ClaimLabels { labels, pod })
 }
 
-/// The pods, each with its claims; the claims alone where no pod is known.
+/// Combines every pod with its claims. If no pod is known, the result has only the claims.
 fn with_claims<'a>(pods: Vec<Vec<PageLabel<'a>>>, claims: &[ClaimLabels<'a>]) -> Vec<Vec<PageLabel<'a>>> {
     if pods.is_empty() {
         return claims.iter().map(|claim| claim.labels.iter().chain(&claim.pod).cloned().collect()).collect();
@@ -340,8 +340,8 @@ fn with_claims<'a>(pods: Vec<Vec<PageLabel<'a>>>, claims: &[ClaimLabels<'a>]) ->
     pods.into_iter().flat_map(with).collect()
 }
 
-/// dcgm-exporter keeps one pod of a GPU that the device plugin gave, the last that the kubelet lists, and each pod and
-/// container of a claim.
+/// Keeps only the last pod in the kubelet's list among pods without a claim, as dcgm-exporter does for GPUs from the
+/// device plugin. All pods and containers with a claim are kept.
 fn keep_one_without_claim(owners: &mut Vec<Vec<PageLabel<'_>>>) {
     let is_plain = |owner: &Vec<PageLabel<'_>>| owner.iter().all(|label| !label.name.starts_with("dra_"));
     let last = owners.iter().rposition(is_plain);
@@ -349,7 +349,7 @@ fn keep_one_without_claim(owners: &mut Vec<Vec<PageLabel<'_>>>) {
     owners.retain(|owner| at.next() == last || !is_plain(owner));
 }
 
-/// Each of the first with each of the second; without either the other as it is.
+/// Returns all combinations of both lists. If one list is empty, the other is returned unchanged.
 fn crossed<'a>(one: Vec<Vec<PageLabel<'a>>>, two: Vec<Vec<PageLabel<'a>>>) -> Vec<Vec<PageLabel<'a>>> {
     match (one.is_empty(), two.is_empty()) {
         (_, true) => one,
@@ -378,7 +378,7 @@ mod tests {
         ClaimLabels { labels: claim, pod: labels(pod) }
     }
 
-    /// Pod and claim of each owner.
+    /// Returns pod and claim of every owner.
     fn owners(
         pods: &[&[(&'static str, &'static str)]],
         claims: &[ClaimLabels<'static>],

@@ -1,17 +1,17 @@
-//! Numbers and texts as dcgm-exporter 4.8.3 and later write them: Go's shortest form.
+//! Formatting of numbers and texts as in dcgm-exporter 4.8.3 and later, which use Go's shortest form.
 
 use crate::fields::FieldFormat;
 
-/// DCGM's smallest "blank" of whole numbers; the largest is the greatest number of 64 bits.
+/// Smallest of DCGM's "blank" integers. The largest is the maximum of a 64-bit integer.
 const BLANK_INTEGER: f64 = 9_223_372_036_854_775_792.0;
-/// DCGM's smallest "blank" of numbers with a point, and the largest.
+/// Range of DCGM's "blank" floating-point numbers.
 const BLANK_DOUBLE: std::ops::RangeInclusive<f64> = 140_737_488_355_328.0..=140_737_488_355_331.0;
 
-/// The number in this format; `None` for what DCGM has no value for.
+/// Formats a number, or returns `None` for one of DCGM's blank values.
 pub fn text(value: f64, format: FieldFormat) -> Option<String> {
     let value = match format {
         FieldFormat::Integer => whole(value),
-        // Six decimals first, as DCGM hands them over.
+        // DCGM provides six decimals.
         FieldFormat::Double => format!("{value:.6}").parse().ok()?,
         FieldFormat::Text => return None,
     };
@@ -22,14 +22,16 @@ pub fn text(value: f64, format: FieldFormat) -> Option<String> {
     (value.is_finite() && !blank).then(|| shortest(value))
 }
 
-/// Cuts off what is behind the point, but not what is a whole number but for rounding: 57 % are 0.57 here.
+/// Truncates decimals, but rounds a number that differs from an integer only by a rounding error, such as 57 % stored
+/// as 0.57.
 fn whole(value: f64) -> f64 {
     let near = value.round();
     let rounding = 1e-6f64.max(near.abs() * 1e-12);
     if (value - near).abs() <= rounding { near } else { value.trunc() }
 }
 
-/// The shortest text that reads back the same, with an exponent from a million on and below a ten-thousandth.
+/// Returns the shortest text that parses to the same number. Numbers from a million on and below a ten-thousandth
+/// have an exponent.
 fn shortest(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -46,7 +48,7 @@ fn shortest(value: f64) -> String {
     }
 }
 
-/// Appends text with backslash, newline and, in a label value, the double quote escaped.
+/// Appends text and escapes backslashes, newlines and, in label values, double quotes.
 pub fn escape(out: &mut String, text: &str, quote: bool) {
     for char in text.chars() {
         match char {

@@ -1,4 +1,4 @@
-//! The families that dcgm-exporter makes itself.
+//! Families that dcgm-exporter computes itself.
 
 use model::catalog::{self as m, MetricId, Subject};
 use model::snapshot::{Series, Snapshot};
@@ -9,7 +9,7 @@ use super::values::{family, info, number};
 use super::{PageConfig, PageLabel, PageSample};
 use crate::fields::{Level, Own};
 
-/// The values of one of them.
+/// Returns the values of one family.
 pub fn samples(own: Own, config: &PageConfig, snapshot: &Snapshot, entities: &Entities) -> Vec<PageSample> {
     let corrected = config.corrected();
     match own {
@@ -18,7 +18,7 @@ pub fn samples(own: Own, config: &PageConfig, snapshot: &Snapshot, entities: &En
             counted(snapshot, entities, &CLOCK_EVENTS, Some(window), Level::Board, corrected)
         }
         Own::ClockEventsTotal => counted(snapshot, entities, &CLOCK_STARTS, None, Level::Board, corrected),
-        // An Xid is of the GPU: with MIG dcgm-exporter asks the instances alone.
+        // An Xid belongs to the GPU. If MIG is enabled, dcgm-exporter only reads the instances.
         Own::XidErrorsCount => {
             let window = Some(config.xid_window_ms);
             let level = if corrected { Level::Whole } else { Level::GpuInstance };
@@ -33,14 +33,14 @@ pub fn samples(own: Own, config: &PageConfig, snapshot: &Snapshot, entities: &En
     }
 }
 
-/// What is counted by the value of a label.
+/// Family that counts events by the value of a label.
 struct EventFamily {
     metric: fn() -> MetricId,
-    /// Our label, and dcgm-exporter's.
+    /// Our label and dcgm-exporter's label.
     label: (&'static str, &'static str),
-    /// dcgm-exporter's word for a value of ours.
+    /// Converts our label value to dcgm-exporter's.
     word: fn(&str) -> String,
-    /// Whether nothing happened where there is no series.
+    /// True if a missing series means that nothing happened.
     none_is_zero: bool,
 }
 
@@ -64,7 +64,7 @@ const XIDS: EventFamily = EventFamily {
 };
 const XIDS_TOTAL: EventFamily = EventFamily { metric: || m::gpu_xid_errors_total.id(), ..XIDS };
 
-/// dcgm-exporter's word for a reason for a lower clock.
+/// Returns dcgm-exporter's name for a clock event reason.
 fn clock_event(reason: &str) -> String {
     let word = match reason {
         "applications_clocks_setting" => "clocks_setting",
@@ -78,8 +78,8 @@ fn clock_event(reason: &str) -> String {
     word.to_owned()
 }
 
-/// One value for each word that was counted. With a window, an entity of which nothing is known has one 0 without the
-/// word, corrected only of Xids, of which there is a series from the first one on; of a total there is no 0.
+/// Returns one value per counted name. With a window, an entity without data has a single 0 without the name. Corrected
+/// values have this 0 only for Xids, whose series start with the first Xid. Totals have no 0.
 fn counted(
     snapshot: &Snapshot,
     entities: &Entities,
@@ -91,7 +91,7 @@ fn counted(
     let found = family(snapshot, (what.metric)());
     let mut samples = Vec::new();
     for entity in entities.at(level, corrected) {
-        // On the GPU itself once, or repeated on its instances as any value of the board.
+        // The value is on the GPU once, or repeated on its instances like any value of the board.
         if corrected && entity.instance.is_some() {
             continue;
         }
@@ -124,13 +124,13 @@ fn counted(
     samples
 }
 
-/// Each watch of each GPU, by the verdict of this snapshot.
+/// Returns all watches of all GPUs, based on the verdict of this snapshot.
 fn health(snapshot: &Snapshot, entities: &Entities) -> Vec<PageSample> {
     let mut samples = Vec::new();
     for entity in entities.at(Level::Whole, false) {
         let gpu = &entities.0[entity.gpu].gpu;
         let Some(verdict) = snapshot.health.gpus.iter().find(|verdict| verdict.gpu == *gpu) else { continue };
-        // While the driver is away there is no verdict.
+        // There is no verdict while the driver is unavailable.
         if verdict.healthy.is_none() {
             continue;
         }
@@ -149,7 +149,7 @@ fn health(snapshot: &Snapshot, entities: &Entities) -> Vec<PageSample> {
     samples
 }
 
-/// The recovery action that the driver asks for.
+/// Returns the recovery action that the driver recommends.
 fn recovery_action<'a>(snapshot: &'a Snapshot, subject: &Subject) -> Option<&'a str> {
     let family = family(snapshot, m::gpu_recovery_action.id())?;
     let holds = |series: &&Series| series.subject.subject == *subject && number(series) == Some(1.0);
@@ -157,7 +157,7 @@ fn recovery_action<'a>(snapshot: &'a Snapshot, subject: &Subject) -> Option<&'a 
     info(family, series, "recovery_action")
 }
 
-/// NVML's states of a peer-to-peer path, by our words, with dcgm-exporter's, by number.
+/// States of a peer-to-peer path in NVML's order, as pairs of our name and dcgm-exporter's name.
 const P2P: [(&str, &str); 7] = [
     ("ok", "OK"),
     ("chipset_not_supported", "ChipsetNotSupported"),

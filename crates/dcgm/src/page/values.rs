@@ -1,4 +1,4 @@
-//! The values of DCGM's own fields.
+//! Values of DCGM's own fields.
 
 use std::collections::HashMap;
 
@@ -10,13 +10,13 @@ use super::entities::{Entities, PageEntity};
 use super::{PageLabel, PageSample};
 use crate::fields::{DcgmField, FieldSource, Level, Reading};
 
-/// The series of a metric.
+/// Returns the series of a metric.
 pub fn family(snapshot: &Snapshot, metric: MetricId) -> Option<&Family> {
     let def = m::def(metric)?;
     snapshot.families.iter().find(|family| std::ptr::eq(family.def, def))
 }
 
-/// The number of a series, if it is one.
+/// Returns the value of a series if it is a number.
 pub fn number(series: &Series) -> Option<f64> {
     match series.value {
         Value::Number(value) => Some(value),
@@ -24,7 +24,7 @@ pub fn number(series: &Series) -> Option<f64> {
     }
 }
 
-/// The values of a metric's series with these label values, by what they are about.
+/// Values by subject, for the series of a metric with given label values.
 type BySubject<'a> = HashMap<&'a Subject, f64>;
 
 fn read<'a>(snapshot: &'a Snapshot, (metric, values): Reading) -> BySubject<'a> {
@@ -37,7 +37,7 @@ fn read<'a>(snapshot: &'a Snapshot, (metric, values): Reading) -> BySubject<'a> 
     matching.filter_map(|series| Some((&series.subject.subject, number(series)?))).collect()
 }
 
-/// Numbers by what they are about, for fields that are made of several series each.
+/// Adds up several series per subject, for fields that are sums.
 fn added<'a>(
     snapshot: &'a Snapshot,
     metric: MetricId,
@@ -55,7 +55,7 @@ fn added<'a>(
     sums
 }
 
-/// A field's values, entity by entity.
+/// Returns a field's values in the order of the entities.
 pub fn samples(
     field: &DcgmField,
     corrected: bool,
@@ -78,7 +78,7 @@ pub fn samples(
         samples.extend(of_instances(snapshot, entities, corrected));
     }
     if corrected && field.level == Level::Board {
-        // The GPU's own only where none of its instances has one.
+        // The GPU's own value counts only if none of its instances has one.
         let divided: Vec<usize> =
             samples.iter().filter(|one| one.entity.instance.is_some()).map(|one| one.entity.gpu).collect();
         samples.retain(|one| one.entity.instance.is_some() || !divided.contains(&one.entity.gpu));
@@ -86,10 +86,11 @@ pub fn samples(
     samples
 }
 
-/// DCGM's number of the newest Xid.
+/// Number of the field for the newest Xid.
 const XID: u16 = 230;
 
-/// The newest Xid of each MIG instance, as far as the list of events goes back: DCGM has it beside that of the GPU.
+/// Returns the newest Xid of every MIG instance in the event list. DCGM has these values in addition to the GPU's
+/// value.
 fn of_instances(snapshot: &Snapshot, entities: &Entities, corrected: bool) -> Vec<PageSample> {
     let xids: Vec<_> =
         snapshot.events.iter().filter(|event| event.kind == EventKind::Xid && !event.old).collect();
@@ -108,7 +109,7 @@ fn of_instances(snapshot: &Snapshot, entities: &Entities, corrected: bool) -> Ve
     entities.at(Level::ComputeInstance, corrected).into_iter().filter_map(newest).collect()
 }
 
-/// The attributes of an Xid: code and name.
+/// Returns the attributes of an Xid, its code and name.
 fn error(code: f64) -> Vec<PageLabel<'static>> {
     let number = code as u32;
     let name = match number {
@@ -121,7 +122,7 @@ fn error(code: f64) -> Vec<PageLabel<'static>> {
     vec![PageLabel::new("err_code", number.to_string()), PageLabel::new("err_msg", name)]
 }
 
-/// What a field is made of, with the series of this snapshot.
+/// Source of a field, resolved to the series of this snapshot.
 enum Found<'a> {
     None,
     First(Vec<BySubject<'a>>, f64),
@@ -167,7 +168,7 @@ impl<'a> Found<'a> {
         }
     }
 
-    /// The value of the first of these subjects that has one.
+    /// Returns the value of the first subject that has one.
     fn value(&self, subjects: &[Subject]) -> Option<f64> {
         let first = |maps: &[BySubject<'a>]| {
             subjects.iter().find_map(|subject| maps.iter().find_map(|map| map.get(subject).copied()))
@@ -188,7 +189,7 @@ impl<'a> Found<'a> {
     }
 }
 
-/// A label of an info series, its entity's labels too; nothing if it is empty.
+/// Returns a label of an info series or of its entity, or `None` if the label is empty.
 pub fn info<'a>(family: &Family, series: &'a Series, label: &str) -> Option<&'a str> {
     let mut pairs = series.label_pairs(family.def);
     pairs.find(|(name, _)| *name == label).map(|(_, text)| text).filter(|text| !text.is_empty())

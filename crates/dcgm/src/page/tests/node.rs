@@ -68,8 +68,8 @@ pub fn pods() -> Snapshot {
 pub type GivenByClaim =
     (u32, Option<u32>, &'static [&'static str], &'static str, &'static str, &'static str, &'static str);
 
-/// A GPU that two pods share by one claim, a static MIG instance, a dynamic one whose UUID is not known, and a whole GPU.
-/// No minor number is the index.
+/// A GPU that two pods share by one claim, a static MIG instance, a dynamic one whose UUID is not known, and a whole
+/// GPU. No minor number is the index.
 pub const CLAIMS: [GivenByClaim; 4] = [
     (0, None, &["share-a", "share-b"], "both", "gpu-3", "", ""),
     (1, Some(2), &["static"], "cut", "gpu-2-mig-3g71gb-9-0", "3g.71gb", "MIG-2-0"),
