@@ -186,7 +186,7 @@ DCGM_FI_DEV_SM_CLOCK, gauge, \"Clock, in quotes behind a blank.\"
 const SAID: [&[&str]; 8] = [
     &["line 3", "DCGM_FI_DEV_GPU_TMEP", "did you mean DCGM_FI_DEV_GPU_TEMP?"],
     &["line 4", "NO_SUCH_FIELD", "no such field"],
-    &["line 5", "DCGM_FI_DEV_GPU_TEMP_CELSIUS", "doubled", "DCGM_FI_DEV_GPU_TEMP;"],
+    &["line 5", "DCGM_FI_DEV_GPU_TEMP_CELSIUS", "duplicate", "DCGM_FI_DEV_GPU_TEMP;"],
     &["line 6", "DCGM_FI_DEV_POWER_USAGE", "no type \"histogram\""],
     &["line 7", "DCGM_FI_DEV_FAN_SPEED", "not covered"],
     &["line 8", "DCGM_FI_DEV_FB_USED", "4 found"],

@@ -63,7 +63,7 @@ pub enum NotComparable {
     /// No series is about a GPU.
     #[error("no series has a GPU's UUID: {}", match .0 {
         PageSide::Theirs => "look whether dcgm-exporter sees GPUs (its log, `nvidia-smi -L`)",
-        PageSide::Ours => "`gpu-node-exporter doctor` says why",
+        PageSide::Ours => "run `gpu-node-exporter doctor` for the reason",
     })]
     NoGpu(PageSide),
     /// The pages have no GPU in common. The lists name some GPUs of both pages.

@@ -62,11 +62,11 @@ pub(crate) enum ProblemKind {
     #[error("no such field; did you mean {0}?")]
     Misspelled(&'static str),
     /// Repeated field, with the name of the earlier row.
-    #[error("doubled: the field is there as {0}; remove one")]
+    #[error("duplicate: the list already has the field as {0}; remove one")]
     Doubled(String),
     #[error("no type {0:?}; choose gauge, counter, untyped or label")]
     Type(String),
-    #[error("not covered: nothing here gives its value; remove it")]
+    #[error("not covered: no metric here provides its value; remove it")]
     NoSource,
     #[error("its value is a text; make it a label")]
     TextOnly,

@@ -64,7 +64,7 @@ const MAX_TEXT: usize = 120;
 pub fn read(text: &str) -> Result<ParsedPage, ParseError> {
     if !text.is_empty() && !text.ends_with('\n') {
         let last = text.lines().last().unwrap_or_default();
-        let fault = "the page ends within a line: it is cut off";
+        let fault = "the page is cut off within a line";
         return Err(ParseError { line: text.lines().count(), fault, text: clean(last, MAX_TEXT) });
     }
     let mut page = ParsedPage::default();
@@ -104,7 +104,7 @@ impl ParsedPage {
             return Ok(());
         }
         if !is_name(name) {
-            return Err("no name of a metric");
+            return Err("not a metric name");
         }
         let family = self.families.entry(name.to_owned()).or_default();
         match word {
@@ -129,7 +129,7 @@ pub fn sample(line: &str) -> Result<(&str, ParsedSample), &'static str> {
     let end = line.find(|char: char| char == '{' || char.is_whitespace()).ok_or("no value")?;
     let (name, mut rest) = line.split_at(end);
     if !is_name(name) {
-        return Err("no name of a metric");
+        return Err("not a metric name");
     }
     let mut labels = BTreeMap::new();
     if let Some(inside) = rest.strip_prefix('{') {
@@ -138,12 +138,12 @@ pub fn sample(line: &str) -> Result<(&str, ParsedSample), &'static str> {
             let (name, value) = rest.split_once('=').ok_or("no label")?;
             let name = name.trim();
             if !is_name(name) || name.contains(':') {
-                return Err("no name of a label");
+                return Err("not a label name");
             }
             let value = value.trim_start().strip_prefix('"').ok_or("a label without a quoted value")?;
-            let end = end_of_value(value).ok_or("a label value without an end")?;
+            let end = end_of_value(value).ok_or("an unclosed label value")?;
             if labels.insert(name.to_owned(), unescaped(&value[..end])?).is_some() {
-                return Err("a label is there twice");
+                return Err("a duplicate label");
             }
             rest = value[end + 1..].trim_start();
             match rest.strip_prefix(',') {
@@ -155,7 +155,7 @@ pub fn sample(line: &str) -> Result<(&str, ParsedSample), &'static str> {
         rest = &rest[1..];
     }
     let mut numbers = rest.split_whitespace();
-    let value = numbers.next().ok_or("no value")?.parse().map_err(|_| "the value is no number")?;
+    let value = numbers.next().ok_or("no value")?.parse().map_err(|_| "the value is not a number")?;
     if numbers.next().is_some_and(|timestamp| timestamp.parse::<i64>().is_err()) || numbers.next().is_some() {
         return Err("more than a value and a timestamp");
     }
@@ -195,7 +195,7 @@ fn unescaped(text: &str) -> Result<String, Fault> {
                 Some('\\') => out.push('\\'),
                 Some('n') => out.push('\n'),
                 Some('"') => out.push('"'),
-                _ => return Err("an escape that there is not"),
+                _ => return Err("an unknown escape"),
             },
             char => out.push(char),
         }
@@ -230,18 +230,18 @@ mod tests {
     #[test]
     fn what_prometheus_refuses_is_refused_with_its_line() {
         for (wrong, fault) in [
-            ("a{b=\"c\",b=\"d\"} 1\n", "a label is there twice"),
-            ("a{b=\"c\\d\"} 1\n", "an escape that there is not"),
-            ("a{b=\"c\"} x\n", "the value is no number"),
-            ("a{b=\"c} 1\n", "a label value without an end"),
+            ("a{b=\"c\",b=\"d\"} 1\n", "a duplicate label"),
+            ("a{b=\"c\\d\"} 1\n", "an unknown escape"),
+            ("a{b=\"c\"} x\n", "the value is not a number"),
+            ("a{b=\"c} 1\n", "an unclosed label value"),
             // dcgm-exporter until 4.8.2 writes quotes this way.
             ("a{b=\"one \"two\" three\"} 1\n", "a quote within a label value, or no closing brace"),
-            ("a{1b=\"c\"} 1\n", "no name of a label"),
+            ("a{1b=\"c\"} 1\n", "not a label name"),
             ("a{b=c} 1\n", "a label without a quoted value"),
-            ("<html> x\n", "no name of a metric"),
+            ("<html> x\n", "not a metric name"),
             ("a 1 2 3\n", "more than a value and a timestamp"),
             ("a\n", "no value"),
-            ("a{b=\"c\"} 1", "the page ends within a line: it is cut off"),
+            ("a{b=\"c\"} 1", "the page is cut off within a line"),
         ] {
             let error = read(&format!("ok 1\n{wrong}")).unwrap_err();
             assert_eq!((error.line, error.fault), (2, fault), "{wrong}");

@@ -81,12 +81,12 @@ pub fn advise(
     }
     let by_release = |name: &str| release.is_some_and(|release| is_default(name, release));
     for gpu in &gpus.missing {
-        found
-            .lost
-            .push(format!("GPU {gpu} is on dcgm-exporter's page alone: `gpu-node-exporter doctor` says why"));
+        found.lost.push(format!(
+            "GPU {gpu} is only on dcgm-exporter's page; run `gpu-node-exporter doctor` for the reason"
+        ));
     }
     for gpu in &gpus.extra {
-        found.stays.push(format!("GPU {gpu}, which dcgm-exporter's page has not"));
+        found.stays.push(format!("GPU {gpu}, which is not on dcgm-exporter's page"));
     }
     for family in families {
         of_family(family, config, &mut found);
@@ -133,7 +133,7 @@ fn of_family(family: &FamilyDiff, config: DiffConfig<'_>, found: &mut AdviceDraf
     match &family.missing {
         Some(MissingReason::OtherRelease { .. }) | None => {}
         Some(MissingReason::NotListed { row }) => {
-            found.list(row.clone(), "families that the list of fields has not");
+            found.list(row.clone(), "families missing from the list of fields");
         }
         Some(reason) => found.lost.push(format!("{name}: {}", reason.text())),
     }
@@ -169,7 +169,7 @@ fn of_family(family: &FamilyDiff, config: DiffConfig<'_>, found: &mut AdviceDraf
         let hint =
             if shared { "; dcgm.values = \"corrected\" has one for each pod that shares a GPU" } else { "" };
         let text =
-            format!("{name}: {} series on {only} page alone, such as {}{hint}", series.count, series.example);
+            format!("{name}: {} series only on {only} page, such as {}{hint}", series.count, series.example);
         if only.starts_with("dcgm") { found.lost.push(text) } else { found.stays.push(text) }
     }
     if let Some((series, theirs, ours)) = &family.values.worst {
@@ -205,7 +205,7 @@ fn of_label(
         (_, LabelState::Same) | ("window_size_in_ms", LabelState::OtherValue { .. }) => {}
         (name, LabelState::Missing | LabelState::Renamed { .. }) if is_field => {
             if !by_release(name) {
-                found.list(row(name, "label", ""), "labels that the list of fields has not");
+                found.list(row(name, "label", ""), "labels missing from the list of fields");
             }
         }
         ("hostname" | "Hostname", LabelState::OtherValue { theirs, ours }) => found.lost.push(format!(
@@ -216,13 +216,13 @@ fn of_label(
             "label err_msg has this exporter's own texts, in {families} families, such as {theirs:?} there and {ours:?} here"
         )),
         ("pod" | "namespace" | "container", LabelState::Missing) => found.lost.push(format!(
-            "label {name}, in {families} families: the kubelet names no pod here; `gpu-node-exporter doctor` says why"
+            "label {name}, in {families} families: the kubelet reports no pod here; run `gpu-node-exporter doctor` for the reason"
         )),
         (name, LabelState::Missing) => {
             found.lost.push(format!("label {name}, in {families} families: no setting adds it"));
         }
         (name, LabelState::Renamed { ours }) => found.lost.push(format!(
-            "label {name} is {ours} here, in {families} families: a relabelling of the scrape renames it"
+            "label {name} is {ours} here, in {families} families: rename it with a relabelling rule of the scrape"
         )),
         (name, LabelState::OtherValue { theirs, ours }) => found.lost.push(format!(
             "label {name} has other values in {families} families, such as {theirs:?} there and {ours:?} here"

@@ -35,13 +35,13 @@ impl MissingReason {
             MissingReason::OtherRelease { release } => {
                 return format!("a name of release {release}: see dcgm.release");
             }
-            MissingReason::NotListed { .. } => "not listed: a row in the file of dcgm.fields_file adds it",
+            MissingReason::NotListed { .. } => "not listed; add a row to the file of dcgm.fields_file",
             MissingReason::NoValue => {
-                "listed, but no GPU has a value: `gpu-node-exporter doctor` says what is unsupported or not permitted"
+                "listed, but no GPU has a value; `gpu-node-exporter doctor` lists what is unsupported or not permitted"
             }
-            MissingReason::NotCovered => "not covered: nothing here gives its value",
+            MissingReason::NotCovered => "not covered: no metric here provides its value",
             MissingReason::NotGpu => "not covered: series of NVLinks, NVSwitches and CPUs",
-            MissingReason::Unknown => "not covered: no field of DCGM that is known here",
+            MissingReason::Unknown => "not covered: not a known DCGM field",
         };
         text.to_owned()
     }

@@ -89,7 +89,7 @@ fn record(text: &str) -> Result<(Vec<String>, usize), &'static str> {
     let mut rest = text;
     loop {
         if let Some(quoted) = rest.strip_prefix('"') {
-            let (value, after) = unquote(quoted).ok_or("a quote without an end")?;
+            let (value, after) = unquote(quoted).ok_or("an unclosed quote")?;
             columns.push(value);
             rest = after;
         } else {
@@ -114,7 +114,7 @@ fn record(text: &str) -> Result<(Vec<String>, usize), &'static str> {
         return match end {
             Some(after) => Ok((columns, text.len() - after.len())),
             None if rest.is_empty() => Ok((columns, text.len())),
-            None => Err("text behind the quote that ends a value: double a quote within a value"),
+            None => Err("text after the closing quote; double a quote within a value"),
         };
     }
 }

@@ -88,8 +88,8 @@ fn a_wrong_row_is_left_out_alone() {
         &list,
         &[
             "line 1: DCGM_FI_DEV_GPU_TMEP: no such field; did you mean DCGM_FI_DEV_GPU_TEMP?",
-            "line 3: DCGM_FI_DEV_POWER_USAGE: doubled: the field is there as DCGM_FI_DEV_POWER_USAGE",
-            "line 4: DCGM_FI_DEV_BOARD_POWER_WATTS: doubled: the field is there as DCGM_FI_DEV_POWER_USAGE",
+            "line 3: DCGM_FI_DEV_POWER_USAGE: duplicate: the list already has the field as DCGM_FI_DEV_POWER_USAGE",
+            "line 4: DCGM_FI_DEV_BOARD_POWER_WATTS: duplicate: the list already has the field as DCGM_FI_DEV_POWER_USAGE",
             "line 5: WHATEVER: no such field; remove it",
             "line 6: DCGM_FI_DEV_FB_USED: no type \"histogram\"; choose gauge, counter, untyped or label",
             "line 7: DCGM_FI_DEV_FAN_SPEED: not covered",
@@ -97,9 +97,9 @@ fn a_wrong_row_is_left_out_alone() {
             "line 9: DCGM_FI_DEV_FB_FREE: 3 columns are field, type and help, 4 found",
             "line 10: DCGM_FI_DEV_FB_FREE: 3 columns are field, type and help, 2 found",
             "line 11: a quote within a value",
-            "line 12: text behind the quote",
+            "line 12: text after the closing quote",
             "line 13: DCGM_FI_DEV_FB_FREE: no such field; did you mean DCGM_FI_DEV_FB_FREE?",
-            "line 15: a quote without an end",
+            "line 15: an unclosed quote",
         ],
     );
 }
@@ -151,13 +151,13 @@ fn keys_of_yaml_that_are_wrong_are_named_and_the_rest_counts() {
     assert_problems(
         &list,
         &[
-            "version: doubled",
+            "version: duplicate",
             "metrics.fields[0].label: not understood",
             "metrics.fields[1]: DCGM_FI_DEV_FB_USED: prometheusType is missing",
             "metrics.fields[2]: name is missing",
             "metrics.fields[3]: a row has the keys",
             "metrics.fields[4]: DCGM_FI_DEV_SM_CLCK: no such field; did you mean DCGM_FI_DEV_SM_CLOCK?",
-            "metrics.file: fields are given too",
+            "metrics.file: fields is set too",
             "metrics.interval: not understood",
             "collection: not understood: version 2 has no such key",
             "collections[0].nmae: not understood: version 2 has no such key",
@@ -168,7 +168,7 @@ fn keys_of_yaml_that_are_wrong_are_named_and_the_rest_counts() {
     assert_problems(&third, &["version: version \"3\" is not understood; 1 and 2 are"]);
     assert_problems(&parse(&format!("metrics:\n{FIELDS}")), &["version: missing"]);
     let broken = parse("version: 2\nmetrics: [\n");
-    assert!(broken.is_empty() && problems(&broken)[0].contains("not YAML that can be read"), "{broken:?}");
+    assert!(broken.is_empty() && problems(&broken)[0].contains("invalid YAML"), "{broken:?}");
     for text in ["version: 2\n---\nversion: 2\n", "---\n- a\n", "kind: Pod\n", "version: !x 1\n"] {
         assert_eq!(parse(text).problem_count(), 1, "{text}: {:?}", problems(&parse(text)));
     }
@@ -215,10 +215,10 @@ fn nodes_of_a_wrong_kind_are_named_and_keys_without_a_version_are_those_of_both(
     assert_problems(
         &parse(text),
         &[
-            "metrics: keys are needed here",
-            "collections: a list is needed here",
-            "server: keys are needed here",
-            "sources.dcgm.watch: keys are needed here",
+            "metrics: expected keys",
+            "collections: expected a list",
+            "server: expected keys",
+            "sources.dcgm.watch: expected keys",
         ],
     );
     let text =
@@ -226,9 +226,9 @@ fn nodes_of_a_wrong_kind_are_named_and_keys_without_a_version_are_those_of_both(
     assert_problems(
         &parse(text),
         &[
-            "server.maxConcurrentScrapes: a text or a number is needed here",
-            "collection.watchGroups[0].name: a text or a number is needed here",
-            "collection.watchGroups[1]: keys are needed here",
+            "server.maxConcurrentScrapes: expected a text or a number",
+            "collection.watchGroups[0].name: expected a text or a number",
+            "collection.watchGroups[1]: expected keys",
         ],
     );
     assert_problems(&parse("version: 2\ncollections:\nserver:\nmetrics:\n"), &[]);

@@ -87,7 +87,7 @@ pub(super) fn read(list: &mut FieldList, place: &str, text: &str, release: Relea
     let node = match documents.next().map(|document| reader.deserialize(document)) {
         Some(Ok(node)) => node,
         Some(Err(error)) => {
-            let why = format!("not YAML that can be read: {error}");
+            let why = format!("invalid YAML: {error}");
             list.note(place.trim_end_matches(": "), "", malformed(why));
             return YamlDocument::Fields;
         }
@@ -110,7 +110,7 @@ pub(super) fn read(list: &mut FieldList, place: &str, text: &str, release: Relea
     match scalar(&keys, "kind") {
         Some("ConfigMap") => YamlDocument::Texts(reader.texts(keys)),
         Some(kind) => {
-            let why = format!("{kind:?} is no ConfigMap");
+            let why = format!("{kind:?} is not a ConfigMap");
             reader.problem("kind", why);
             YamlDocument::Fields
         }
@@ -145,7 +145,7 @@ impl YamlReader<'_> {
             if seen.insert(key.clone()) {
                 once.push((key, node));
             } else {
-                self.problem(&joined(path, &key), "doubled: the first one counts; remove the other".into());
+                self.problem(&joined(path, &key), "duplicate: the first one counts; remove the other".into());
             }
         }
         once
@@ -218,9 +218,9 @@ impl YamlReader<'_> {
                     self.check(&format!("{path}[{at}]"), node, known, version);
                 }
             }
-            (_, None) => self.problem(path, "a text or a number is needed here".into()),
-            (_, Some("*")) => self.problem(path, "a list is needed here".into()),
-            (_, Some(_)) => self.problem(path, "keys are needed here".into()),
+            (_, None) => self.problem(path, "expected a text or a number".into()),
+            (_, Some("*")) => self.problem(path, "expected a list".into()),
+            (_, Some(_)) => self.problem(path, "expected keys".into()),
         }
     }
 
@@ -231,15 +231,14 @@ impl YamlReader<'_> {
             match (key.as_str(), node) {
                 ("file", YamlValue::Scalar(Some(file))) => match document {
                     YamlDocument::Default => document = YamlDocument::File(file),
-                    _ => {
-                        self.problem(&path, "fields are given too: these count; remove one of the two".into())
-                    }
+                    _ => self
+                        .problem(&path, "fields is set too and has precedence; remove one of the two".into()),
                 },
                 ("fields", YamlValue::List(rows)) => {
                     if matches!(document, YamlDocument::File(_)) {
                         self.problem(
                             "metrics.file",
-                            "fields are given too: these count; remove one of the two".into(),
+                            "fields is set too and has precedence; remove one of the two".into(),
                         );
                     }
                     document = YamlDocument::Fields;
