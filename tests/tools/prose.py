@@ -21,12 +21,22 @@ KINDS = {"Agreement", "Grammar", "Miscellaneous", "Punctuation", "Redundancy", "
 # Rules of those kinds that are left out.
 LEFT_OUT = {
     "AnA": "reads acronyms as words: an H100, an SM, an Xid",
+    "DisjointPrefixes": "both `non-volatile` and `nonvolatile` are in use",
     "ExpandStandardInputAndOutput": "stdout is the field's word",
+    "ItsContraction": "misreads the possessive before a noun",
     "MassNouns": "findings, listings and trainings are counted here",
     "OkToOkay": "`ok` is a value of this program",
+    "OneOfTheSingular": "misreads `one of the two`",
     "Overall": "means sums over all GPUs",
+    "MissingPreposition": "misreads noun phrases such as `the owner series`",
+    "MultipleSequentialPronouns": "misreads `its SVG`",
+    "NeverMind": "misreads NVM",
+    "PronounInflectionBe": "misreads `of which two are`",
     "SplitWords": "splits terms of the field that the dictionary has",
+    "ThatThan": "misreads `more X that` as a comparison",
     "TheLastDays": "means the last element, not the last few",
+    "ThenThan": "misreads `then` after a comparison that has its `than`",
+    "Without": "misreads `with` before `--out`",
     "UseEllipsisCharacter": "three dots stand in commands",
 }
 

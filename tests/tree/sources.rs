@@ -53,9 +53,39 @@ pub fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Whether a file holds tests or their data alone.
-fn is_test(path: &str) -> bool {
-    path.ends_with("tests.rs") || path.ends_with("/fixtures.rs") || path.contains("tests/")
+/// Returns true for files that hold only tests or their data.
+pub fn is_test(path: &str) -> bool {
+    path.ends_with("tests.rs")
+        || path.ends_with("_test.rs")
+        || path.contains("fixture")
+        || ["/tests/", "/benches/", "/examples/"].iter().any(|folder| path.contains(folder))
+}
+
+/// The numbered lines of a Rust file without the items under `#[cfg(test)]`.
+pub fn production(path: &str) -> Vec<(usize, String)> {
+    static TEST: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"^\s*#\[cfg\((test|all\(test|any\(test)").unwrap());
+    static TEXT: LazyLock<Regex> = LazyLock::new(|| Regex::new(r#""(\\.|[^"\\])*"|'.'|//.*"#).unwrap());
+    let text = read(path);
+    let mut lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.to_owned()));
+    let mut found = Vec::new();
+    while let Some((at, line)) = lines.next() {
+        if !TEST.is_match(&line) {
+            found.push((at, line));
+            continue;
+        }
+        // The item ends with its closing brace, or, without braces, at a semicolon or comma.
+        let (mut depth, mut opened) = (0, false);
+        for (_, line) in lines.by_ref() {
+            let code = TEXT.replace_all(&line, "");
+            depth += code.matches('{').count() as i64 - code.matches('}').count() as i64;
+            opened |= code.contains('{');
+            if (opened && depth <= 0) || (!opened && code.trim_end().ends_with([';', ','])) {
+                break;
+            }
+        }
+    }
+    found
 }
 
 /// The product's code: everything in `src` and `crates/*/src`, tests apart.
