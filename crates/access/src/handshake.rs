@@ -30,7 +30,8 @@ impl Default for Handshakes {
 }
 
 impl Handshakes {
-    /// Performs the handshake. An error contains the reason for the log and the stream to close, which has the TLS alert.
+    /// Performs the handshake. An error contains the reason for the log and the stream to close, which has the TLS
+    /// alert.
     pub async fn accept<S>(
         &self,
         tls: &Tls,

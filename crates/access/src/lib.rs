@@ -100,7 +100,8 @@ struct Seen {
 
 impl Access {
     /// Reads the file and the files that it names. With `optional_certificates`, a handshake succeeds without a client
-    /// certificate that the file requires, for the open paths. Returns all errors that can be found, each with the file.
+    /// certificate that the file requires, for the open paths. Returns all errors that can be found, each with the
+    /// file.
     pub fn open(file: &Path, optional_certificates: bool) -> Result<Access, Vec<String>> {
         let (paths, contents) = (vec![file.to_owned()], Contents::default());
         let mut seen = Seen { paths, contents, problems: Vec::new() };
@@ -122,8 +123,9 @@ impl Access {
             untimely.map(|why| format!("tls_server_config: the certificate {why}; clients will refuse it"));
         let authorities = grants.tls.iter().flat_map(|tls| tls.untimely_authorities());
         let authorities = authorities.map(|why| format!("tls_server_config: {why}; its clients are refused"));
-        let plain = (grants.tls.is_none() && !grants.users.is_empty())
-            .then(|| "basic_auth_users: without tls_server_config passwords travel in plain text".to_owned());
+        let plain = (grants.tls.is_none() && !grants.users.is_empty()).then(|| {
+            "basic_auth_users: without tls_server_config, passwords are sent in plain text".to_owned()
+        });
         let all = grants.warnings.iter().cloned().chain(untimely).chain(authorities).chain(plain);
         all.map(|text| format!("{}: {text}", self.file.display())).collect()
     }
@@ -153,7 +155,7 @@ impl Access {
                 drop(looked);
             };
             if let Err(error) = tokio::task::spawn_blocking(look).await {
-                tracing::error!(%error, "the web configuration is not looked at");
+                tracing::error!(%error, "failed to check the web configuration for changes; it stays in use unchanged");
             }
         };
         // The check continues in the background, and the next request uses its result.
@@ -170,7 +172,7 @@ impl Access {
         let read = seen.read(&self.file, self.optional_certificates).and_then(|grants| {
             let expired = |grants: &Grants| grants.tls.as_ref().and_then(|tls| tls.untimely());
             let why = match (current.lost_in(&grants), expired(&grants)) {
-                (Some(lost), _) => format!("{lost} is gone, which needs a restart"),
+                (Some(lost), _) => format!("{lost} was removed, which takes effect only after a restart"),
                 (None, Some(why)) if expired(&current).is_none() => {
                     format!("tls_server_config: the new certificate {why}")
                 }
@@ -181,7 +183,7 @@ impl Access {
         match read {
             Ok(grants) => {
                 self.current.store(Arc::new(grants));
-                tracing::info!(file = %self.file.display(), "the changed web configuration is in use");
+                tracing::info!(file = %self.file.display(), "applied the changed web configuration");
                 for warning in self.warnings() {
                     tracing::warn!("{warning}");
                 }

@@ -60,7 +60,7 @@ impl PasswordHash {
     pub fn slow(&self) -> Option<String> {
         (self.cost > SLOW_COST).then(|| {
             format!(
-                "cost {} takes seconds of CPU for the first request of a client: 10 to 12 is usual",
+                "cost {} takes seconds of CPU for the first request of a client; use a cost of 10 to 12",
                 self.cost
             )
         })

@@ -47,7 +47,8 @@ impl Tls {
         self.verifier.as_ref().map(|verifier| verifier.untimely_authorities(now())).unwrap_or_default()
     }
 
-    /// Verifies certificates that were presented under earlier files. Returns `None` if a handshake would refuse them now.
+    /// Verifies certificates that were presented under earlier files. Returns `None` if a handshake would refuse them
+    /// now.
     pub fn judge(&self, ClientChain(shown): &ClientChain) -> ClientCertificate {
         let (Some(verifier), [own, intermediates @ ..]) = (&self.verifier, shown.as_slice()) else {
             return ClientCertificate::None;
@@ -91,14 +92,14 @@ impl Pem {
         let bytes = self.bytes()?;
         let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
         match found {
-            Ok(found) if found.is_empty() => Err(self.named("no certificate in PEM is in it")),
+            Ok(found) if found.is_empty() => Err(self.named("contains no certificate in PEM format")),
             found => found.map_err(|error| self.named(error)),
         }
     }
 
     fn key(&self) -> Result<PrivateKeyDer<'static>, String> {
         PrivateKeyDer::from_pem_slice(&self.bytes()?)
-            .map_err(|_| self.named("no private key in PEM is in it, or it is encrypted"))
+            .map_err(|_| self.named("contains no private key in PEM format, or the key is encrypted"))
     }
 }
 
@@ -107,7 +108,8 @@ pub(crate) fn explained(error: &std::io::Error, path: &Path) -> String {
     match error.kind() {
         std::io::ErrorKind::PermissionDenied => {
             format!(
-                "{error}: the exporter's user or group is to read it, as by `chgrp gpu-node-exporter {}`",
+                "{error}; make it readable for the exporter's user or group, such as with \
+                 `chgrp gpu-node-exporter {}`",
                 path.display()
             )
         }

@@ -1,6 +1,6 @@
 //! Parser of the web configuration file of the Prometheus exporter-toolkit. It checks every key, so that one pass
-//! reports all errors. Keys, names and defaults are the toolkit's. A value that rustls does not support is an error; in a
-//! list it is dropped with a warning if other values remain.
+//! reports all errors. Keys, names and defaults are the toolkit's. A value that rustls does not support is an error; in
+//! a list it is dropped with a warning if other values remain.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -114,13 +114,14 @@ impl ClientAuth {
 }
 
 impl WebConfig {
-    /// Parses the text of a file. Paths in it are relative to the folder of the file. Returns all errors that can be found.
+    /// Parses the text of a file. Paths in it are relative to the folder of the file. Returns all errors that can be
+    /// found.
     pub fn parse(text: &str, file: &Path) -> Result<WebConfig, Vec<String>> {
         let top = match yaml_serde::from_str(text) {
             Ok(Value::Mapping(top)) => top,
             Ok(Value::Null) => Mapping::new(),
-            Ok(_) => return Err(vec!["no YAML mapping".into()]),
-            Err(error) => return Err(vec![format!("no YAML: {error}")]),
+            Ok(_) => return Err(vec!["is not a YAML mapping of keys to values".into()]),
+            Err(error) => return Err(vec![format!("is not valid YAML: {error}")]),
         };
         let mut reader =
             Reader { section: String::new(), keys: top, problems: Vec::new(), warnings: Vec::new() };
@@ -169,23 +170,26 @@ fn tls(keys: &mut Reader, file: &Path) -> Option<TlsSection> {
     }
     let name = keys.string("client_auth_type");
     let client_auth = ClientAuth::parse(&name).unwrap_or_else(|| {
-        keys.problem("client_auth_type", format!("invalid value {name:?}"));
+        keys.problem("client_auth_type", format!("invalid value \"{name}\""));
         ClientAuth::No
     });
     if client_ca.is_some() && client_auth == ClientAuth::No && ClientAuth::parse(&name).is_some() {
         keys.problem(
             "client_auth_type",
-            "client CAs are configured, and no client is asked for a certificate",
+            "client CAs are configured, but this type does not request client certificates",
         );
     }
     if client_ca.is_none() && client_auth == ClientAuth::RequireAndVerify {
-        let why = "needs client_ca or client_ca_file: the certificate authorities of the system are not used, which \
-                   would let in all their certificates";
+        let why = "needs client_ca or client_ca_file; the system's certificate authorities are not used, because that \
+                   would accept every certificate that they have issued";
         keys.problem("client_auth_type", why);
     }
     let client_allowed_sans = keys.strings("client_allowed_sans");
     if client_allowed_sans.is_some() && client_auth == ClientAuth::No {
-        keys.warning("client_allowed_sans", "has no effect: no client is asked for a certificate");
+        keys.warning(
+            "client_allowed_sans",
+            "has no effect, because client_auth_type does not request client certificates",
+        );
     }
     // The toolkit ignores this key too.
     keys.boolean("prefer_server_cipher_suites");
@@ -211,11 +215,11 @@ fn versions_and_suites(
         "TLS12" => 12,
         "TLS13" => 13,
         old @ ("TLS10" | "TLS11") => {
-            keys.problem(key, format!("{old} is not supported: TLS12 or TLS13"));
+            keys.problem(key, format!("{old} is not supported; use TLS12 or TLS13"));
             default
         }
         unknown => {
-            keys.problem(key, format!("unknown TLS version {unknown:?}: TLS12 or TLS13"));
+            keys.problem(key, format!("unknown TLS version \"{unknown}\"; use TLS12 or TLS13"));
             default
         }
     };
@@ -224,7 +228,7 @@ fn versions_and_suites(
     versions.extend((max == 13).then_some(&TLS13));
     versions.extend((min == 12).then_some(&TLS12));
     if min > max {
-        keys.problem("min_version", "is above max_version");
+        keys.problem("min_version", "is higher than max_version");
         return (versions, Vec::new());
     }
     let names = keys.strings("cipher_suites").unwrap_or_default();
@@ -237,9 +241,9 @@ fn versions_and_suites(
         match ALL_CIPHER_SUITES.iter().find(|suite| suite_name(suite) == *name) {
             Some(suite) => suites.push(*suite),
             None if SUITES_OF_GO.contains(&name.as_str()) => {
-                keys.warning("cipher_suites", format!("{name} is not supported and left out"));
+                keys.warning("cipher_suites", format!("{name} is not supported and is ignored"));
             }
-            None => keys.problem("cipher_suites", format!("unknown cipher suite {name:?}")),
+            None => keys.problem("cipher_suites", format!("unknown cipher suite \"{name}\"")),
         }
     }
     // As in Go, the list applies only to TLS 1.2: TLS 1.3 always has all of its suites.
@@ -252,7 +256,7 @@ fn versions_and_suites(
         versions.retain(|version| **version != TLS12);
     }
     if versions.is_empty() {
-        keys.problem("cipher_suites", "has no suite that is supported");
+        keys.problem("cipher_suites", "contains no supported suite");
     }
     suites.extend(ALL_CIPHER_SUITES.iter().filter(|suite| of_tls13(suite)));
     (versions, suites)
@@ -266,15 +270,15 @@ fn curves(keys: &mut Reader) -> Vec<&'static dyn SupportedKxGroup> {
             "CurveP256" => curves.push(kx_group::SECP256R1),
             "CurveP384" => curves.push(kx_group::SECP384R1),
             "X25519" => curves.push(kx_group::X25519),
-            "CurveP521" => keys.warning("curve_preferences", "CurveP521 is not supported and left out"),
-            _ => keys.problem("curve_preferences", format!("unknown curve {name:?}")),
+            "CurveP521" => keys.warning("curve_preferences", "CurveP521 is not supported and is ignored"),
+            _ => keys.problem("curve_preferences", format!("unknown curve \"{name}\"")),
         }
     }
     if names.is_empty() {
         return ALL_KX_GROUPS.to_vec();
     }
     if curves.is_empty() {
-        keys.problem("curve_preferences", "has no curve that is supported: X25519, CurveP256 or CurveP384");
+        keys.problem("curve_preferences", "contains no supported curve; use X25519, CurveP256 or CurveP384");
     }
     curves
 }
@@ -288,9 +292,9 @@ fn headers(keys: &mut Reader) -> Vec<(&'static str, String)> {
                 continue;
             }
             if !permitted.is_empty() && !permitted.contains(&value.as_str()) {
-                keys.problem(name, format!("{value:?} is none of {}", permitted.join(", ")));
+                keys.problem(name, format!("\"{value}\" is not permitted; use {}", permitted.join(" or ")));
             } else if !value.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
-                keys.problem(name, "has characters that a header cannot have");
+                keys.problem(name, "contains characters that are not permitted in a header");
             }
             found.push((name, value));
         }
@@ -304,19 +308,19 @@ fn rate_limit(keys: &mut Reader) -> Option<RateLimit> {
     let interval = match interval.as_str() {
         "" | "0" => Duration::ZERO,
         text => humantime::parse_duration(text).unwrap_or_else(|_| {
-            keys.problem("interval", format!("{text:?} is no duration such as \"1s\""));
+            keys.problem("interval", format!("\"{text}\" is not a duration, such as \"1s\""));
             Duration::ZERO
         }),
     };
     let burst = if burst.is_empty() { Ok(0) } else { burst.parse() }.unwrap_or_else(|_| {
-        keys.problem("burst", "is no whole number");
+        keys.problem("burst", "must be a whole number");
         0
     });
     if interval.is_zero() {
         return None;
     }
     if burst == 0 {
-        keys.warning("burst", "0 lets no request through");
+        keys.warning("burst", "0 rejects every request");
     }
     Some(RateLimit { interval, burst })
 }
@@ -326,7 +330,7 @@ fn users(top: &mut Reader) -> BTreeMap<String, PasswordHash> {
         let mut users = BTreeMap::new();
         for (name, hash) in std::mem::take(&mut keys.keys) {
             let Some(name) = scalar(&name).filter(|name| !name.contains(':')) else {
-                keys.problem("", "a user's name is a text without colon");
+                keys.problem("", "a user name must be a string without a colon");
                 continue;
             };
             match scalar(&hash).as_deref().and_then(PasswordHash::parse) {
@@ -336,7 +340,7 @@ fn users(top: &mut Reader) -> BTreeMap<String, PasswordHash> {
                     }
                     users.insert(name, hash);
                 }
-                None => keys.problem(&name, "is no bcrypt hash of a password, such as \"$2y$10$...\""),
+                None => keys.problem(&name, "must be a bcrypt hash of a password, such as \"$2y$10$...\""),
             }
         }
         users
@@ -378,7 +382,7 @@ impl Reader {
         let keys = match self.remove(key)? {
             Value::Mapping(keys) => keys,
             _ => {
-                self.problem(key, "is no section with keys");
+                self.problem(key, "must be a section with keys");
                 return None;
             }
         };
@@ -400,7 +404,7 @@ impl Reader {
     fn string(&mut self, key: &str) -> String {
         let Some(value) = self.remove(key) else { return String::new() };
         scalar(&value).unwrap_or_else(|| {
-            self.problem(key, "is no text");
+            self.problem(key, "must be a string");
             String::new()
         })
     }
@@ -409,14 +413,14 @@ impl Reader {
         let values = self.remove(key)?;
         let list = values.as_sequence().and_then(|list| list.iter().map(scalar).collect());
         if list.is_none() {
-            self.problem(key, "is no list of texts");
+            self.problem(key, "must be a list of strings");
         }
         list
     }
 
     fn boolean(&mut self, key: &str) {
         if self.remove(key).is_some_and(|value| !value.is_bool()) {
-            self.problem(key, "is neither true nor false");
+            self.problem(key, "must be true or false");
         }
     }
 }

@@ -50,7 +50,8 @@ fn push_line(out: &mut String, text: std::fmt::Arguments<'_>) {
     debug_assert!(written.is_ok());
 }
 
-/// Appends a comment on one line. Line breaks in names from the driver are replaced, so that they cannot end the comment.
+/// Appends a comment on one line. Line breaks in names from the driver are replaced, so that they cannot end the
+/// comment.
 fn comment(out: &mut String, text: &str) {
     push_line(out, format_args!("# {}", printable(text)));
 }

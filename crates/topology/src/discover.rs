@@ -1,6 +1,6 @@
-//! Discovery of the machine. hwloc reports packages, NUMA nodes, caches, cores and the PCI tree; sysfs reports PCI links
-//! and network devices. This code must run in a separate process because reading a sysfs file of a failing device can
-//! hang.
+//! Discovery of the machine. hwloc reports packages, NUMA nodes, caches, cores and the PCI tree; sysfs reports PCI
+//! links and network devices. This code must run in a separate process because reading a sysfs file of a failing device
+//! can hang.
 //!
 //! Only the submodule [`machine`] uses hwloc.
 
@@ -83,8 +83,8 @@ pub(crate) fn discover(origin: &Origin, xml: bool) -> Result<(Topology, Option<S
     Ok((topology, xml))
 }
 
-/// Checks that the root contains the files of a machine. Without them hwloc would report a machine of one CPU. The error
-/// is a message for the user.
+/// Checks that the root contains the files of a machine. Without them hwloc would report a machine of one CPU. The
+/// error is a message for the user.
 pub(super) fn check(root: &Path) -> Result<(), String> {
     let cpus = Host::new(root).path("/sys/devices/system/cpu");
     if cpus.is_dir() { Ok(()) } else { Err(format!("{NO_MACHINE} {}", cpus.display())) }

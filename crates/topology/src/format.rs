@@ -60,9 +60,9 @@ pub fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Formats a link, such as `PCIe 5 x16`, or `PCIe 5 x8 of x16` if the link has fewer lanes than device and port support.
-/// A lower current generation appears as `(now 1)` but is no fault, because idle links drop to a lower one. Returns an
-/// empty string if the link is unknown.
+/// Formats a link, such as `PCIe 5 x16`, or `PCIe 5 x8 of x16` if the link has fewer lanes than device and port
+/// support. A lower current generation appears as `(now 1)` but is no fault, because idle links drop to a lower one.
+/// Returns an empty string if the link is unknown.
 pub fn link(device: &Device) -> String {
     let Some(link) = device.link else { return String::new() };
     let could = could(device).unwrap_or(link.most);

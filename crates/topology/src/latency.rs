@@ -1,9 +1,9 @@
 //! Measurement of memory latency between the CPUs and the memory of all pairs of NUMA nodes. The loads form a pointer
 //! chase: the address of a load is the result of the previous one. The buffer is larger than the caches.
 //!
-//! The measurement only runs on demand because it uses a few hundred MiB of a node's memory and one of its CPUs for a few
-//! tenths of a second. It skips nodes with little free memory and the memory of GPUs. It also skips memory of unknown kind
-//! without CPUs, which may belong to a GPU.
+//! The measurement only runs on demand because it uses a few hundred MiB of a node's memory and one of its CPUs for a
+//! few tenths of a second. It skips nodes with little free memory and the memory of GPUs. It also skips memory of
+//! unknown kind without CPUs, which may belong to a GPU.
 
 mod chase;
 mod mempolicy;
@@ -23,7 +23,8 @@ use model::topology::{MemoryKind, NumaNode, Topology};
 
 /// Maximum duration of the whole measurement.
 const LONGEST: Duration = Duration::from_secs(30);
-/// Minimum and maximum buffer size in bytes. Between them, the buffer is twice as large as the largest last-level cache.
+/// Minimum and maximum buffer size in bytes. Between them, the buffer is twice as large as the largest last-level
+/// cache.
 const BUFFER: (u64, u64) = (64 << 20, 512 << 20);
 /// Divisor of a node's free memory: the buffer uses at most a quarter of it.
 const SHARE: u64 = 4;
@@ -125,8 +126,8 @@ fn from(cpus: &CpuSet, buffer: &chase::ChaseBuffer, deadline: Mono) -> Result<f6
     if Mono::now() >= deadline {
         return Err(out_of_time());
     }
-    // The measurement runs on its own thread because a pinned thread stays pinned. The thread may run on any of the CPUs,
-    // so the kernel can pick an idle one.
+    // The measurement runs on its own thread because a pinned thread stays pinned. The thread may run on any of the
+    // CPUs, so the kernel can pick an idle one.
     std::thread::scope(|scope| {
         let measured = scope.spawn(|| {
             pin(cpus)?;

@@ -1,4 +1,5 @@
-//! The complete map: the machine, the GPUs that the driver lists, their locality, and the division of the CPUs among them.
+//! The complete map: the machine, the GPUs that the driver lists, their locality, and the division of the CPUs among
+//! them.
 
 use serde::Serialize;
 
@@ -203,8 +204,8 @@ impl Map {
     }
 }
 
-/// Divides the CPUs among the GPUs in the order of their addresses, as the daemon does. The result does not depend on the
-/// order in which the driver lists the GPUs.
+/// Divides the CPUs among the GPUs in the order of their addresses, as the daemon does. The result does not depend on
+/// the order in which the driver lists the GPUs.
 fn shares(topology: &Topology, joined: &[(Option<&DriverGpu>, GpuPlacement)]) -> Vec<CpuShare> {
     let mut order: Vec<usize> = (0..joined.len()).collect();
     order.sort_by_key(|at| &joined[*at].1.address);

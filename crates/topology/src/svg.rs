@@ -1,5 +1,5 @@
-//! The map as an SVG picture. Packages, NUMA nodes and caches are boxes around their cores. The PCI tree of a node, with
-//! its GPUs, network devices and link labels, is below its cores. A colour and a number mark the share that a core
+//! The map as an SVG picture. Packages, NUMA nodes and caches are boxes around their cores. The PCI tree of a node,
+//! with its GPUs, network devices and link labels, is below its cores. A colour and a number mark the share that a core
 //! belongs to.
 //!
 //! The picture is readable on light and dark backgrounds and without colour vision. It contains no script and loads no

@@ -1,5 +1,5 @@
-//! The machine as a tree for the text and SVG drawings: packages, NUMA nodes and caches by their CPUs, and PCI devices by
-//! their bridges.
+//! The machine as a tree for the text and SVG drawings: packages, NUMA nodes and caches by their CPUs, and PCI devices
+//! by their bridges.
 
 use super::format::is_narrow;
 use model::cpus::CpuSet;
@@ -23,8 +23,8 @@ pub(crate) struct Branch<'a> {
     pub branches: Vec<Branch<'a>>,
     /// Cores that are in none of the branches.
     pub cores: Vec<&'a CpuSet>,
-    /// Devices near this part. A package has the devices near all of its nodes, and the machine has the devices of unknown
-    /// locality.
+    /// Devices near this part. A package has the devices near all of its nodes, and the machine has the devices of
+    /// unknown locality.
     pub pci: Vec<Pci<'a>>,
 }
 
@@ -35,8 +35,8 @@ pub(crate) enum Pci<'a> {
     Bridge {
         /// True if the first address is that of a root port.
         root: bool,
-        /// PCI addresses, ordered from the root down; for a switch, the address of its upstream port. A chain of bridges
-        /// without other devices in between is one entry with several addresses.
+        /// PCI addresses, ordered from the root down; for a switch, the address of its upstream port. A chain of
+        /// bridges without other devices in between is one entry with several addresses.
         addresses: Vec<&'a str>,
         below: Vec<Pci<'a>>,
     },

@@ -101,22 +101,22 @@ web: 1
     assert_eq!(
         problems.unwrap_err(),
         [
-            "tls_server_config.key_file: is no text",
+            "tls_server_config.key_file: must be a string",
             "tls_server_config: missing one of cert or cert_file",
             "tls_server_config: missing one of key or key_file",
             "tls_server_config.client_auth_type: invalid value \"Please\"",
-            "tls_server_config.min_version: TLS11 is not supported: TLS12 or TLS13",
-            "tls_server_config.max_version: unknown TLS version \"TLS14\": TLS12 or TLS13",
+            "tls_server_config.min_version: TLS11 is not supported; use TLS12 or TLS13",
+            "tls_server_config.max_version: unknown TLS version \"TLS14\"; use TLS12 or TLS13",
             "tls_server_config.cipher_suites: unknown cipher suite \"TLS_RSA_WITH_AES_128_CBC_SHA\"",
-            "tls_server_config.curve_preferences: is no list of texts",
+            "tls_server_config.curve_preferences: must be a list of strings",
             "tls_server_config.cert_filse: unknown key",
-            "http_server_config.http2: is neither true nor false",
-            "http_server_config.headers.X-Frame-Options: \"foo\" is none of deny, sameorigin",
+            "http_server_config.http2: must be true or false",
+            "http_server_config.headers.X-Frame-Options: \"foo\" is not permitted; use deny or sameorigin",
             "http_server_config.headers.Content-Type: unknown key",
             "http_server_config.http3: unknown key",
-            "rate_limit.interval: \"often\" is no duration such as \"1s\"",
-            "rate_limit.burst: is no whole number",
-            "basic_auth_users.john: is no bcrypt hash of a password, such as \"$2y$10$...\"",
+            "rate_limit.interval: \"often\" is not a duration, such as \"1s\"",
+            "rate_limit.burst: must be a whole number",
+            "basic_auth_users.john: must be a bcrypt hash of a password, such as \"$2y$10$...\"",
             "web: unknown key",
         ]
     );
@@ -133,8 +133,8 @@ fn what_this_tls_lacks_is_left_out_of_a_list_and_refused_where_nothing_is_left()
     assert_eq!(
         config.warnings,
         [
-            "tls_server_config.cipher_suites: TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA is not supported and left out",
-            "tls_server_config.curve_preferences: CurveP521 is not supported and left out",
+            "tls_server_config.cipher_suites: TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA is not supported and is ignored",
+            "tls_server_config.curve_preferences: CurveP521 is not supported and is ignored",
         ]
     );
     // TLS 1.3 has suites of its own.
@@ -143,10 +143,10 @@ fn what_this_tls_lacks_is_left_out_of_a_list_and_refused_where_nothing_is_left()
     for (lines, error) in [
         (
             "max_version: TLS12\n  cipher_suites: [TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA]",
-            "cipher_suites: has no suite",
+            "cipher_suites: contains no supported suite",
         ),
-        ("curve_preferences: [CurveP521]", "curve_preferences: has no curve that is supported"),
-        ("min_version: TLS13\n  max_version: TLS12", "min_version: is above max_version"),
+        ("curve_preferences: [CurveP521]", "curve_preferences: contains no supported curve"),
+        ("min_version: TLS13\n  max_version: TLS12", "min_version: is higher than max_version"),
         ("min_version: TLS10", "min_version: TLS10 is not supported"),
         ("client_ca_file: a.pem", "client_auth_type: client CAs are configured"),
         ("client_auth_type: RequireAndVerifyClientCert", "client_auth_type: needs client_ca"),
@@ -173,10 +173,14 @@ fn files_that_cannot_be_used_are_named_with_their_key() {
     );
     let no_key = cut(TLS);
     no_key.copy("server.pem", "server.key");
-    assert!(no_key.error().contains("key_file (server.key): no private key in PEM"), "{}", no_key.error());
+    assert!(
+        no_key.error().contains("key_file (server.key): contains no private key in PEM"),
+        "{}",
+        no_key.error()
+    );
     let no_certificate = cut(TLS);
     no_certificate.copy("server.key", "server.pem");
-    assert!(no_certificate.error().contains("cert_file (server.pem): no certificate in PEM"));
+    assert!(no_certificate.error().contains("cert_file (server.pem): contains no certificate in PEM"));
     let auth = "  client_auth_type: RequireAndVerifyClientCert\n";
     let no_authority = cut(&format!("{TLS}{auth}  client_ca_file: /dev/null\n"));
     assert!(no_authority.error().contains("client_ca_file (/dev/null): is a device"));

@@ -40,11 +40,11 @@ async fn bad_files_leave_the_earlier_ones_in_use_until_they_are_good() {
     let first = access.current();
     for (lines, why) in [
         (format!("{TLS}{VERIFIED}{USER}wrong: 1\n"), "wrong: unknown key"),
-        ("tls_server_config: {".to_owned(), "no YAML"),
-        (String::new(), "tls_server_config is gone, which needs a restart"),
-        (USER.to_owned(), "tls_server_config is gone"),
-        (format!("{TLS}{USER}"), "client_auth_type: RequireAndVerifyClientCert is gone"),
-        (format!("{TLS}{VERIFIED}"), "basic_auth_users is gone"),
+        ("tls_server_config: {".to_owned(), "is not valid YAML"),
+        (String::new(), "tls_server_config was removed, which takes effect only after a restart"),
+        (USER.to_owned(), "tls_server_config was removed"),
+        (format!("{TLS}{USER}"), "client_auth_type: RequireAndVerifyClientCert was removed"),
+        (format!("{TLS}{VERIFIED}"), "basic_auth_users was removed"),
     ] {
         files.write(&lines);
         assert!(Arc::ptr_eq(&first, &refreshed(&access).await), "{lines}");
@@ -86,7 +86,7 @@ async fn a_weaker_protection_of_clients_needs_a_restart_and_a_stronger_one_does_
         files.write(weak);
         assert!(Arc::ptr_eq(&first, &refreshed(&access).await), "{strong} {weak}");
         let problems = access.problems();
-        let why = format!("{lost} is gone, which needs a restart");
+        let why = format!("{lost} was removed, which takes effect only after a restart");
         assert!(problems.len() == 1 && problems[0].contains(&why), "{weak}: {problems:?}");
         // A restart has the weaker one, and from there the way back is open.
         let access = Arc::new(files.open().unwrap());

@@ -45,8 +45,8 @@ pub fn systemd(out: &mut String, map: &Map) {
     });
 }
 
-/// Appends `head` as a comment, then the lines of every device with a UUID and CPUs. An empty line and a comment with the
-/// reason precede the lines of a device.
+/// Appends `head` as a comment, then the lines of every device with a UUID and CPUs. An empty line and a comment with
+/// the reason precede the lines of a device.
 fn each(out: &mut String, map: &Map, head: &'static str, lines: impl Fn(&ShareHolder<'_>, &str) -> String) {
     comments(out, head);
     for holder in map.share_holders() {

@@ -84,8 +84,8 @@ fn within_a_node(map: &Map) -> bool {
     map.share_holders().iter().all(|holder| within(&holder.share().cpus))
 }
 
-/// Returns the CPUs to reserve for the system: the first core near no GPU, or the first core if all are near a GPU. Only
-/// one core is reserved because pods cannot use reserved CPUs.
+/// Returns the CPUs to reserve for the system: the first core near no GPU, or the first core if all are near a GPU.
+/// Only one core is reserved because pods cannot use reserved CPUs.
 fn reserved(map: &Map) -> CpuSet {
     let first = map.left_over.iter().chain(map.topology.cpus.iter()).next();
     let core = map.topology.cores.iter().find(|core| first.is_some_and(|first| core.contains(first)));

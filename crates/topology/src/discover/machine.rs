@@ -51,7 +51,8 @@ fn load(origin: &Origin) -> Result<Hwloc, String> {
         .map_err(|e| failed(&e))?
         .with_io_type_filter(TypeFilter::KeepAll)
         .map_err(|e| failed(&e))?
-        // This component would run on every CPU in turn to read its CPUID, including CPUs that are isolated for other work.
+        // This component would run on every CPU in turn to read its CPUID, including CPUs that are isolated for other
+        // work.
         .without_component("x86")
         .map_err(|e| failed(&e))?
         .build()
@@ -164,9 +165,9 @@ fn memory_kind(node: &TopologyObject) -> MemoryKind {
     }
 }
 
-/// Removes CPUs that are in more than one node. The kernel assigns a CPU to one node, but hwloc also reports nearby CPUs
-/// for nodes that only have memory (HBM, CXL). Such a node has a different memory kind or a higher number than the node
-/// that the CPUs belong to.
+/// Removes CPUs that are in more than one node. The kernel assigns a CPU to one node, but hwloc also reports nearby
+/// CPUs for nodes that only have memory (HBM, CXL). Such a node has a different memory kind or a higher number than the
+/// node that the CPUs belong to.
 fn each_in_one(nodes: &mut [NumaNode]) {
     let plain = |node: &NumaNode| matches!(node.memory_kind, MemoryKind::Dram | MemoryKind::Unknown);
     let mut nodes: Vec<&mut NumaNode> = nodes.iter_mut().collect();
@@ -270,8 +271,8 @@ fn names(object: &TopologyObject) -> Vec<(OSDeviceType, String)> {
     found
 }
 
-/// Returns the NUMA node of an object that has exactly one. Returns `None` for the machine itself, because hwloc attaches
-/// devices without a known locality to it.
+/// Returns the NUMA node of an object that has exactly one. Returns `None` for the machine itself, because hwloc
+/// attaches devices without a known locality to it.
 fn only_node(near: &TopologyObject) -> Option<u32> {
     if near.object_type() == ObjectType::Machine {
         return None;

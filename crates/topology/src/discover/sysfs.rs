@@ -64,7 +64,8 @@ pub(super) fn links(host: &Host) -> Links {
     addresses.sort();
     let states = addresses.into_iter().filter_map(|address| {
         let folder = folder(host, &address);
-        // Classifies devices the same way as `machine`. Devices that hwloc identifies by their driver pass this filter too.
+        // Classifies devices the same way as `machine`. Devices that hwloc identifies by their driver pass this filter
+        // too.
         let class = hexadecimal(&folder.join("class"))?;
         let kind = super::kind(hexadecimal(&folder.join("vendor")).unwrap_or(0), class >> 8)?;
         (address.find(':') == Some(4) && !is_virtual_function(host, &address))
@@ -159,8 +160,8 @@ fn interface_state(host: &Host, interface: &str) -> (Option<bool>, Option<f64>) 
     (Some(up), megabits.map(|megabits| megabits as f64 * 1e6 / 8.0))
 }
 
-/// Combines all ports of an RDMA device. Returns whether any port is InfiniBand, whether any port is active, and the rate
-/// of the fastest active port in bytes per second.
+/// Combines all ports of an RDMA device. Returns whether any port is InfiniBand, whether any port is active, and the
+/// rate of the fastest active port in bytes per second.
 fn rdma_state(host: &Host, rdma: &str) -> (bool, (Option<bool>, Option<f64>)) {
     let (mut infiniband, mut up, mut bytes_per_second) = (false, None, None);
     let folder = host.path("/sys/class/infiniband").join(rdma).join("ports");

@@ -88,8 +88,8 @@ pub fn fit(text: &str, size: f64, width: f64) -> String {
     host::terminal::fit(text, (width / (size * 0.56)).max(1.0) as usize)
 }
 
-/// Escapes text for an XML element or attribute. Control characters become spaces, and characters that XML cannot represent
-/// are removed.
+/// Escapes text for an XML element or attribute. Control characters become spaces, and characters that XML cannot
+/// represent are removed.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
