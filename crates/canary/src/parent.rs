@@ -254,7 +254,7 @@ impl ActiveRun {
         (still > self.hung_after).then(|| self.no_progress(still.as_secs_f64()))
     }
 
-    /// Returns the end of a run without progress. The driver is at fault only inside one of its calls. Otherwise the
+    /// Returns the end of a run without progress. The driver is at fault only inside one of its calls. Otherwise, the
     /// process was stopped or starved.
     fn no_progress(&self, seconds: f64) -> RunEnd {
         if self.child.all_stopped() {

@@ -218,7 +218,7 @@ impl Document for SavedTopology {
     const MAX_BYTES: usize = 4 << 20;
 }
 
-/// First discovered topology, loaded from its state file.
+/// Topology of the first discovery, loaded from its state file.
 struct FirstSeen {
     machine_id: String,
     kept: Option<Topology>,

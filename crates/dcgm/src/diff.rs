@@ -32,7 +32,7 @@ pub struct DiffConfig<'a> {
     pub page: &'a PageConfig,
     /// True if the fields of our page come from a file.
     pub own_list: bool,
-    /// True if both pages were scraped in direct succession. Otherwise values that move are not compared.
+    /// True if both pages were scraped in direct succession. Otherwise, values that move are not compared.
     pub same_time: bool,
     /// Factor that multiplies all tolerances.
     pub factor: f64,

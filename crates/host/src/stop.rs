@@ -30,7 +30,7 @@ impl Stop {
         lock(&self.lines).clear();
     }
 
-    /// Ends the current sleeps, because there is news for the threads.
+    /// Ends the current sleeps, because the threads have new work.
     pub fn wake(&self) {
         lock(&self.state).woken += 1;
         self.changed.notify_all();

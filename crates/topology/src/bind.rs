@@ -76,7 +76,7 @@ fn why(out: &mut String, holder: &ShareHolder<'_>) {
     }
 }
 
-/// Returns the UUID of a GPU or MIG device if it contains only characters that need no quoting. Otherwise appends a
+/// Returns the UUID of a GPU or MIG device if it contains only characters that need no quoting. Otherwise, appends a
 /// comment that the UUID is unknown.
 fn uuid<'a>(out: &mut String, holder: &ShareHolder<'a>) -> Option<&'a str> {
     let plain = |uuid: &&str| uuid.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_./".contains(&b));

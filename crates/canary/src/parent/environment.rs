@@ -50,7 +50,7 @@ pub fn environment(request: &RunRequest, no_mps: &Path) -> Environment {
         ("CUDA_MPS_PIPE_DIRECTORY".into(), no_mps.into()),
         ("CUDA_MPS_LOG_DIRECTORY".into(), no_mps.into()),
         ("CUDA_CACHE_DISABLE".into(), "1".into()),
-        // Load all kernels at once. Otherwise the driver loads a kernel on its first use, in the middle of a
+        // Load all kernels at once. Otherwise, the driver loads a kernel on its first use, in the middle of a
         // measurement.
         ("CUDA_MODULE_LOADING".into(), "EAGER".into()),
     ];

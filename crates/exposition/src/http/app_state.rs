@@ -46,7 +46,7 @@ impl AppState {
         Ok(snapshot)
     }
 
-    /// Returns true if the ledger publishes snapshots, and false if the process has just started. Otherwise returns the
+    /// Returns true if the ledger publishes snapshots, and false if the process has just started. Otherwise, returns the
     /// text of the 503. The result does not depend on the health of the GPUs and the driver.
     pub fn publishes(&self) -> Result<bool, String> {
         match self.fresh() {

@@ -56,7 +56,7 @@ fn addresses(listen: &str) -> io::Result<Vec<TcpListener>> {
     for address in addresses {
         match TcpListener::bind(address) {
             Ok(listener) => listeners.push(listener),
-            // For example ::1 for "localhost" on a machine without IPv6.
+            // For example, ::1 for "localhost" on a machine without IPv6.
             Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => absent = Some(error),
             Err(error) => return Err(error),
         }
