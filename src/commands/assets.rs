@@ -160,7 +160,7 @@ mod tests {
         assert!(run(&with).unwrap_err().contains("--format prometheusrule"));
         let values = AssetsArguments { values: Some(file), ..arguments(Some(dir.path())) };
         let error = run(&values).unwrap_err();
-        assert!(error.contains("/file: there is no value \"nothing\""), "{error}");
+        assert!(error.contains("/file: unknown value \"nothing\""), "{error}");
         let set =
             AssetsArguments { set: vec!["severity.GpuWatchdog=loud".into()], ..arguments(Some(dir.path())) };
         assert!(run(&set).unwrap_err().contains("page, ticket or info"));
