@@ -263,5 +263,6 @@ fn the_hardwares_slowdowns_are_read_only_when_there_were_some() {
         fields <= 2.0 * visits + 4.0,
         "{fields} calls for fields in {visits} visits: NVLinks and the cheap ones"
     );
-    assert_eq!(held(&end, "0"), held(&m, "0"), "given again as it was read");
+    // The page that showed nearly a second may have come before the last reading.
+    assert_eq!(held(&end, "0"), held(&begin, "0"), "given again as it was read");
 }

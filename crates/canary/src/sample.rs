@@ -116,7 +116,7 @@ impl RunContext<'_> {
         self.place.instance.is_none()
     }
 
-    /// Compares a valid figure with its reference and the siblings.
+    /// Compares a valid figure with its reference and with those of the sibling GPUs.
     pub fn compared(&self, quantity: Quantity, value: f64) -> Comparison {
         let reference = self.baseline.reference(self.key, self.configuration, quantity);
         let siblings = self.siblings.median(quantity).filter(|_| !quantity.is_time);

@@ -130,7 +130,7 @@ struct OwnersCollector {
     sent_lookups: Option<[u64; OwnerLookup::ALL.len()]>,
     /// Reported reason why reads do not return.
     stuck: Option<&'static str>,
-    /// Number of readings, by which processes take turns if there are too many.
+    /// Number of readings so far. It selects the processes of the next reading if there are too many for one.
     turn: usize,
     /// Last owner that was read if not all could be read; the next round continues after it.
     after: Option<Arc<str>>,

@@ -94,7 +94,7 @@ struct Envelope<T> {
 pub struct Store {
     dir: PathBuf,
     retry: Duration,
-    /// Kinds with a document that is not saved or could not be read.
+    /// Kinds whose document has not been saved or could not be read.
     unkept: Arc<Mutex<BTreeSet<&'static str>>>,
     /// Lock of the folder, once it is held; `None` if no other process writes to the folder.
     lock: Option<Arc<Mutex<Option<Flock<File>>>>>,

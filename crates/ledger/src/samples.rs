@@ -126,7 +126,7 @@ impl SampleSeries {
         let Some((last_at, _)) = samples.last().copied() else { return };
         let before = self.newest.replace((last_at, offset, taken));
         // The driver uses the wall clock, which was set in the meantime, so it is unknown which of these samples were
-        // already counted. None of them is counted, and the time since the last one is a gap.
+        // already counted. None of them is counted, and the time since the last counted sample is a gap.
         if let Some((newest, then, at)) = before
             && (offset.abs_diff(then) > STEP_MICROS as u64 || ahead(newest, taken, offset))
         {

@@ -1,6 +1,6 @@
 //! The readings of a GPU by tier. To add a metric whose call is cheap, add one line to `normal`.
 //!
-//! The measured cost of a call decides its tier (`docs/DESIGN.md`). A call of 1 ms or more belongs to the slow
+//! The measured cost of a call decides its tier (`docs/design/costs.md`). A call of 1 ms or more belongs to the slow
 //! tier or a rarer one, because the visits of those tiers are made one at a time on the node.
 
 /// Defines a field that feeds one metric.

@@ -62,7 +62,7 @@ impl Overrides {
         self
     }
 
-    /// Returns the flags with values, as flag, key and value.
+    /// Returns the flag, the settings key and the value of every flag that has a value.
     fn given(&self) -> impl Iterator<Item = (&'static str, &'static str, &String)> {
         [
             ("--listen", "http.listen", &self.listen),

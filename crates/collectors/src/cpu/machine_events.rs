@@ -14,7 +14,7 @@ use model::cpus::CpuSet;
 
 const NO_ROOM: Refusal = Refusal::NotAsked("the counters need more than half of the limit of open files");
 
-/// Maximum number of counters for all control groups of owners. A counter of a control group also adds work to every
+/// Maximum number of counters in total, across the control groups of all owners. A counter of a control group also adds work to every
 /// switch between groups on its CPU, which this limit bounds as well.
 pub(crate) const MOST_OWNED: usize = 4096;
 
